@@ -4,8 +4,6 @@ The suite runs once under coverage, so that each fault is tried against the test
 module's own name first. Faults are planted in place, one at a time; cosmic-ray restores the file.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

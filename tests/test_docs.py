@@ -1,7 +1,5 @@
 """What the README and the docs say is so: their examples run, their links lead somewhere, their commands exist."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

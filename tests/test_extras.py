@@ -1,7 +1,5 @@
 """Whatever needs an extra says which when it is imported without, in one and the same way."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

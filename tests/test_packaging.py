@@ -1,7 +1,5 @@
 """What is built can be installed by someone who has nothing else, and holds what it must and no more."""
 
-from __future__ import annotations
-
 import email
 import json
 import re

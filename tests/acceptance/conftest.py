@@ -1,7 +1,5 @@
 """What the tests with real processes share: where a test's chats are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ file fills the folder's file system: let that be a small one. It prints one JSON
 wrong now.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

@@ -1,7 +1,5 @@
 """What must be true in the end: of every chat, of the world outside, and of what the processes said."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The image and the composition, without Docker: their steps and commands run on this machine, in clean folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A disk without room: an error that says so, nothing half written, and every chat goes on once there is room again."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

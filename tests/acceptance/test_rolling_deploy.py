@@ -1,7 +1,5 @@
 """A rolling deploy: old and new workers on one store, with processes of their own; nothing is lost, nothing burnt."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 `TORTURE_SECONDS` and `TORTURE_CHATS` say how long at least and how many for each store, `TORTURE_SEED` what is done.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Worker processes one by one: replaced, killed, frozen and woken, on both stores."""
 
-from __future__ import annotations
-
 import signal
 from collections import Counter
 from collections.abc import Iterable

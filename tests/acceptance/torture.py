@@ -4,8 +4,6 @@ Real processes run in real time, so the same seed does the same things, at momen
 not hang on how fast the machine is.
 """
 
-from __future__ import annotations
-
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence

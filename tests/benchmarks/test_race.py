@@ -1,7 +1,5 @@
 """The race can be run, and what is published is what was measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How what is printed looks at a terminal, written down: `[bold]word[/]`, and a `~` for each blank at a line's end."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator

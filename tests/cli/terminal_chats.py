@@ -1,7 +1,5 @@
 """Chats for commands: one to be printed, and some in the store of a terminal, at rest or stuck."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command line as a whole: help, misuse, exit codes, broken pipes, and migrations of a store."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

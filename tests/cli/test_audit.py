@@ -1,7 +1,5 @@
 """`turnwise audit`, `verify` and `replay`: a log as lines, as a verdict, and step by step."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

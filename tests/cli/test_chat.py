@@ -1,7 +1,5 @@
 """`turnwise chat`, talked to through a pipe and at a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """`--server`: what a command does on a store, it does on a service, as the one whom the token names."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

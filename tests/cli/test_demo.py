@@ -1,7 +1,5 @@
 """`turnwise demo` keeps its word, from any folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

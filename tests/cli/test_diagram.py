@@ -1,7 +1,5 @@
 """`turnwise diagram`: where a drawing goes, and that no terminal is fed with the bytes of a picture."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`turnwise erase` and `delete`: they ask before, erase all that was named, and report what is left where."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3

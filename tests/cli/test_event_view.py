@@ -1,7 +1,5 @@
 """What a person sees of each kind of event, line by line."""
 
-from __future__ import annotations
-
 import io
 from datetime import UTC, datetime
 from typing import Any

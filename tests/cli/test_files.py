@@ -1,7 +1,5 @@
 """Files that commands and their tools read and write, and folders of a store's files."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A stuck chat, and what an operator types at it: each command does it, says so, and is on record under a name."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

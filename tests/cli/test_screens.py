@@ -1,7 +1,5 @@
 """What stands on a screen: narrow ones, hostile words, and the chat that was meant."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """`serve` and `inspect` in this process: what was typed arrives where it belongs, and is told."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import logging

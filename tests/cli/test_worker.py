@@ -1,7 +1,5 @@
 """What `worker` and `serve` run: a target that may be misspelt, its options, and how a worker is stopped."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

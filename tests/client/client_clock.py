@@ -1,7 +1,5 @@
 """Time that a client's patience is measured by: it passes while somebody sleeps, and at no other time."""
 
-from __future__ import annotations
-
 
 class ClientClock:
     """Stands in for `time`, `anyio` and `random`, as far as a client waits by them."""

@@ -1,7 +1,5 @@
 """What the tests of the client share: the same chats as an engine and as a service."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 

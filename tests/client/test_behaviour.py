@@ -1,7 +1,5 @@
 """One suite over `Engine`, and over the client of a real service, on both stores: what one does, the other does."""
 
-from __future__ import annotations
-
 import json
 from contextlib import aclosing
 from datetime import UTC, datetime

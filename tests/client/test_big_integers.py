@@ -1,7 +1,5 @@
 """Whole numbers of any size are kept exactly wherever JSON travels, as in Python."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the client itself decides: where a chat has arrived, which pages are asked for, what is no address."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

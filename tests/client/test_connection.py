@@ -1,7 +1,5 @@
 """What goes over the wire for a request, which requests are sent again, and what is made of an answer."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """For every k: who leaves after event k and comes back to any worker, also after a kill, has the same transcript."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import aclosing
 

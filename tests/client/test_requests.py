@@ -1,7 +1,5 @@
 """What the client asks of a service for each of its methods, word by word."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """TypeScript's `fold` is Python's: whatever the log, wherever it is cut, both make the same JSON of it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

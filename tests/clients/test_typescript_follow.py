@@ -1,7 +1,5 @@
 """TypeScript's `follow`, in Node, while time stands still: what has to wait never comes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from string import Template

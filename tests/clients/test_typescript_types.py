@@ -1,7 +1,5 @@
 """The types of the TypeScript client are those of turnwise, and its code keeps to them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from enum import StrEnum

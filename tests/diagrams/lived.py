@@ -1,7 +1,5 @@
 """Events of chats that nobody has lived: stays, calls and compactions, at seconds of one's own."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from itertools import count
 

@@ -1,7 +1,5 @@
 """What took time in a chat's life, as its events tell it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

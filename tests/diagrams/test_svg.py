@@ -1,7 +1,5 @@
 """The drawing says what the table says, can be read, and can be put into any page."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """A timeline, and what a path has in common with it, tells what events tell, whatever tools and users are called."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

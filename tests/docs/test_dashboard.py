@@ -1,7 +1,5 @@
 """The dashboard for Grafana asks for metrics and labels that there are, and shows every metric that there is."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

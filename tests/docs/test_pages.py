@@ -1,7 +1,5 @@
 """The threat model names every role, and every route that strangers may take; what owners may not do is so."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The site builds strictly, every link of it leads somewhere, and it holds every page and every public name."""
 
-from __future__ import annotations
-
 import html
 import pkgutil
 import re

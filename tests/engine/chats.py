@@ -1,7 +1,5 @@
 """What a test can swear to of a chat: what was said, how it moved, and that a refusal wrote nothing."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests of the engine share: a strict model, and engines whose every chat is verified when they close."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path

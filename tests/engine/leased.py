@@ -1,7 +1,5 @@
 """A chat in the hands of a worker, for tests of what its jobs make of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

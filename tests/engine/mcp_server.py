@@ -1,7 +1,5 @@
 """A real MCP server for tests: over stdio, or over streamable HTTP if started with `http` and a port."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A chat's events and facts as a reader of the store finds them, moment by moment as a test has it."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 

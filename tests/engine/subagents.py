@@ -1,7 +1,5 @@
 """Agents with subagents: models that delegate step by step, and a subagent that answers when the test lets it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commits: each is logged line by line and announced, even if its caller is cancelled meanwhile."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing

@@ -1,7 +1,5 @@
 """Background subagents: the chat starts them, waits for them, sends them messages, stops and lists them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bad input: a typed error that says what would have been right, and nothing written."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

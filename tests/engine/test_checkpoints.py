@@ -1,7 +1,5 @@
 """Checkpoints are published as logs grow, whatever befalls the destination, and whoever rewrites a log is found."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Client calls: the chat is let go until the client has answered, and each answer takes effect once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import product

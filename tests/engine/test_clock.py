@@ -1,7 +1,5 @@
 """Clocks: waiting by a manual clock, time limits, and clocks of an application that break."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone

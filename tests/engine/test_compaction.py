@@ -1,7 +1,5 @@
 """Compaction: when it is due, what it tells, what it keeps, and that it neither loops nor fails a turn."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

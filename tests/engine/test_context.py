@@ -1,7 +1,5 @@
 """The view of a chat: kept message by message, it is what the whole history would give at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any

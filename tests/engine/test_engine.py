@@ -1,7 +1,5 @@
 """Chats by the methods of an engine: their labels, lists, views and archives."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

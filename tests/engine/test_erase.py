@@ -1,7 +1,5 @@
 """What an erasure takes and what it leaves, and what followers and the log are told of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Why a chat is not moving: for each place where it can be stuck, the right reason."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta

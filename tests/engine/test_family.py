@@ -1,7 +1,5 @@
 """Families: what their logs say of answers and usage, and whether a subagent is still wanted."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

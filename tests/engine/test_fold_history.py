@@ -1,7 +1,5 @@
 """Folding: whatever a strategy returned, calls keep their results, and what must stay stays."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

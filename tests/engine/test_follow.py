@@ -1,7 +1,5 @@
 """Following a chat: every event once and in order, an end where the chat rests, and as few reads as possible."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """A fork begins where its parent stood, and never touches it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from datetime import timedelta
 

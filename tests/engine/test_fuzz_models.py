@@ -1,7 +1,5 @@
 """Whatever a model streams or raises, the chat rests, its log verifies, and the next message is answered."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The history as a strict provider takes it: what is sent of it, what goes on, and what nobody has answered."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

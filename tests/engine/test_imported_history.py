@@ -1,7 +1,5 @@
 """A chat may begin with what was said elsewhere: all of it is checked before anything is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime, timedelta, timezone

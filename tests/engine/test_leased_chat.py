@@ -1,7 +1,5 @@
 """What a worker knows of a chat that it holds: how long to wait, whether it still holds it, and what it may start."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The lifetime of an engine: it closes in bounded time, on the loop it was entered in, and ends every wait."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import sys

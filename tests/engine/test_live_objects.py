@@ -1,7 +1,5 @@
 """Nothing of a chat stays in memory once its engine is closed."""
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The log: what each line holds, and what can neither forge a line nor stop a chat."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

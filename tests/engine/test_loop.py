@@ -1,7 +1,5 @@
 """The loop of a turn: steps until the model stops, and every other way in which a turn may end."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tools of MCP servers: how they are declared, what becomes of answers, and servers that die or fall silent."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Observers: what each one gets, in which order, and that a failing one hides nothing from the others."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable, Mapping

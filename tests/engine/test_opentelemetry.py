@@ -1,7 +1,5 @@
 """OpenTelemetry: attributes and parents of the spans, and one trace per turn, whichever process works on it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Overflow: a prompt refused as too long is folded, once a step, in pieces if need be, and never for ever."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any

@@ -1,7 +1,5 @@
 """A commit that fails for real: an error that names the step, nothing half-written, no follower left hanging."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator

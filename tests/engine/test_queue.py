@@ -1,7 +1,5 @@
 """Messages to a chat at work: queued, refused or let through at once, each accepted exactly once."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing

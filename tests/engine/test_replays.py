@@ -1,7 +1,5 @@
 """The same request again: it is answered with what it did the first time, whatever has become of the chat."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

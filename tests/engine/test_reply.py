@@ -1,7 +1,5 @@
 """Replies as the machine stores them: which parts are kept, which calls are planned, and what an error says."""
 
-from __future__ import annotations
-
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

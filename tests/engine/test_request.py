@@ -1,7 +1,5 @@
 """Requests: what of a chat goes into one, what hooks may change, and the parameters of summaries."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

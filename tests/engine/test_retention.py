@@ -1,7 +1,5 @@
 """Retention: workers archive what rests for long, delete what was archived, and nothing else, not a moment early."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Retry and timeouts: one layer, on a durable schedule, and no model is abandoned too early or awaited in vain."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from datetime import timedelta

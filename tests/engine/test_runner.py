@@ -1,7 +1,5 @@
 """The runner: which job runs when a chat moves, how a job is ended, and what becomes of a chat whose job fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

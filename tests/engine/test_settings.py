@@ -1,7 +1,5 @@
 """Settings, policies and parameters: their defaults, what they refuse, and how policies decide."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """What the model does not see of a history: read where it is needed, once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

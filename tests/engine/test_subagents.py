@@ -1,7 +1,5 @@
 """Subagents: chats to which others delegate calls, and whose answers those calls get."""
 
-from __future__ import annotations
-
 import dataclasses
 import sqlite3
 from collections.abc import Mapping

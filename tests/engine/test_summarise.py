@@ -1,7 +1,5 @@
 """Pieces of a history that is too long to be summarised at once: whole, in order, as large as there is room for."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from typing import Any

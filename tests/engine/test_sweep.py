@@ -1,7 +1,5 @@
 """A sweep tries each chat that is due, whatever is wrong with another, and expires no lease of a live worker."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -1,7 +1,5 @@
 """Tasks of an engine, and its lifetime: what is started runs, what fails fails alone, what ends has ended."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

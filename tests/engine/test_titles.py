@@ -1,7 +1,5 @@
 """Titles: made once, after the first answer, in the background; no turn waits for one, and no name is overwritten."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

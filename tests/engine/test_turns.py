@@ -1,7 +1,5 @@
 """A message and the turn that answers it: every caller gets its own answer, and none waits for ever."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

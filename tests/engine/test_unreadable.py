@@ -1,7 +1,5 @@
 """One chat that cannot be read is that chat's problem alone."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import closing

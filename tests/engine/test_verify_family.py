@@ -1,7 +1,5 @@
 """The check of a family: it confirms what a family did, and finds what others changed."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing

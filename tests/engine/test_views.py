@@ -1,7 +1,5 @@
 """Views: who sees which messages, what a transcript says, which compactions there were, and what an erasure leaves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

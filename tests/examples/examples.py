@@ -1,7 +1,5 @@
 """The shipped examples, run as a person runs them: by their path, in a folder of their own."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

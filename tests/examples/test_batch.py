@@ -1,7 +1,5 @@
 """The batch: whatever is killed, each letter is answered once, by its own answer, and what it cost is summed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The coding helper: its tools stay in their folder, nothing runs without a yes, and what runs has its limits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

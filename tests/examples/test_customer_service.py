@@ -1,7 +1,5 @@
 """Customer service: nothing is paid twice or without an approval, and nobody sees another's chat."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

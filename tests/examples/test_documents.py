@@ -1,7 +1,5 @@
 """Documents: what is believed was checked, what cannot be read is an error of its own, and nothing is read twice."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The README's service: its three commands, typed as they stand, but for the port."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A second verifier, written from the page of the format alone, agrees with turnwise on sound logs and forged ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

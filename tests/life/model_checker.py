@@ -5,8 +5,6 @@ texts, times and figures are forgotten. So all that can happen fits into a small
 decision that was really made. A problem is told with the shortest way that leads to it.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What may be tried on a chat in the model checker: every trigger, with a few arguments of each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Puts, removals and tidying of one blob in a bucket, one request at a time in an order that is drawn, and cut off."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial

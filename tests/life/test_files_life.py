@@ -1,7 +1,5 @@
 """Lives of files, drawn at random: a blob is there exactly as long as a chat holds it, whatever crashes in between."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import anyio

@@ -1,7 +1,5 @@
 """All that can happen to a chat in a small scope: the table keeps every promise and always leads to a rest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

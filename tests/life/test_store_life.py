@@ -4,8 +4,6 @@ Two stores stand on one file, as two processes would. Clients call the engine's 
 jobs fire, under the right token or a dead one. After every rule the file is read and every invariant is checked.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import tempfile

@@ -1,7 +1,5 @@
 """A real PostgreSQL server for the tests, and a database schema for each of them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Chats with rows in every table, one of them poisoned by SQL in a place of the test's choice."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing

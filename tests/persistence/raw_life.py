@@ -1,7 +1,5 @@
 """The raw rows of a chat in which every table has rows, at every moment of its life, and what damage makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

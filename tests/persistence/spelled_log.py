@@ -3,8 +3,6 @@
 The actor may be left out. What stands for the digest of a lease is the worker to which it is granted.
 """
 
-from __future__ import annotations
-
 from support.audit_records import record
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation

@@ -1,7 +1,5 @@
 """The audit record: its hash, its one line of JSON, and the export that carries a log out."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """The conformance suite over files in buckets; and what only a bucket can meet."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path

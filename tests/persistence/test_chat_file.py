@@ -1,7 +1,5 @@
 """A whole chat moves between stores of any kind, as it stands; lines that are not all of a chat are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator

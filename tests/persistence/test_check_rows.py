@@ -1,7 +1,5 @@
 """What is stored is what the log says: every column of every table is rewritten, one by one, and the place is named."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

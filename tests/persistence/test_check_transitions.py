@@ -1,7 +1,5 @@
 """Logs by hand: what the table and the promises allow passes, and each step beside them is refused where it stands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

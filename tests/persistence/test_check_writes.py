@@ -1,7 +1,5 @@
 """Writes by hand: each kind of write passes where it can follow those before it, and is refused where it cannot."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import pytest

@@ -1,7 +1,5 @@
 """Published checkpoints: no line can be changed, invented, moved or taken out without being found."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any

@@ -3,8 +3,6 @@
 There also on hash partitions, and behind a pooler that pools by transaction.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import quote

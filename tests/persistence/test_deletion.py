@@ -1,7 +1,5 @@
 """A deletion takes everything that a chat ever held, wherever it is kept, and whoever has to do with it is told."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

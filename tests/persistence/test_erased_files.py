@@ -1,7 +1,5 @@
 """Files that were erased or deleted are gone: from the tables, from the raw files, from the folder."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable

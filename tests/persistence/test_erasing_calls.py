@@ -1,7 +1,5 @@
 """What a call was asked with is told in several rows: all of them are reached, also where a message was lost."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The examination of a chat: a sound one has no problem at any moment, and each damage is told at its place."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pytest

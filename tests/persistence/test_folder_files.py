@@ -1,7 +1,5 @@
 """The conformance suite over files in a folder, beside each chat store; and what only a folder can meet."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

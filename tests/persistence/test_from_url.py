@@ -1,7 +1,5 @@
 """A store's URL says which store; a wrong one is answered with a right one."""
 
-from __future__ import annotations
-
 import math
 import sys
 import traceback

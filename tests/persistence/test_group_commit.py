@@ -1,7 +1,5 @@
 """Group commit: each job for itself, the commit for all of them."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

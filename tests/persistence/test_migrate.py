@@ -2,8 +2,6 @@
 
 # ruff: noqa: ASYNC240 - a test may block its own loop
 
-from __future__ import annotations
-
 import logging
 import resource
 import sqlite3

@@ -1,7 +1,5 @@
 """Every column of every table, poisoned one by one by SQL: one chat's trouble, found, named, and no other's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

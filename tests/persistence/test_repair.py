@@ -1,7 +1,5 @@
 """What a repair works out: of a sound chat nothing, of a damaged one what is left, no number lower than it was."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any, Final

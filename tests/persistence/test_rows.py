@@ -1,7 +1,5 @@
 """Values as columns and JSON, and back; and what is told of a value that is neither."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Ed25519 keys: what openssl and turnwise write the other can use; what is no key is told, and no key is ever shown."""
 
-from __future__ import annotations
-
 import base64
 import builtins
 import copy

@@ -1,7 +1,5 @@
 """The SQLite store where its own nature shows: shared files, killed processes, full disks, indexes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Where a chat stands, as it is stored: read whole, or as much of it as can be, and each flaw told at its place."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Transactions on SQLite by themselves: what they read before they write, whom they claim, and what they refuse."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta

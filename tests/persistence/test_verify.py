@@ -1,7 +1,5 @@
 """A sound log verifies, and no single tampering goes unseen - even if the whole chain is hashed anew after it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

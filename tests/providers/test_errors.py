@@ -1,7 +1,5 @@
 """What a provider's answer means for the retry: "not now" is tried again, "never" is not."""
 
-from __future__ import annotations
-
 import httpx2
 import pytest
 from pydantic_ai import exceptions as theirs

@@ -1,7 +1,5 @@
 """Files that a provider does not take: the model is told in words, and the chat goes on."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic_ai import messages as theirs
 from pydantic_ai.models.wrapper import WrapperModel

@@ -1,7 +1,5 @@
 """Model names: what they stand for, and what is said when one cannot be used."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """A model behind pydantic-ai, asked for whole replies, and held open and closed with what it holds."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

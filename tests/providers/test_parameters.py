@@ -1,7 +1,5 @@
 """The parameters of one call, in pydantic-ai's words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """What a call costs: by the list that comes with the library, without a network, and unknown where nobody knows."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is sent to a provider: names and ids that any of them takes, its own data and nobody else's, in valid turns."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Hearing a call: whatever comes of its arguments before, the model's last word on them counts."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import datetime
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What the tests of the service share."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What clients choose of the way in which a chat is run is among what the service declares."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

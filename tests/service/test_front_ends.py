@@ -3,8 +3,6 @@
 The AI SDK's client is `AbstractChat`, on which the hooks of `@ai-sdk/react` are built.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hostile requests of owners and of clients without a token, as raw bytes on a socket: nothing breaks or leaks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any, Final

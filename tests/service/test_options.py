@@ -1,7 +1,5 @@
 """What a request may say beside its path: filters, pages, versions, keys, views. Each is heard."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final
 

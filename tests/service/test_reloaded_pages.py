@@ -1,7 +1,5 @@
 """Pages that are opened again: they read what was said, and go on with it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final, Literal
 

@@ -1,7 +1,5 @@
 """Every route does what its method of the engine does."""
 
-from __future__ import annotations
-
 import sqlite3
 import tracemalloc
 from contextlib import closing

@@ -4,8 +4,6 @@ schemathesis draws the requests from the description: good and bad ones, one at 
 SERVICE_CASES says how many; the plain run draws the same about 1,000 each time.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`turnwise serve`: real processes that serve, stop, are killed, and share a store."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A server in this process: what uvicorn is asked for, how it stops, and what it leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -1,7 +1,5 @@
 """A turn told to a page that cannot take words back: what a lost worker said is held until its fate is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The plan of the table's tests: for every row a chat that matches it, and what the row then writes and tells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Tool calls: each gets exactly one result, by whomever, and none starts that must not."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Compaction: due by a figure, at most once a step, never in the way of the turn and never without end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

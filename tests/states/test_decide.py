@@ -1,7 +1,5 @@
 """Deciding is pure; what it hands out says who did it, why, and what a subscriber sees in which order."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Other tests say what must be so and why; this one lets nothing change unseen. Af
 difference that `APPROVE=1 make test TESTS=tests/states/test_decisions.py` makes to `decisions.jsonl`, and commit it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

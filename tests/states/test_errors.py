@@ -1,7 +1,5 @@
 """Errors: each makes its text from its facts."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Files: only a sound one becomes part of a message."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

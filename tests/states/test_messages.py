@@ -1,7 +1,5 @@
 """Messages: what a user may send, and what a client may see."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from decimal import Decimal, localcontext

@@ -1,7 +1,5 @@
 """Plain values: what is taken of an untrusted value, up to each bound, and a copy that shares nothing."""
 
-from __future__ import annotations
-
 import re
 from types import MappingProxyType
 from typing import Any

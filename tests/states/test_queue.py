@@ -1,7 +1,5 @@
 """The queue: accepted messages wait in order, and none is lost or doubled on its way into the history."""
 
-from __future__ import annotations
-
 import pytest
 from tests.states.table_cases import with_queue
 

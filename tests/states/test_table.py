@@ -1,7 +1,5 @@
 """The table is its own test plan: every row has a case, every pair without a row is refused, nothing is left over."""
 
-from __future__ import annotations
-
 import itertools
 from datetime import timedelta
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The reference reader: a log folds to one transcript, however it is cut, and to what was committed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

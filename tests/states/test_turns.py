@@ -1,7 +1,5 @@
 """Turns: how they begin, what ends them, and how steps, tokens, time and dollars limit them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext

@@ -1,7 +1,5 @@
 """Records of an audit log, made by hand where a test needs the fields alone and no log that verifies."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

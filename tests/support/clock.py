@@ -1,7 +1,5 @@
 """How a test lets time pass: once somebody waits for it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from turnwise.testing.clock import ManualClock

@@ -1,7 +1,5 @@
 """What the fixtures `open_engine` and `strict_model` give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any

@@ -1,7 +1,5 @@
 """What a chat's events tell: those there are, those to come, and whether they tell it right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from turnwise import Engine, Event, fold

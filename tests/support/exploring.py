@@ -4,8 +4,6 @@ A plain run draws the same few each time, so that it fails for what was changed 
 `make prove` sets, draws five times as many. `make explore` draws others, many times as many.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from random import SystemRandom

@@ -1,7 +1,5 @@
 """Files for tests: what is put, and what comes back."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from base64 import b64decode

@@ -1,7 +1,5 @@
 """A model whose answers wait until the test lets them through."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 
 import anyio

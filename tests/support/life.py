@@ -1,7 +1,5 @@
 """Lives of chats, driven by `decide` alone: the words in which the tests of this floor are written."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Drawn lives of chats: what happens next is drawn, on the table alone or in a store with two processes on it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections import Counter

@@ -1,7 +1,5 @@
 """A log that has seen everything: a life of the pure machine in which each trigger fires and each state is entered."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Engines that die, one after another on the same store: nothing is closed, released or said."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Node.js: the TypeScript client, run as it stands in the repository, with nothing installed."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Faults, planted for the length of one test: what checks have to catch before they can be trusted."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any

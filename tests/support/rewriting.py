@@ -1,7 +1,5 @@
 """What somebody does who may write to the database: rewrite a chat's log, with every hash computed anew."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

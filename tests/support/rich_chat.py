@@ -1,7 +1,5 @@
 """One chat in which every table has rows and every column says something, on any store."""
 
-from __future__ import annotations
-
 from turnwise import ClientTool, CompactionPolicy, Engine, Settings, ToolResult, tool
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

@@ -1,7 +1,5 @@
 """What somebody else may do to a store: ask it by SQL, and read its files."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

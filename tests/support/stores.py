@@ -1,7 +1,5 @@
 """Stores for tests: one on a file, and one that a test may have its way with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

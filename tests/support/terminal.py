@@ -1,7 +1,5 @@
 """Commands as they are typed: in a pipe, and at a terminal where Ctrl-C is a key."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import io

@@ -1,7 +1,5 @@
 """Each invariant of the machine, broken on purpose: the simulation finds it within a few worlds."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import logging

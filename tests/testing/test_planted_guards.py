@@ -1,7 +1,5 @@
 """Each guard between one chat's trouble and the others, taken away: the simulation finds it within a few worlds."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Thousands of worlds, each decided by one seed, keep every promise. `make simulate SEED=n` lives one of them again."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the tests on the wire share: a server, and real SDKs that talk to it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

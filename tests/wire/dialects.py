@@ -1,7 +1,5 @@
 """The dialects of the wire: how OpenAI and Anthropic stream a reply and say that something is wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Requests, made by hand in turnwise's words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import count

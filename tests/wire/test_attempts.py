@@ -1,7 +1,5 @@
 """How often a prompt is paid for, and what a parameter of one request does to the next, over real HTTP."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

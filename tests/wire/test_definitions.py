@@ -1,7 +1,5 @@
 """Tools that Anthropic knows itself and turnwise runs: what goes over the wire, and what no other provider is sent."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from typing import Any

@@ -1,7 +1,5 @@
 """Every fault of a provider, over real HTTP and through the provider's own SDK: what it does to a chat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

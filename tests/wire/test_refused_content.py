@@ -1,7 +1,5 @@
 """What a provider refuses of a request is left out of the next one, with a note, and does not end the chat."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from typing import Any

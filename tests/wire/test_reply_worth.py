@@ -1,7 +1,5 @@
 """What a reply is worth, in each dialect: the word that ends it, calls that are cut, refusals, parallel calls."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

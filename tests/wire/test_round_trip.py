@@ -1,7 +1,5 @@
 """What a provider says comes into turnwise's words, and goes back to it unchanged."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Usage: what a provider reported is booked as it was reported, also when the reply never came to its end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Python imports this at its start if the folder is on its path: then it has no network, and no package of an extra."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

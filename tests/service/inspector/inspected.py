@@ -1,7 +1,5 @@
 """The inspector's page, opened as somebody who has a token."""
 
-from __future__ import annotations
-
 from playwright.async_api import Page, expect
 
 from support.served import Served

@@ -1,7 +1,5 @@
 """The page by keyboard, by screen reader, in light and dark, from a phone to a wall; and the pictures of the guide."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

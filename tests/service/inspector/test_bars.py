@@ -1,7 +1,5 @@
 """What bars there are and how they are laid out: the page's own module, run in Node."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of chats: filters, search, and ten thousand of them."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any

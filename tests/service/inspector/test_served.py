@@ -1,7 +1,5 @@
 """How the inspector's page is served: its policy and its files, and `turnwise inspect` on a store alone."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A chat watched in a real Chromium, on both stores: as it streams, after a reload, and while its worker dies."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

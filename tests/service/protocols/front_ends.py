@@ -1,7 +1,5 @@
 """What front ends check of a stream, and what they put together of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

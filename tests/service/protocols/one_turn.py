@@ -1,7 +1,5 @@
 """Events of one turn, written by hand: what a reader of them sees is compared with what was meant, word by word."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final

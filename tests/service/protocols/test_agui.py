@@ -1,7 +1,5 @@
 """What an AG-UI client is told of a turn, event by event."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

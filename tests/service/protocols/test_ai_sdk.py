@@ -1,7 +1,5 @@
 """What an AI SDK page is told of a turn, chunk by chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

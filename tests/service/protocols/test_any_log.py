@@ -1,7 +1,5 @@
 """Both encodings are right for any log, from any of its events on."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections import Counter

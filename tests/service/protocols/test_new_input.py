@@ -1,7 +1,5 @@
 """What is new in the messages that a front end sends, and what its answers to calls allow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What `turnwise worker` runs in tests that need nothing of their own: the demo model with tools for this folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

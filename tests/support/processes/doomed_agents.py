@@ -1,7 +1,5 @@
 """What `turnwise worker` runs in a test that kills it: it says half of its reply, and nothing more."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from turnwise import Agent

@@ -1,7 +1,5 @@
 """PgBouncer in front of a PostgreSQL server of the tests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

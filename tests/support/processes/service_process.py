@@ -1,7 +1,5 @@
 """`turnwise serve` and `turnwise worker` as processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
