@@ -14,7 +14,7 @@ from turnwise.persistence.postgres.refusals import BROKEN
 from turnwise.persistence.postgres.session import Session
 from turnwise.persistence.postgres.timeouts import ANSWER_S, CHECK_EVERY_S, LISTEN_AGAIN_S
 
-_FIRST_PAUSE: Final = 0.1
+FIRST_PAUSE_S: Final = 0.1
 _REMEMBERED: Final = 1000
 """Unread hints that are kept for a slow reader; with more than that it gets a single "some chat"."""
 
@@ -59,14 +59,14 @@ class Listener:
 
     async def run(self) -> None:
         """Listen for ever. Each session begins with a hint that notices may have been missed."""
-        pause, failing = _FIRST_PAUSE, False
+        pause, failing = FIRST_PAUSE_S, False
         while True:
             session: Session | None = None
             began = False
             try:
                 session = await self._pool.connect()
                 over = await self._attach(session)
-                pause, began, failing = _FIRST_PAUSE, True, False
+                pause, began, failing = FIRST_PAUSE_S, True, False
                 self._pending.miss()
                 while not await self._is_over(session, over):
                     pass

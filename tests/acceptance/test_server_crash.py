@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from support.gated_model import PacedModel
@@ -82,37 +81,6 @@ async def test_shown_tool_progress_survives_a_server_crash(server: Server) -> No
 
 
 # A standby
-
-
-async def test_turn_goes_on_at_a_promoted_standby(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tool's call was stored by the primary; its result, and all that follows, by the standby."""
-    monkeypatch.setattr(pool, "PATIENCE", 60)  # a busy machine takes its time to promote a server
-    started, go_on = anyio.Event(), anyio.Event()
-
-    @tool
-    async def pay() -> str:
-        """Pay."""
-        assert not started.is_set()
-        started.set()
-        await go_on.wait()
-        return "paid"
-
-    with Server.running() as primary, primary.standby() as standby:
-        hosts = f"host={primary.socket},{standby.socket}&target_session_attrs=primary"
-        url = f"postgresql://postgres@/postgres?{hosts}&schema=turnwise"
-        model = ScriptedModel([Reply(calls=[Call("pay", {})]), "It is paid."])
-        async with Engine(url, model=model, tools=[pay]) as engine:
-            chat = await engine.create_chat()
-            await engine.send_message(chat.id, "Pay.")
-            await started.wait()
-            await primary.stop()
-            await anyio.to_thread.run_sync(standby.promote)
-            go_on.set()
-            rested = await engine.wait(chat.id)
-            assert rested.state == "waiting"
-            messages = await engine.messages(chat.id)
-            assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
-            assert (await engine.verify(chat.id)).ok
 
 
 async def test_hot_standby_answers_readers() -> None:

@@ -92,12 +92,14 @@ async def test_process_after_its_own_outage_judges_nobody(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others may have been cut off with it, and not be back yet."""
-    judge, _ = await attend("judge")
+    judge, watch = await attend("judge")
     _, killed = await attend("killed")
     await die(beside, "killed", killed)
     assert await judge.gone(["killed"]) == frozenset()
     monkeypatch.setattr(liveness, "SETTLED", 5)
     await cut_session(beside, "judge")
+    while judge._liveness._judges_from < passed[0] + 5:
+        await anext(watch)
     monkeypatch.setattr(liveness, "SETTLED", 0)
     passed[0] += 4
     assert await judge.gone(["killed"]) == frozenset()

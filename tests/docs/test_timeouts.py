@@ -1,0 +1,52 @@
+"""The table of time-outs says what the code waits. What it says happens then is tested where it happens."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from turnwise import Settings
+from turnwise.client import ClientSettings
+from turnwise.engine.worker.worker import LET_GO_S
+from turnwise.persistence.postgres import timeouts
+from turnwise.persistence.postgres.listener import FIRST_PAUSE_S
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.store import PostgresStore
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "postgresql.md").read_text(encoding="utf-8")
+OPTIONS: Final = {name: option.default for name, option in inspect.signature(PostgresStore).parameters.items()}
+STATEMENT: Final = OPTIONS["statement_timeout"]
+SESSION: Final = Pool("postgresql:///", size=1, schema="s", statement_timeout=STATEMENT)._settings
+IDLE: Final = int(SESSION["idle_in_transaction_session_timeout"]) / 1000
+
+WAITS: Final = {
+    "a server to accept a connection": (timeouts.CONNECT_S, timeouts.PATIENCE, timeouts.AVOID_S),
+    "the answer to a statement": (timeouts.SUSPECT_AFTER_S, timeouts.CONNECT_S),
+    "a connection, after one has broken": (timeouts.PATIENCE,),
+    "a server that starts, recovers or may only be read": (timeouts.PATIENCE,),
+    "a statement, or a lock": (STATEMENT,),
+    "a transaction that idles": (IDLE,),
+    "packets of a connection that vanish": (timeouts.GONE_AFTER_S,),
+    "the session that listens": (
+        timeouts.CHECK_EVERY_S,
+        timeouts.ANSWER_S,
+        FIRST_PAUSE_S,
+        timeouts.LISTEN_AGAIN_S,
+    ),
+    "notices": (OPTIONS["poll_interval"],),
+    "the calls under way when a store is closed": (timeouts.CLOSE_S,),
+    "the chats of a worker that stops": (Settings().shutdown_grace, LET_GO_S),
+    "a lease": (Settings().lease,),
+    "a follower over HTTP whose packets vanish": (import_module("turnwise.service.connections").GONE_AFTER_S,),
+    "a connection of `Client`": (ClientSettings().connect_timeout,),
+}
+
+
+def test_table_says_how_long_the_code_waits() -> None:
+    table = PAGE.partition("## How long it waits\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)[1:]
+    told = {what: tuple(map(float, re.findall(r"([\d.]+) s\b", rest))) for what, rest in rows if what.strip("-")}
+    assert told == WAITS
