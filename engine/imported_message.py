@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from turnwise.engine.prompt.history import GO_ON, is_blank
 from turnwise.states.checked import fit
 from turnwise.states.errors import InvalidArgument, InvalidContent
-from turnwise.states.files import fault_of_file
+from turnwise.states.files import fault_of_file, fault_of_lines
 from turnwise.states.limits import Name
 from turnwise.states.messages import (
     Content,
@@ -216,6 +216,7 @@ def _check_files(place: str, part: Part) -> None:
         if file.blob is not None:
             refuse(place, "parts", _REFERENCE)
         fault = fault_of_file(file.media_type, file.data, file.url)
+        fault = fault or fault_of_lines(file.lines, file.media_type, file.url)
         if fault is not None:
             refuse(place, "parts", fault)
 

@@ -91,6 +91,18 @@ def _fault_of_blob(blob: str | None, size: int | None) -> str | None:
     return None
 
 
+def fault_of_lines(lines: tuple[int, int] | None, media_type: str, url: str | None) -> str | None:
+    """Return what is wrong with the lines of a file that are chosen for the model; `None` if they can be."""
+    if lines is None:
+        return None
+    first, last = lines
+    if not 1 <= first <= last:
+        return f"the lines of a file must be the first and the last one, counted from 1; they were {first} and {last}"
+    if not media_type.startswith("text/") or url is not None:
+        return "only a text file (text/*) that is given inline (data) or by reference (blob) has lines to choose"
+    return None
+
+
 def is_digest(blob: str) -> bool:
     """Return whether this is the SHA-256 of something, as hex."""
     return _DIGEST.fullmatch(blob) is not None

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidContent
-from turnwise.states.files import OnDisk, content_in, fault_of_file, file_at
+from turnwise.states.files import OnDisk, content_in, fault_of_file, fault_of_lines, file_at
 from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
 from turnwise.states.shapes import LATER, Shape, shape_of
@@ -75,6 +75,8 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
     """The SHA-256, as hex, of the bytes: see `Engine.put_file` and `Engine.open_file`."""
     size: int | None = None
     """How many bytes a blob has; turnwise fills it in."""
+    lines: tuple[int, int] | None = None
+    """The first and the last line that the model reads of a text file, counted from 1; `None` for all of the file."""
 
     @classmethod
     @checked
@@ -318,7 +320,8 @@ def inlined(file: FilePart) -> FilePart:
 
 def fault_of_part(file: FilePart) -> str | None:
     """Return what is wrong with a file and what would be right; `None` for a valid file."""
-    return fault_of_file(file.media_type, file.data, file.url, blob=file.blob, size=file.size)
+    fault = fault_of_file(file.media_type, file.data, file.url, blob=file.blob, size=file.size)
+    return fault_of_lines(file.lines, file.media_type, file.url) if fault is None else fault
 
 
 def files_in(parts: Iterable[Part]) -> Iterator[FilePart]:

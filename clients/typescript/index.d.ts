@@ -86,6 +86,8 @@ export interface FilePart {
   /** The SHA-256 of bytes that the service keeps: `GET /files/{digest}?chat={id}`. */
   blob?: string | null;
   size?: number | null;
+  /** The first and the last line that the model reads of a text file, counted from 1. */
+  lines?: [number, number] | null;
 }
 
 export interface ToolResultPart {

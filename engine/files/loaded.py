@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -37,7 +37,11 @@ async def with_files(files: Files, request: ModelRequest, model: Model) -> Model
 
 
 def _refers(message: Message) -> bool:
-    return any(file.blob is not None for file in files_in(message.parts))
+    return any(map(_is_filled, files_in(message.parts)))
+
+
+def _is_filled(file: FilePart) -> bool:
+    return file.blob is not None or file.lines is not None
 
 
 def _refusing(model: Model) -> Refuse:
@@ -99,7 +103,7 @@ class _Loading(msgspec.Struct):
         return msgspec.structs.replace(message, parts=tuple(map(self._filled_part, message.parts)))
 
     def _filled_part(self, part: Part) -> Part:
-        if isinstance(part, FilePart) and part.blob is not None:
+        if isinstance(part, FilePart) and _is_filled(part):
             fault = self._fault_of(part)
             note = note_of_file(part.name, part.media_type, fault or "")
             return self._with_bytes(part) if fault is None else TextPart(text=note)
@@ -114,12 +118,25 @@ class _Loading(msgspec.Struct):
         return msgspec.structs.replace(result, output=noted(result.output, notes), attachments=files)
 
     def _fault_of(self, file: FilePart) -> str | None:
-        return None if file.blob in (None, *self.loaded) else self.faults.get((file.blob or "", file.media_type))
+        if file.blob not in (None, *self.loaded):
+            return self.faults.get((file.blob or "", file.media_type))
+        if file.lines is not None and file.lines[0] > (count := len(self._lines_of(file))):
+            return f"it has {count} lines, and the part begins at line {file.lines[0]}"
+        return None
 
     def _with_bytes(self, file: FilePart) -> FilePart:
+        if file.lines is not None:
+            first, last = file.lines
+            name = f"{file.name or 'file'}, lines {first} to {last}"
+            data = b64encode(b"".join(self._lines_of(file)[first - 1 : last])).decode()
+            return msgspec.structs.replace(file, data=data, blob=None, size=None, name=name, lines=None)
         if file.blob is None:
             return file
         return msgspec.structs.replace(file, data=self.loaded[file.blob], blob=None, size=None)
+
+    def _lines_of(self, file: FilePart) -> list[bytes]:
+        data = file.data if file.blob is None else self.loaded[file.blob]
+        return b64decode(data or "").splitlines(keepends=True)
 
 
 _NO_ROOM: Final = "newer files have taken the room that a request has for files"

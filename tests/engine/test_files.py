@@ -16,6 +16,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from support.engines import OpenChat, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
@@ -29,6 +30,26 @@ from turnwise.testing import ManualClock
 async def _streamed() -> AsyncIterator[bytes]:
     yield b"one "
     yield b"two"
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_model_reads_the_chosen_lines_only(open_chat: OpenChat, is_stored: bool) -> None:
+    text = b"one\ntwo\r\nthree\nfour"
+    async with open_chat(["Read."] * 3) as (engine, chat, model):
+        file = FilePart.from_bytes(text, "text/plain", name="a.txt")
+        if is_stored:
+            file = await engine.put_file(chat.id, text, media_type="text/plain", name="a.txt")
+        for lines in ((2, 3), (4, 9), (5, 9)):
+            await engine.ask(chat.id, [replace(file, lines=lines)])
+        sent = [message.parts[0] for message in model.requests[-1].messages if message.role == "user"]
+        read = [(b64decode(one.data or ""), one.name) for one in sent if isinstance(one, FilePart)]
+        assert read == [(b"two\r\nthree\n", "a.txt, lines 2 to 3"), (b"four", "a.txt, lines 4 to 9")]
+        assert isinstance(sent[-1], TextPart)
+        assert "it has 4 lines, and the part begins at line 5" in sent[-1].text
+        kept = [one.parts[0] for one in await engine.messages(chat.id) if one.role == "user"]
+        assert [(one.lines, await whole(engine, chat.id, one)) for one in kept if isinstance(one, FilePart)] == [
+            ((2, 3), text), ((4, 9), text), ((5, 9), text)
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("content", [b"one two", [b"one ", b"two"], _streamed, Path])

@@ -33,6 +33,10 @@ from turnwise.states.messages import FilePart, parts_of
         ({"media_type": "image/png", "url": "a b"}, "must be an address"),
         ({"media_type": "png", "data": "aGk="}, "needs a media type such as 'image/png'; it was 'png'"),
         ({"media_type": "", "data": "aGk="}, "needs a media type"),
+        ({"media_type": "text/plain", "data": "aGk=", "lines": (0, 1)}, "counted from 1; they were 0 and 1"),
+        ({"media_type": "text/plain", "data": "aGk=", "lines": (3, 2)}, "the first and the last one"),
+        ({"media_type": "image/png", "data": "aGk=", "lines": (1, 2)}, "only a text file"),
+        ({"media_type": "text/plain", "url": "x:y", "lines": (1, 2)}, "only a text file"),
     ],
 )
 def test_malformed_file_is_refused(fields: Any, problem: str) -> None:
