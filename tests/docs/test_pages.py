@@ -1,7 +1,8 @@
 """The threat model names every role, and every route that strangers may take; what owners may not do is so."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final, Literal, get_args
 import httpx
 import orjson
 import pytest
+from prometheus_client import CollectorRegistry
 from pydantic_ai.models import google, zai
 from pydantic_ai.models.anthropic._response import FINISH_REASON_MAP
 from pydantic_ai.models.openai._response_fields import RESPONSES_FINISH_REASON_MAP
@@ -17,12 +19,14 @@ from pydantic_ai.models.openai._response_fields import RESPONSES_FINISH_REASON_M
 from support.logged_life import LOG
 from support.served import GENEROUS, served
 from turnwise import Engine, SigningKey, StopReason, tool
+from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.persistence.audit.checkpoints import Head, checkpoint_line
 from turnwise.persistence.audit.record import GENESIS, MOST, export, to_json
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.reply_worth import FINISH_WORDS, WORTH, stop_reason_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import Role
+from turnwise.service.routes.health import OPEN_STREAMS
 from turnwise.service.routes.table import OPEN_ROUTES
 from turnwise.states import errors
 
@@ -226,3 +230,64 @@ def test_page_names_every_field_of_checkpoints() -> None:
     assert {"count", "head", *names_in(rows_of("## The checkpoint"))} == set(last)
     line = checkpoint_line(Head("chat-1", 1, GENESIS), at=datetime.now(UTC), prev=GENESIS, key=key)
     assert set(names_in(rows_of("## Published checkpoints"))) == set(orjson.loads(line))
+
+
+# The dashboard
+
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+DASHBOARD: Final = json.loads((DOCS / "grafana" / "turnwise.json").read_text())
+GUIDE: Final = DOCS / "guides" / "observation.md"
+PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+SAMPLES: Final[Mapping[str | None, tuple[str, ...]]] = {
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_sum", "_count"),
+    "gauge": ("",),
+}
+ASKED: Final = re.compile(r"(turnwise_\w+)(?:\{([^}]*)\})?")
+GROUPED: Final = re.compile(r"by \(([^)]*)\) \((?:rate|increase)?\(?(turnwise_\w+)")
+GIVEN_BY_PROMETHEUS: Final = {"job"}
+
+
+@pytest.fixture(scope="module")
+def exported() -> Mapping[str, set[str]]:
+    """Return every sample that an observer or the service exports, with its labels."""
+    registry = CollectorRegistry()
+    PrometheusObserver(registry)
+    samples: dict[str, set[str]] = {OPEN_STREAMS: GIVEN_BY_PROMETHEUS}
+    for metric in set(registry._names_to_collectors.values()):
+        for ending in SAMPLES[metric._type]:
+            labels = {*metric._labelnames, *(["le"] if ending == "_bucket" else [])}
+            samples[metric._name + ending] = labels | GIVEN_BY_PROMETHEUS
+    return samples
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+
+def unknown(expression: str, exported: Mapping[str, set[str]]) -> set[str]:
+    """Return the metrics and labels of an expression that no observer exports."""
+    wrong = set()
+    for name, matchers in ASKED.findall(expression):
+        labels = set(re.findall(r"(\w+)(?:=~|!=|!~|=)", matchers))
+        wrong |= labels - exported[name] if name in exported else {name}
+    for labels, name in GROUPED.findall(expression):
+        wrong |= set(labels.split(", ")) - exported.get(name, set())
+    return wrong
+
+
+def test_expressions_use_only_exported_metrics(exported: Mapping[str, set[str]]) -> None:
+    assert {expression: wrong for expression in expressions() if (wrong := unknown(expression, exported))} == {}
+    assert all(ASKED.search(expression) for expression in expressions())
+
+
+def test_guide_lists_every_metric(exported: Mapping[str, set[str]]) -> None:
+    table = re.findall(r"^\| (`turnwise_.*?) \|", GUIDE.read_text(), re.MULTILINE)
+    told = {name for row in table for name in re.findall(r"turnwise_\w+", row)}
+    assert told == {re.sub("_(bucket|count|sum)$", "", name) for name in exported}
+
+
+def test_dashboard_shows_every_metric(exported: Mapping[str, set[str]]) -> None:
+    shown = {re.sub("_(total|bucket|count|sum)$", "", name) for one in expressions() for name, _ in ASKED.findall(one)}
+    assert shown == {re.sub("_(total|bucket|count|sum)$", "", name) for name in exported}

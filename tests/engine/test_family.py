@@ -1,25 +1,37 @@
 """Families: what their logs say of answers and usage, and whether a subagent is still wanted."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
-from typing import cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import pytest
 from msgspec.structs import replace
+from tests.engine.subagents import Research, asked, calls, lead, waits
+from tests.engine.subagents import family as agents_of
 
 from support.audit_records import record
 from support.engines import OpenEngine
 from support.life import NOW, asking, delegated
-from turnwise import ChatDeleted, ChatNotFound, ChatUnreadable
+from support.rewriting import rewrite
+from support.stores import stored_at
+from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, Settings, Verdict, delegate
+from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.family import Answer, answers_in, is_wanted
 from turnwise.engine.family_usage import unheard_usage
+from turnwise.engine.verify_family import verify_family
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
+from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.scripted import Call
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Facts, Profile, TurnFacts
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.step_calls import StepCalls
+from turnwise.states.triggers import Create
 from turnwise.states.usage import Usage
 from turnwise.states.writes import RecordUsage
 
@@ -209,3 +221,210 @@ async def test_every_turn_of_a_family_counts_once() -> None:
     logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
     used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", helper("parent", "first"))
     assert used.input_tokens == sum({128, 256, 512, 1, 2, 4, 16, 32, 64})
+
+
+# The check of a family: it confirms what a family did, and finds what others changed
+
+
+IDLE = Settings(run_worker=False)
+
+
+def family(*tasks: str) -> list[Agent]:
+    """Return an agent that delegates these tasks, each in a call named after it, and the subagent."""
+    step = [Call("ask_research", {"task": task}, id=f"call_{task}") for task in tasks]
+    return agents_of(lead(lambda _seen: step), Research())
+
+
+def sql(database: Path, statement: str, *values: object) -> None:
+    """Change one row, as anybody can who may write to the database."""
+    with closing(sqlite3.connect(database)) as rows, rows:
+        assert rows.execute(statement, values).rowcount == 1
+
+
+@asynccontextmanager
+async def opened(database: Path) -> AsyncIterator[ChatStore]:
+    """Open the store of a test, and no engine."""
+    store = stored_at(database)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def verdict_on(database: Path, chat_id: str) -> Verdict:
+    """Return the verdict on the family of a chat as it is stored now."""
+    async with opened(database) as store:
+        return await verify_family(store, chat_id)
+
+
+async def test_sound_family_verifies_and_a_changed_message_is_found(open_engine: OpenEngine, database: Path) -> None:
+    async with open_engine(None, agents=family("one", "two")) as engine:
+        chat_id = (await asked(engine)).id
+        first, second = await engine.helpers(chat_id)
+        assert [one.title for one in (first, second)] == ["one", "two"]
+        assert (await engine.verify(chat_id, family=True)).ok
+        record = next(record for record in await engine.audit(chat_id) if record.actor == f"chat:{first.id}")
+        assert record.trigger == "submit_tool_results"
+        assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "helper"}
+        begun = (await engine.audit(first.id))[0]
+        assert (begun.trigger, begun.actor) == ("create", f"chat:{chat_id}")
+        await engine.send_message(second.id, "more")  # the version that answered is not its last then
+        await engine.wait(second.id, timeout=60)
+        assert (await engine.verify(chat_id, family=True)).ok, "a helper may be asked more"
+        await engine.delete_chat(second.id)
+        assert (await engine.verify(chat_id, family=True)).ok
+    sql(
+        database,
+        "UPDATE messages SET body = replace(body, 'found', 'lost') WHERE chat_id = ? AND body LIKE '%found%'",
+        first.id,
+    )
+    verdict = await verdict_on(database, chat_id)
+    assert str(verdict.problem).startswith(f"Helper {first.id}: messages[")
+    assert str(verdict.place).startswith("messages[")
+
+
+async def test_missing_subagent_that_answered_is_found(open_engine: OpenEngine, database: Path) -> None:
+    async with open_engine(None, agents=family("one")) as engine:
+        chat_id = (await asked(engine)).id
+        answered = next(one.version for one in await engine.audit(chat_id) if one.actor.startswith("chat:"))
+        lines = [line async for line in engine.export_chat(chat_id)]
+    other = database.with_name("other.db")
+    async with open_engine(None, store=f"sqlite:///{other}", agents=family("one")) as engine:
+        await engine.import_chat(lines)
+        verdict = await engine.verify(chat_id, family=True)
+        assert (verdict.ok, verdict.position) == (False, answered)
+        assert "but it is not there" in str(verdict.problem)
+        assert await engine.helpers(chat_id) == []
+
+
+# What a helper's profile says of its parent
+
+
+@pytest.mark.parametrize(
+    ("names", "stood_at"),
+    [
+        ({"parent": "another"}, "{version}:{head}"),
+        ({"helps": "another"}, "{version}:{head}"),
+        ({}, None),
+        ({}, "{head}"),
+        ({}, "1{version}:{head}"),
+        ({}, "{version}:{another}"),
+        ({}, "{version}:{head}"),
+    ],
+)
+async def test_profile_with_a_wrong_parent_or_call_is_found(
+    open_engine: OpenEngine, database: Path, names: dict[str, str | None], stood_at: str | None
+) -> None:
+    """Its log is sound, and so is its parent's; only what they say of each other tells that it was put there."""
+    async with open_engine(None, agents=family("one"), settings=IDLE) as engine:
+        chat = await engine.create_chat(agent="lead")
+        version, head = await engine._store.head(chat.id)
+        spelled = stood_at and stood_at.format(version=version, head=head, another=head[::-1])
+        profile = {"parent": chat.id, "helps": "call_one", "helps_at": spelled, **names}
+        name, applier = helper_id(chat.id, "call_one"), engine._commands("someone").runtime.applier
+        await applier.create(
+            name, Create(profile=Profile(created_at=chat.created_at, agent="research", **profile)), actor="someone"
+        )
+    async with open_engine(None, agents=family("one")) as engine:
+        await engine.ask(chat.id, "go", timeout=60)
+        verdict = await engine.verify(chat.id, family=True)
+        if (names, stood_at) == ({}, "{version}:{head}"):
+            assert verdict.ok
+        else:
+            assert verdict.problem == f"Helper {name}: its profile names another parent, or its own as it never was."
+            assert (verdict.ok, verdict.position) == (False, 1)
+        assert (await engine.verify(name)).ok
+
+
+# What a chat heard of a helper
+
+
+class Generations(NamedTuple):
+    """A chat that has heard its helper, and then the helper of that, and where the two stood."""
+
+    lead: str
+    mid: str
+    leaf: str
+    answers: dict[str, tuple[int, int]]
+    """By helper, its version that answered, and the version of the lead that heard it."""
+
+
+@pytest.fixture
+async def generations(open_engine: OpenEngine) -> Generations:
+    def waits_for_leaf(seen: list[Any]) -> list[Call]:
+        return [Call("wait_for_helpers", {"helpers": [seen[1][0]["answer"]]})]
+
+    leaf = Agent("leaf", Research())
+    names_its_leaf = lead(calls("start_leaf", task="t"), lambda seen: seen[0]["helper"])
+    mid = Agent("mid", names_its_leaf, tools=[delegate(leaf, background=True)])
+    above = lead(calls("start_mid", task="t"), waits, waits_for_leaf)
+    agents = [Agent("lead", above, tools=[delegate(mid, background=True)]), mid, leaf]
+    async with open_engine(None, agents=agents) as engine:
+        chat_id = (await asked(engine)).id
+        (middle,) = await engine.helpers(chat_id)
+        (last,) = await engine.helpers(middle.id)
+        answers = {}
+        for record in await engine.audit(chat_id):
+            for write in record.writes:
+                name, _, version = write.id.rpartition(":")
+                if write.kind == "helper" and version != "0":
+                    answers[name] = (int(version), record.version)
+        assert [*answers] == [middle.id, last.id]
+        assert (await engine.verify(chat_id, family=True)).ok
+    return Generations(chat_id, middle.id, last.id, answers)
+
+
+def denied(family: Generations, helper: str, denial: str) -> Verdict:
+    """Return the verdict that a helper does not bear out what the lead heard of it."""
+    version, position = family.answers[helper]
+    problem = f"Helper {helper}: its version {version} answered chat {family.lead}, but {denial}."
+    return Verdict(ok=False, problem=problem, position=position)
+
+
+@pytest.mark.parametrize("helper", ["mid", "leaf"])
+async def test_rewritten_subagent_log_is_found(generations: Generations, database: Path, helper: str) -> None:
+    """Also one of a helper's own, which its parent may never have heard; all hashes were computed anew."""
+    name = getattr(generations, helper)
+    rewrite(database, name, 1, actor="mallory")
+    async with opened(database) as store:
+        assert verify_stored(name, await store.rows(name)) == Verdict(ok=True)
+    verdict = await verdict_on(database, generations.lead)
+    assert verdict == denied(generations, name, "its log holds another, or none")
+
+
+@pytest.mark.parametrize(
+    ("more", "head", "is_right"),
+    [
+        (0, "its own", True),
+        (0, None, True),
+        (0, "0" * 64, False),
+        (1, "0" * 64, True),
+        (-1, "its own", False),
+        (-1, None, False),
+    ],
+)
+async def test_tombstone_must_agree_with_the_answer(
+    generations: Generations, database: Path, more: int, head: str | None, *, is_right: bool
+) -> None:
+    name = generations.leaf
+    async with Engine(f"sqlite:///{database}", model="demo", settings=IDLE) as engine:
+        tombstone = await engine.delete_chat(name)
+    assert tombstone.records == generations.answers[name][0]
+    left = tombstone.head if head == "its own" else head
+    sql(database, "UPDATE tombstones SET records = records + ?, head = ? WHERE id = ?", more, left, name)
+    expected = Verdict(ok=True) if is_right else denied(generations, name, "its tombstone rules that out")
+    assert await verdict_on(database, generations.lead) == expected
+    sql(database, "DELETE FROM tombstones WHERE id = ?", name)
+    assert await verdict_on(database, generations.lead) == denied(generations, name, "it is not there")
+
+
+@pytest.mark.parametrize("which", ["lead", "mid", "leaf"])
+async def test_unreadable_log_of_any_generation_is_found(generations: Generations, database: Path, which: str) -> None:
+    """The problem names the helper whose log it is of; that of the chat that was asked about names none."""
+    name = getattr(generations, which)
+    sql(database, "UPDATE audit SET body = 'garbage' WHERE chat_id = ? AND version = 3", name)
+    verdict = await verdict_on(database, generations.lead)
+    whose = "" if which == "lead" else f"Helper {name}: "
+    assert str(verdict.problem).startswith(f"{whose}Version 3 cannot be read")
+    assert (verdict.ok, verdict.position) == (False, 3)

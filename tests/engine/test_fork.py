@@ -2,19 +2,26 @@
 
 from collections import defaultdict
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
-from support.life import BLANK, NOW, executing, local
-from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, SettingsError, tool
+from support.life import BLANK, ERROR, NOW, asking, executing, failed, local, queued, said, waiting
+from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, SettingsError, ToolResult, Usage, tool
 from turnwise.engine.inheritance import inheritance_of
+from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
+from turnwise.engine.results import chat_of
+from turnwise.persistence.protocol import Snapshot
+from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, ToolCallPart
-from turnwise.states.names import Executor, Tail
+from turnwise.states.messages import MarkerPart, Message, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Audience, ChatState, Executor, StopReason, Tail
+from turnwise.states.writes import RecordUsage
 from turnwise.testing.clock import ManualClock
 
 
@@ -161,3 +168,175 @@ def test_fork_does_not_answer_provider_calls() -> None:
     said = Message(id="m1", role="assistant", parts=tuple(asked), turn=1, step=1, created_at=NOW, position=4)
     (result,) = inheritance_of(BLANK, [said], NOW).messages[1:]
     assert (result.result and result.result.call_id, result.call_index, result.position) == ("a", 0, 5)
+
+
+# Views
+
+
+def message(position: int, role: Any = "user", **fields: Any) -> Message:
+    known = {"id": f"m{position}", "turn": 1, "step": 0, "created_at": NOW, "parts": said(f"words {position}")}
+    return Message(**known | {"role": role, "position": position} | fields)
+
+
+def marker(position: int, *carried: int, step: int = 2, reason: Any = "compaction") -> Message:
+    parts = (MarkerPart(reason=reason, text="compacted", carried=carried),)
+    return message(position, "system", parts=parts, step=step, audience=Audience.user)
+
+
+def summary(position: int, **fields: Any) -> Message:
+    return message(position, **{"audience": Audience.model, "synthetic": True} | fields)
+
+
+PRIVATE = TextPart(text="words", metadata={"openai": {"id": "msg_1"}})
+
+
+def test_user_and_raw_views_filter_by_audience() -> None:
+    history = [
+        message(1, parts=(PRIVATE,)),
+        summary(2),
+        marker(3),
+        message(4, synthetic=True),
+        message(5, audience=Audience.model),
+    ]
+    assert [one.position for one in user_view(history)] == [1, 3, 4]
+    assert [one.position for one in raw_view(history)] == [1, 3, 5]
+    assert [user_view(history)[0].parts, raw_view(history)[0].parts] == [said("words"), said("words")]
+    assert history[0].parts == (PRIVATE,)
+
+
+def test_transcript_shows_state_queue_and_open_calls() -> None:
+    life = queued(asking(), "more")
+    snapshot = Snapshot(
+        facts=replace(life.facts, last_seq=17, last_error=ERROR),
+        history=(message(1, parts=(PRIVATE,)), summary(2)),
+        shown=(),
+        stop_reason=StopReason.max_steps,
+    )
+    told = transcript_of(snapshot)
+    assert (told.state, told.last_seq, told.stop_reason, told.error) == (
+        ChatState.requires_action,
+        17,
+        StopReason.max_steps,
+        None,
+    )
+    assert [one.parts for one in told.messages] == [said("words")]
+    assert told.queue == life.facts.queue != ()
+    assert [call.call_id for call in told.open_calls] == [call.call_id for call in life.facts.open_calls] != []
+    assert all(not call.salt for call in told.open_calls)
+
+
+@pytest.mark.parametrize("life", [waiting, failed], ids=["at rest", "in error"])
+def test_transcript_shows_error_and_calls_only_in_their_states(life: Any) -> None:
+    facts = replace(life().facts, last_error=ERROR, calls=asking().facts.calls)
+    told = transcript_of(Snapshot(facts=facts, history=(), shown=(), stop_reason=None))
+    assert told.error == (ERROR if facts.state is ChatState.error else None)
+    assert (told.open_calls, told.stop_reason) == ((), None)
+
+
+def cost(step: int, tokens: int | None, purpose: Any = "summary") -> RecordUsage:
+    return RecordUsage(purpose=purpose, turn=1, step=step, attempt=1, usage=Usage(input_tokens=tokens))
+
+
+def test_compactions_list_summary_and_cost() -> None:
+    history = [
+        message(1),
+        marker(2),
+        summary(3, parts=(PRIVATE,)),
+        message(4),
+        marker(5, 4, 6, 7, 8, step=3),
+        summary(6, parts=said("one")),
+        summary(7, parts=said("")),
+        summary(8, parts=said("two")),
+        marker(9, step=4, reason="clear"),
+        message(10, parts=()),
+    ]
+    ledger = [cost(2, 10), cost(2, 5), cost(2, 99, "step"), cost(3, None), cost(8, 1)]
+    first, second = compactions_of(history, ledger)
+    assert (first.raw, second.raw) == (first.summary, second.summary)
+    assert (first.step, first.at, first.summary, first.carried) == (2, NOW, "words", 0)
+    assert first.messages == [replace(history[2], parts=said("words"))]
+    assert first.usage == Usage(input_tokens=15)
+    assert (second.step, second.summary, second.carried, second.usage) == (3, "one\n\ntwo", 1, None)
+    assert [one.position for one in second.messages] == [6, 7, 8]
+
+
+def test_compaction_without_its_summary_is_listed_empty() -> None:
+    (gone,) = compactions_of([message(1), marker(2, 1), message(3)], [])
+    assert (gone.summary, gone.messages, gone.carried) == ("", [], 1)
+    carries = [summary(1), marker(2, 1), summary(3, parts=said("new")), marker(4, 3), message(5), marker(6, 1, 3)]
+    new, old, last = compactions_of(carries, [])
+    assert [(one.summary, one.carried) for one in (new, old, last)] == [("new", 1), ("", 1), ("", 2)]
+    assert compactions_of([message(1), message(2)], [cost(2, 1)]) == []
+
+
+def test_without_edits_removes_edited_arguments_only() -> None:
+    result = ToolResultPart(call_id="c", name="look", output="seen", edited_arguments={"at": "secret"})
+    without = without_edits(message(1, parts=(PRIVATE, result)))
+    assert without.parts == (PRIVATE, ToolResultPart(call_id="c", name="look", output="seen"))
+    assert without.erased
+
+
+# What callers get of a chat
+
+
+METADATA = {"cart": {"n": 1}, "items": ["milk"]}
+ARGUMENTS = {"cents": 100, "to": {"iban": "DE1"}}
+
+
+async def test_returned_values_are_copies(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """What callers change in them is neither stored nor run."""
+    paid: list[Any] = []
+
+    @tool(schema={"type": "object"}, policy="ask")
+    async def pay(**arguments: Any) -> str:
+        """Pay."""
+        paid.append(arguments)
+        return "paid"
+
+    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS, id="p")]), "Done."])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat(metadata=METADATA)
+        result = await engine.ask(chat.id, "Pay!")
+        for read in (chat, result.chat, await engine.get_chat(chat.id), (await engine.list_chats()).items[0]):
+            read.metadata["cart"]["n"] = 2
+            read.metadata["items"].append("eggs")
+            for call in (*read.open_calls, *result.open_calls, *result.messages[-1].calls):
+                call.arguments["to"]["iban"] = "***"
+        await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True})])
+        await engine.wait(chat.id)
+        assert (await engine.get_chat(chat.id)).metadata == METADATA
+        assert [call.arguments for call in (await engine.messages(chat.id))[1].calls] == paid == [ARGUMENTS]
+
+
+def facts(**fields: Any) -> Facts:
+    known = waiting().facts
+    profile = replace(known.profile, owner="ann", title="A title", metadata={"a": 1}, parent="p", system="secret")
+    return replace(known, profile=profile, **fields)
+
+
+def test_open_calls_have_no_salt() -> None:
+    life = queued(asking(), "one", "two")
+    salted = tuple(replace(call, salt="secret") for call in life.facts.calls)
+    chat = chat_of(replace(life.facts, calls=salted))
+    assert [call.call_id for call in chat.open_calls] == [call.call_id for call in salted] != []
+    assert [call.salt for call in chat.open_calls] == [""] * len(salted)
+    assert chat.queued == 2
+
+
+@pytest.mark.parametrize("has_error", [True, False])
+def test_damaged_chat_is_unreadable_without_open_calls(has_error: bool) -> None:
+    known = replace(asking().facts, last_error=ERROR if has_error else None)
+    chat = chat_of(Salvaged(known, (Flaw("chats.turn", "is no JSON"),)))
+    assert "chats.turn" in (chat.unreadable or "")
+    assert chat.open_calls == []
+    assert (chat.last_error == ERROR) == has_error
+    assert has_error or chat.last_error.kind == "unreadable"
+    assert (chat.id, chat.state) == ("c", ChatState.requires_action)
+
+
+def test_unknown_state_is_a_flaw() -> None:
+    chat = chat_of(facts(stored_state="odd" * 50))
+    assert "chats.state" in (chat.unreadable or "")
+    assert "odd" * 30 not in (chat.unreadable or "")
+    assert chat_of(facts(updated_at=None)).updated_at == NOW
+    assert chat_of(facts()).unreadable is None

@@ -3,8 +3,13 @@
 There also on hash partitions, and behind a pooler that pools by transaction.
 """
 
+import math
+import sys
+import traceback
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import asyncpg
@@ -14,7 +19,11 @@ from support.processes.pgbouncer import needs_pgbouncer, pooler
 from support.processes.postgres_server import Server
 from turnwise.persistence.conformance import StoreConformance
 from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.persistence.store_url import check_password, without_password
+from turnwise.states.errors import InvalidArgument, SettingsError, StoreError
 
 
 async def opened(url: str) -> AsyncIterator[ChatStore]:
@@ -73,3 +82,140 @@ class TestTransactionPooling(StoreConformance):
         schema = postgres.new_url("pooled").rpartition("&")[2]
         async for store in opened(f"{pooled}&{schema}&direct_url={quote(postgres.address, safe='')}"):
             yield store
+
+
+# A store's URL says which store; a wrong one is answered with a right one
+
+
+def located(url: str) -> SQLiteStore:
+    return store_from_url(url, durability="full", now=lambda: datetime.now(UTC))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["chats.db", "mysql://host/db", "sqlite", "sqlite:chats.db", "sqlite://chats.db", "sqlite:///", "sqlite:////", ""],
+)
+def test_invalid_store_url_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"sqlite:///chats\.db") as caught:
+        located(url)
+    assert caught.value.field == "store"
+
+
+def test_option_in_sqlite_url_is_refused() -> None:
+    """Or who writes it would look at an empty store, and find no chat of the one that was meant."""
+    with pytest.raises(SettingsError, match=r"takes no options: write 'sqlite:///chats\.db'") as caught:
+        located("sqlite:///chats.db?mode=ro")
+    assert caught.value.field == "store"
+
+
+def test_missing_postgres_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("turnwise.persistence.postgres")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr("turnwise.persistence.postgres")
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(SettingsError, match=r"pip install 'turnwise\[postgres\]'") as caught:
+        store_from_url("postgresql://host/db", durability="full", now=None)
+    assert caught.value.field == "turnwise.persistence.postgres"
+
+
+async def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no folder") as caught:
+        await located(f"sqlite:///{tmp_path}/missing/chats.db").open()
+    assert f"{tmp_path}/missing" in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "right", "wrong"),
+    [
+        (SQLiteStore, "path", ["chats.db"], [b"chats.db", 5, "", "a\0b", Path("a\0b")]),
+        (SQLiteStore, "durability", ["full"], ["off", "extra", "FULL", None]),
+        (PostgresStore, "url", ["postgres://db.example"], [None, "", "db", "sqlite:///x.db"]),
+        (PostgresStore, "pool_size", [1, 262_143], [0, 262_144, "5", 2.0, None]),
+        (PostgresStore, "statement_timeout", [0.001, 2_147_483], [0.0009, 2_147_484, math.nan, "30", None]),
+        (PostgresStore, "poll_interval", [0.001, 2_147_483], [0, -1, math.inf, "x", None]),
+        (PostgresStore, "poolsize", [], [5]),
+    ],
+)
+def test_invalid_option_is_refused(kind: Any, argument: str, right: list[Any], wrong: list[Any]) -> None:
+    """A server would be blamed for it; SQLite takes other words than `full` and `normal`, and means less by them."""
+    usual = {"path": None} if kind is SQLiteStore else {"url": "postgresql:///db"}
+    for value in right:
+        kind(**usual | {argument: value})
+    for value in wrong:
+        with pytest.raises((InvalidArgument, SettingsError), match=f"^{argument}: "):
+            kind(**usual | {argument: value})
+
+
+SECRETS = {
+    "plain": "postgresql://jane:{}@127.0.0.1:1/db",
+    "no store's scheme": "postgers://jane:{}@127.0.0.1:1/db",
+    "too few slashes": "postgresql:/jane:{}@127.0.0.1:1/db",
+    "a bad option": "postgresql://jane:{}@127.0.0.1:1/db?sslmode=none",
+    "a bad port": "postgresql://jane:{}@127.0.0.1:port/db",
+    "as an option": "postgresql://jane@127.0.0.1:port/db?password={}",
+}
+
+
+@pytest.mark.parametrize("form", SECRETS)
+@pytest.mark.parametrize(
+    "password",
+    [
+        "hunter2",
+        "100%hunter2",
+        "hun/ter2",
+        "hun@ter2",
+        "hun#ter2",
+        "hun?ter2",
+        "hun:ter2",
+        "1/hunter2",
+        "1?hunter2",
+        "1,2/hunter2",
+    ],
+)
+async def test_errors_hide_the_store_password(
+    form: str, password: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Errors end in logs, in tickets and on shared screens; so do the errors that they were raised from."""
+    monkeypatch.setattr("turnwise.persistence.postgres.pool.PATIENCE", 0.01)
+    with pytest.raises((SettingsError, StoreError)) as caught:
+        await store_from_url(SECRETS[form].format(password), durability="full", now=None).open()
+    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    shown = told.replace('File "', "")
+    assert [part for part in ("hun", "ter2") if part in shown] == []
+    assert "jane" in str(caught.value) or "postgresql" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://jane:hunter2@host:5/db?schema=a", "postgresql://jane:***@host:5/db?schema=a"),
+        ("postgresql://jane@host/db", "postgresql://jane@host/db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://host/db?user=jane&password=hunter2&x=1", "postgresql://host/db?user=jane&password=***&x=1"),
+        ("postgresql://jane:hun@ter2@host/db", "postgresql://jane:***@host/db"),
+        ("postgresql://jane:hunter2@one:5,two:6/db", "postgresql://jane:***@one:5,two:6/db"),
+        ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+    ],
+)
+def test_only_the_password_is_masked_in_urls(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://jane:a%2Cb@one:5432,two:5433/db?target_session_attrs=primary",
+        "postgresql://one,two:5433/db",
+        "postgresql://jane@[::1]:5432,two/db",
+        "postgresql:///db?host=one,two",
+    ],
+)
+def test_url_may_name_several_servers(url: str) -> None:
+    """As those that take over from one another are given to whoever uses them."""
+    check_password(url)
+
+
+@pytest.mark.parametrize("servers", ["one:port,two:5432", "one:5432,two:port", "one:5432,two:99999"])
+def test_invalid_port_is_refused(servers: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        check_password(f"postgresql://jane@{servers}/db")

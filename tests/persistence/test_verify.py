@@ -1,17 +1,39 @@
 """A sound log verifies, and no single tampering goes unseen - even if the whole chain is hashed anew after it."""
 
 import dataclasses
+import hashlib
+import hmac
 import json
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from support.life import NOW, Life
 from support.logged_life import LOG, TEXT, forgery, place_of, rehashed
-from turnwise.persistence.audit.record import GENESIS, AuditRecord, WriteRecord, export, to_json
+from turnwise.persistence.audit.asides import Aside
+from turnwise.persistence.audit.record import (
+    FORMAT,
+    GENESIS,
+    AuditRecord,
+    Entry,
+    WriteRecord,
+    entry_of,
+    export,
+    from_json,
+    hash_of,
+    log_of,
+    object_of,
+    record_in,
+    to_json,
+)
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 from turnwise.states import triggers as t
+from turnwise.states.decide import Decision, decide
+from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE
 from turnwise.states.triggers import TRIGGERS
@@ -177,3 +199,214 @@ def test_records_of_another_chat_are_found(version: int) -> None:
     verdict = verify_export(export("chat-1", rehashed(records)))
     assert (verdict.ok, verdict.position) == (False, version)
     assert "chat-2" in (verdict.problem or "")
+
+
+# The audit record: its hash, its one line of JSON, and the export that carries a log out
+
+
+AT = datetime(2026, 11, 21, 9, 30, 0, 5, tzinfo=UTC)
+
+
+def _created() -> Decision:
+    blank = Facts(chat_id="chat-1", profile=Profile(created_at=AT))
+    profile = Profile(created_at=AT, title="A talk")
+    return decide(blank, t.Create, now=AT, limits=Limits(), profile=profile, actor="anna")
+
+
+def record_of(decision: Decision, *, prev: str, at: datetime = AT) -> AuditRecord:
+    return from_json(entry_of(decision, prev=prev, at=at, whole=True).body)
+
+
+def _log() -> list[AuditRecord]:
+    created = _created()
+    said = decide(
+        created.facts,
+        t.SendMessage,
+        now=AT,
+        limits=Limits(),
+        parts=(TextPart(text="Hello"),),
+        reason="gr\u00fc\u00dfe,\u2028or hi",
+    )
+    first = record_of(created, prev=GENESIS)
+    return [first, record_of(said, prev=first.hash)]
+
+
+def test_record_holds_the_decision() -> None:
+    created = _created()
+    record = record_of(created, prev=GENESIS)
+    (write,) = created.writes
+    assert record == AuditRecord(
+        chat_id="chat-1",
+        version=1,
+        trigger="create",
+        source=None,
+        target="waiting",
+        actor="anna",
+        reason=None,
+        turn=0,
+        step=0,
+        attempt=0,
+        writes=(WriteRecord("profile", "", write.digest),),
+        at=AT,
+        prev=GENESIS,
+        hash=record.hash,
+    )
+
+
+def test_hash_follows_the_documented_format() -> None:
+    """Anyone can check a log with a JSON parser and SHA-256, without turnwise."""
+    for record in _log():
+        fields = json.loads(to_json(record))
+        found = fields.pop("hash")
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert found == hashlib.sha256(f"{fields['prev']}\n{text}".encode()).hexdigest()
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(AuditRecord) if field.name != "hash"])
+def test_hash_covers_every_other_field(field: str) -> None:
+    record = _log()[1]
+    other: Any = {
+        "version": 9,
+        "turn": 9,
+        "step": 9,
+        "attempt": 9,
+        "writes": (),
+        "at": AT + timedelta(microseconds=1),
+    }.get(field, "x")
+    assert hash_of(dataclasses.replace(record, **{field: other})) != record.hash
+    assert hash_of(dataclasses.replace(record, hash="x")) == record.hash
+
+
+def test_record_survives_json() -> None:
+    for record in _log():
+        line = to_json(record)
+        assert from_json(line) == record
+        assert line.isascii()
+        assert line.splitlines() == [line]
+
+
+def test_times_are_spelled_in_utc() -> None:
+    record_of(_created(), prev=GENESIS, at=AT + timedelta(days=1))  # the last spelling is kept, for all equal times
+    elsewhere = AT.astimezone(timezone(timedelta(hours=2)))
+    record = record_of(_created(), prev=GENESIS, at=elsewhere)
+    assert json.loads(to_json(record))["at"] == "2026-11-21T09:30:00.000005+00:00"
+    assert record.hash == record_of(_created(), prev=GENESIS, at=AT).hash
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("version", True, "version holds a truth value, where an integer belongs"),
+        ("version", 1.0, "version holds a fraction"),
+        ("version", -1, f"where a number from 0 to {2**53 - 1} belongs"),
+        ("step", 2**53, f"step holds {2**53}, where a number from 0 to {2**53 - 1} belongs"),
+        ("source", 5, "source holds an integer, where a string or null belongs"),
+        ("writes", {}, "writes holds an object, where an array belongs"),
+        ("writes", [[]], "a write is an array"),
+        ("writes", [{"kind": "lease"}], "lacks the fields ['digest', 'id']"),
+        ("writes", [{"kind": "lease", "id": 1, "digest": ""}], "id of a write holds an integer"),
+        ("at", "yesterday", "isoformat"),
+        ("at", "2026-11-21T09:30:00", "not spelled as ISO 8601 in UTC"),
+        ("at", "2026-11-21T09:30:00Z", "not spelled as ISO 8601 in UTC"),
+        ("more", 1, "has ['more'], which do not belong"),
+    ],
+)
+def test_invalid_record_is_refused(field: str, value: object, words: str) -> None:
+    fields = {**json.loads(to_json(_log()[0])), field: value}
+    with pytest.raises(ValueError, match=r".") as refused:
+        from_json(json.dumps(fields))
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"a":1,"a":2}', '{"a":NaN}', "[" * 100_000])
+def test_invalid_json_object_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"JSON|Expecting|nested"):
+        from_json(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"\\uDFFF": 1}', '{"a": "\ud800"}'])
+def test_lone_surrogate_is_refused(text: str) -> None:
+    """No digest of it could be computed."""
+    with pytest.raises(ValueError, match="surrogate"):
+        object_of(text)
+    assert object_of('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def test_export_has_header_records_and_checkpoint() -> None:
+    log = _log()
+    header, *records, checkpoint = export("chat-1", log).splitlines()
+    assert json.loads(header) == {"format": FORMAT, "chat_id": "chat-1"}
+    assert [from_json(line) for line in records] == log
+    assert json.loads(checkpoint) == {"count": 2, "head": log[-1].hash}
+
+
+def test_signature_is_an_hmac_over_the_checkpoint() -> None:
+    log = _log()
+    checkpoint = json.loads(export("chat-1", log, key=b"secret").splitlines()[-1])
+    signed = f'{{"chat_id":"chat-1","count":2,"format":"{FORMAT}","head":"{log[-1].hash}"}}'
+    assert checkpoint["signature"] == hmac.new(b"secret", signed.encode(), "sha256").hexdigest()
+
+
+def _entries(*, whole: bool = False) -> list[Entry]:
+    """Keep a life of which a client stopped a turn, and said why."""
+    life = Life()
+    life.create()
+    life.send()
+    life.fire(t.Interrupt, reason="because I say so")
+    entries: list[Entry] = []
+    for decision in life.decisions:
+        entries.append(entry_of(decision, prev=entries[-1].hash if entries else GENESIS, at=NOW, whole=whole))
+    return entries
+
+
+def test_records_chain_by_hash() -> None:
+    log = log_of("c", _entries())
+    assert [record.prev for record in log[1:]] == [record.hash for record in log[:-1]]
+    assert [record.hash for record in log] == [entry.hash for entry in _entries()] == [hash_of(one) for one in log]
+    assert [record.version for record in log] == [1, 2, 3]
+
+
+def test_short_entry_omits_columns_and_keeps_the_hash() -> None:
+    short, whole = _entries(), _entries(whole=True)
+    for one, other in zip(short, whole, strict=True):
+        assert one.hash == other.hash
+        assert json.loads(one.body).keys() == json.loads(other.body).keys() - {"chat_id", "version", "prev", "hash"}
+        assert from_json(other.body) == dataclasses.replace(
+            record_in(one, "c", prev=from_json(other.body).prev), reason=None
+        )
+
+
+def test_client_reason_is_never_exported() -> None:
+    entries = _entries()
+    stopped = log_of("c", entries)[-1]
+    assert stopped.reason == "because I say so"
+    assert "because" not in entries[-1].body
+    assert "because" in str(entries[-1].aside)
+    assert "because" not in to_json(stopped)
+    assert hash_of(stopped) == hash_of(dataclasses.replace(stopped, reason=None)) == stopped.hash
+    erased = record_in(entries[-1]._replace(aside=Aside().dump()), "c", prev=stopped.prev)
+    assert (erased.reason, erased.hash) == (None, stopped.hash)
+
+
+WHOLE = {"events": "0f", "reason": "because", "salt": "f0"}
+
+
+@pytest.mark.parametrize("aside", [Aside(), Aside("0f", "because", "f0"), Aside("0f"), Aside(reason="grüße\n")])
+def test_aside_round_trip(aside: Aside) -> None:
+    assert Aside.load(aside.dump()) == aside
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        *("poison", "[]", "5", "null", '"text"', "{}"),
+        *(json.dumps({name: WHOLE[name] for name in WHOLE if name != left}) for left in WHOLE),
+        json.dumps({**WHOLE, "more": ""}),
+        *(json.dumps({**WHOLE, name: 5}) for name in WHOLE),
+        *(json.dumps({**WHOLE, name: None}) for name in ("events", "salt")),
+        *(5, b"{}", json.dumps(WHOLE).encode()),
+    ],
+)
+def test_invalid_aside_is_refused(stored: Any) -> None:
+    with pytest.raises(ValueError, match=r"belong|Expecting"):
+        Aside.load(stored)

@@ -1,13 +1,16 @@
 """How often a prompt is paid for, and what a parameter of one request does to the next, over real HTTP."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.wire.dialects import DIALECTS, Connect, Dialect, Google, Said
+from tests.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Google, Responses, Said
+from tests.wire.requests import asked
 
-from support.wire.server import Answer, Server
-from turnwise import Engine, RetryPolicy, Settings, SettingsError, tool
+from support.wire.server import Answer, End, Server
+from turnwise import ChatState, Engine, ModelError, RetryPolicy, Settings, SettingsError, tool
 from turnwise.states.errors import REJECTED_REPLY
 from turnwise.testing import ManualClock
 
@@ -152,3 +155,178 @@ async def test_forced_tool_has_to_exist(server: Server, connect: Connect) -> Non
         await engine.configure(chat, parameters={"tool_choice": "charge"}, active_tools=[])
         server.script = [Answer(DIALECTS[0].frames(Said()))]
         assert (await engine.ask(chat, "Hi.")).text == "Hello world."
+
+
+# Faults
+
+
+RETRY = RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
+SETTINGS = Settings(retry=RETRY)
+IMPATIENT = Settings(retry=RETRY, startup_timeout=1, idle_timeout=0.3)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, and what becomes of the chat."""
+
+    name: str
+    answer: Callable[[Dialect], Answer]
+    kind: str
+    passes: bool = True
+    """Whether the next attempt is made, and succeeds."""
+    least_delay: float = 0
+    status: int | None = None
+    settings: Settings = SETTINGS
+
+
+def _part(dialect: Dialect, *, frames: int | None = None, tail: str = "", end: End = "end") -> Answer:
+    """Return an answer that says the beginning of the reply, or all but its end, and then something else."""
+    whole = dialect.frames(Said())
+    shown = whole[: -dialect.finish_frames] if frames is None else whole[:frames]
+    return Answer([*shown, tail] if tail else shown, end=end)
+
+
+def _refusal(status: int, code: str, **headers: str) -> Callable[[Dialect], Answer]:
+    return lambda dialect: dialect.error(status, code, f"scripted {code}", **headers)
+
+
+def _half_a_frame(dialect: Dialect) -> str:
+    frame = dialect.frames(Said())[-dialect.finish_frames]
+    return frame[: len(frame) // 2]
+
+
+def _nonsense(dialect: Dialect) -> Answer:
+    """Return an answer on which pydantic-ai or the SDK breaks off with a bare error of Python's."""
+    whole = dialect.frames(Said())
+    return Answer(whole[1:] if isinstance(dialect, Anthropic) else [whole[0], "data: null\n\n", *whole[1:]])
+
+
+FAULTS = [
+    Fault("slow open", lambda dialect: Answer(None), "startup_timeout", settings=IMPATIENT),
+    Fault("silence after output", lambda dialect: _part(dialect, end="silence"), "network", settings=IMPATIENT),
+    Fault("cut before anything", lambda dialect: Answer([]), "network"),
+    Fault("nothing but the end", lambda dialect: Answer(["data: [DONE]\n\n"]), "network"),
+    Fault(
+        "a page of a proxy",
+        lambda dialect: Answer(["<html>Starting ...</html>"], headers={"content-type": "text/html"}),
+        "network",
+    ),
+    Fault("cut without finish reason", _part, "network"),
+    Fault("connection dropped after output", lambda dialect: _part(dialect, end="drop"), "network"),
+    Fault("cut mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect)), "network"),
+    Fault("dropped mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect), end="drop"), "network"),
+    Fault("not JSON", lambda dialect: _part(dialect, tail="data: {oops}\n\n"), "network"),
+    Fault("frames of no known form", _nonsense, "network"),
+    Fault("401", _refusal(401, "authentication_error"), "authentication", passes=False, status=401),
+    Fault("403", _refusal(403, "permission_error"), "authentication", passes=False, status=403),
+    Fault("404", _refusal(404, "not_found_error"), "unknown_model", passes=False, status=404),
+    Fault("400", _refusal(400, "invalid_request_error"), "bad_request", passes=False, status=400),
+    Fault("402", _refusal(402, "billing_error"), "quota", passes=False, status=402),
+    Fault(
+        "429 with Retry-After",
+        _refusal(429, "rate_limit_error", retry_after="1"),
+        "rate_limit",
+        least_delay=1,
+        status=429,
+    ),
+    Fault("500", _refusal(500, "api_error"), "server_error", status=500),
+    Fault("529 before the stream", _refusal(529, "overloaded_error"), "overloaded", status=529),
+    Fault(
+        "overloaded inside the stream", lambda dialect: _part(dialect, tail=dialect.overloaded_frame()), "overloaded"
+    ),
+    Fault("context overflow", lambda dialect: dialect.overflow(), "context_overflow", passes=False, status=400),
+    Fault("413", _refusal(413, "request_too_large"), "context_overflow", passes=False, status=413),
+]
+
+
+SLOW = {"slow open", "silence after output", "429 with Retry-After"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "dialect"),
+    [
+        pytest.param(fault, dialect, marks=[pytest.mark.deep] * (fault.name in SLOW and dialect is not DIALECTS[0]))
+        for fault in FAULTS
+        for dialect in DIALECTS
+    ],
+    ids=lambda value: value.name,
+)
+async def test_fault_is_retried_or_ends_in_error(
+    fault: Fault, dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    """The SDK itself never retries: every request the server saw is an attempt of the engine.
+
+    What the provider said, which is "scripted" here, is for operators: no event has it.
+    """
+    server.script = [fault.answer(dialect), Answer(dialect.frames(Said()))]
+    model = await connect(dialect)
+    async with Engine("sqlite://", model=model, settings=fault.settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Greet the world.")
+        chat = await engine.wait(chat.id)
+        events = [event async for event in engine.events(chat.id, follow=False)]
+        replies = [message for message in await engine.messages(chat.id) if message.role == "assistant"]
+        explained = (await engine.explain(chat.id)).last_error
+        assert (await engine.verify(chat.id)).ok
+
+    assert "scripted" not in f"{chat}{events}"
+    assert explained is None or explained.detail
+    retries = [event for event in events if event.kind == "retry"]
+    if fault.passes:
+        assert (chat.state, chat.last_error) == (ChatState.waiting, None)
+        assert [reply.text for reply in replies] == ["Hello world."]
+        assert [(retry.attempt, retry.error.kind) for retry in retries] == [(1, fault.kind)]
+        assert retries[0].delay >= fault.least_delay
+        assert len(server.asked) == 2
+    else:
+        assert chat.state is ChatState.error
+        assert (chat.last_error.kind, chat.last_error.retryable) == (fault.kind, False)
+        assert (replies, retries, len(server.asked)) == ([], [], 1)
+    told = [*(retry.error for retry in retries), *([chat.last_error] if chat.last_error else [])]
+    assert all(error.message for error in told)
+    if fault.status is not None:
+        assert [error.status for error in told] == [fault.status]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "passes"),
+    [
+        ("server_error", "server_error", True),
+        ("rate_limit_exceeded", "rate_limit", True),
+        ("context_length_exceeded", "context_overflow", False),
+        ("invalid_prompt", "bad_request", False),
+        ("bio_policy", "content_filter", False),
+    ],
+)
+async def test_failed_response_is_retried_unless_final(
+    code: str, kind: str, passes: bool, server: Server, connect: Connect
+) -> None:
+    responses = Responses()
+    failed = {"status": "failed", "error": {"code": code, "message": "it failed"}}
+    server.script = [Answer(responses.ending(Said(), "response.failed", **failed)), Answer(responses.frames(Said()))]
+    async with Engine("sqlite://", model=await connect(responses), settings=SETTINGS) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Greet the world.")
+        chat = await engine.wait(chat.id)
+        events = [event async for event in engine.events(chat.id, follow=False)]
+
+    told = [chat.last_error] if chat.last_error else [event.error for event in events if event.kind == "retry"]
+    assert [error.kind for error in told] == [kind]
+    assert (chat.state, len(server.asked)) == ((ChatState.waiting, 2) if passes else (ChatState.error, 1))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        *((dialect, body) for dialect in DIALECTS for body in ({}, None, [1], "<html>Starting ...</html>")),
+        (DIALECTS[0], {"id": "x", "object": "chat.completion", "model": "m", "created": 1, "choices": []}),
+    ],
+    ids=lambda value: value.name if isinstance(value, Chat | Anthropic) else str(value),
+)
+async def test_malformed_response_body_is_a_retryable_error(
+    dialect: Dialect, body: object, server: Server, connect: Connect
+) -> None:
+    server.script = [Answer.of(body)]
+    with pytest.raises(ModelError) as failed:
+        await (await connect(dialect)).generate(asked("Hi."))
+    assert (failed.value.kind, failed.value.retryable) == ("network", True)
