@@ -79,10 +79,8 @@ def test_wheel_holds_exactly_the_files_of_the_library(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == shipped()
-    assert {Path(name).suffix for name in names} == {
-        *(".py", ".typed", ".sql", ".svg", ".mmd", ".json", ".jsonl"),
-        *(".html", ".css", ".js"),
-    }
+    expected = {*(".py", ".typed", ".sql", ".svg", ".mmd", ".json", ".jsonl"), *(".html", ".css", ".js")}
+    assert {Path(name).suffix for name in names} == expected
 
 
 def test_sdist_holds_tests_docs_and_examples(dist: Path) -> None:

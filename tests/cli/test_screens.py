@@ -131,10 +131,8 @@ def test_list_limit_takes_newest_first(terminal: Terminal) -> None:
     assert listed("--limit", "2") == [third, second]
     assert listed("--state", "error") == [second]
     assert terminal.run("list", "--state", "pending").out == "There is no such chat.\n"
-    assert [line.split()[:2] for line in terminal.run("list", "--limit", "2").out.splitlines()[1:]] == [
-        [third, "waiting"],
-        [second, "error"],
-    ]
+    expected = [[third, "waiting"], [second, "error"]]
+    assert [line.split()[:2] for line in terminal.run("list", "--limit", "2").out.splitlines()[1:]] == expected
 
 
 EXPLAINED = Explanation(

@@ -88,10 +88,8 @@ def test_serve_options_reach_the_service(shop: Terminal, asked: list[Asked], mon
         "--requests-per-second", "0.5", "--burst", "3", "--streams-per-owner", "4",
     )  # fmt: skip
     plain, typed = asked
-    assert [(one.engine.settings.max_running, one.engine.settings.run_worker) for one in asked] == [
-        (100, True),
-        (7, False),
-    ]
+    expected = [(100, True), (7, False)]
+    assert [(one.engine.settings.max_running, one.engine.settings.run_worker) for one in asked] == expected
     assert plain.settings == ServiceSettings(shutdown_seconds=10, allow_origins=())
     assert typed.settings == ServiceSettings(
         shutdown_seconds=2.5,

@@ -107,11 +107,8 @@ async def allow(client: httpx.AsyncClient, chat: str) -> list[httpx.Response]:
     """Allow a call by every route that takes answers."""
     call = {"id": "p", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
     resumed = {"interruptId": "p", "status": "resolved", "payload": True}
-    answered = {
-        "threadId": chat,
-        "messages": [{"id": "a", "role": "assistant", "toolCalls": [call]}],
-        "resume": [resumed],
-    }
+    answered = {"threadId": chat}
+    answered |= {"messages": [{"id": "a", "role": "assistant", "toolCalls": [call]}], "resume": [resumed]}
     return [
         await client.post(f"/chats/{chat}/tool-results", json={"results": [ALLOWED]}),
         await client.post("/agui", json=RUN | answered),

@@ -90,13 +90,8 @@ async def test_decisions_hold_actor_and_reason(database: Path) -> None:
 
     async with applying(stored_at(database)) as (applier, _, _):
         await applier.create("c", planned, actor="ann")
-        assert [(record.actor, record.reason) for record in await applier.store.audit("c")] == [
-            ("ann", None),
-            ("bob", None),
-            ("ann", "it is better"),
-            ("bob", "it is best"),
-            ("ann", None),
-        ]
+        expected = [("ann", None), ("bob", None), ("ann", "it is better"), ("bob", "it is best"), ("ann", None)]
+        assert [(record.actor, record.reason) for record in await applier.store.audit("c")] == expected
 
 
 async def test_each_commit_is_announced_once(database: Path) -> None:

@@ -41,10 +41,8 @@ async def test_client_call_releases_the_chat(open_engine: Any, strict_model: Any
     async with open_engine(strict_model([TWO_CALLS])) as engine:
         chat_id = await waiting_chat(engine)
         chat = await engine.get_chat(chat_id)
-        assert [(call.call_id, call.name, call.arguments) for call in chat.open_calls] == [
-            ("call_1", "ask_user", {"question": "why?"}),
-            ("call_2", "ask_user", {"question": "how?"}),
-        ]
+        expected = [("call_1", "ask_user", {"question": "why?"}), ("call_2", "ask_user", {"question": "how?"})]
+        assert [(call.call_id, call.name, call.arguments) for call in chat.open_calls] == expected
         (event,) = await events_of(engine, chat_id, "action_required")
         assert [call.call_id for call in event.calls] == ["call_1", "call_2"]
         explained = await engine.explain(chat_id)

@@ -222,10 +222,8 @@ def test_docstring_describes_parameters_in_three_styles(doc: str, caplog: pytest
     do.__doc__ = doc
     with caplog.at_level(logging.DEBUG):
         properties = of(do).schema["properties"]
-    assert properties == {
-        "word": {"type": "string", "description": "What to say."},
-        "bare": {"type": "integer", "default": 1},
-    }
+    expected = {"word": {"type": "string", "description": "What to say."}, "bare": {"type": "integer", "default": 1}}
+    assert properties == expected
     assert caplog.records == []
 
 
@@ -292,10 +290,8 @@ async def test_objects_methods_and_wrapped_functions_are_tools() -> None:
         return search.titles(*args, **kwargs)
 
     tools = [search, search.titles, tool(name="wrapped")(wrapped)]
-    assert [(tool(one).name, tool(one).description) for one in tools[:2]] == [
-        ("Search", "Search the library."),
-        ("titles", "List titles."),
-    ]
+    expected = [("Search", "Search the library."), ("titles", "List titles.")]
+    assert [(tool(one).name, tool(one).description) for one in tools[:2]] == expected
     calls = Call("Search", {"words": "a"}), Call("titles", {"limit": "3"}), Call("wrapped", {"limit": 4})
     assert await outputs(tools, *calls) == ["a", 3, 4]
 

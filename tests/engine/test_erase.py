@@ -78,11 +78,8 @@ async def test_erasing_a_call_erases_its_edited_arguments_only(open_chat: OpenCh
         asking = next(message.id for message in await engine.messages(chat.id) if message.calls)
         await engine.erase(chat.id, messages=[asking])
         results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
-        assert {one.call_id: one.edited_arguments for one in results} == {
-            "edited": None,
-            "granted": None,
-            "later": EDITED["arguments"],
-        }
+        expected = {"edited": None, "granted": None, "later": EDITED["arguments"]}
+        assert {one.call_id: one.edited_arguments for one in results} == expected
         writes = (await engine.audit(chat.id))[-1].writes
         assert len([write for write in writes if write.kind == "erase:edits"]) == 1
 

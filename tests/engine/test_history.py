@@ -76,12 +76,8 @@ def test_result_notes_edited_arguments() -> None:
     history = [said("tool", result("a", output, **edited)) for output in ("found", {"n": 1}, ["x"])]
     note = f'{EDITED} {{"at":3}}'
     found = [message.result for message in sendable([*history, said("tool", result("b"))])]
-    assert [one.output for one in found if one is not None] == [
-        f"[{note}]\nfound",
-        {"note": note, "output": {"n": 1}},
-        {"note": note, "output": ["x"]},
-        "found",
-    ]
+    expected = [f"[{note}]\nfound", {"note": note, "output": {"n": 1}}, {"note": note, "output": ["x"]}, "found"]
+    assert [one.output for one in found if one is not None] == expected
     assert all(one is not None and one.edited_arguments is None for one in found)
     assert history[0].result == result("a", **edited), "the history itself is as it was"
 

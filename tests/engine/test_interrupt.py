@@ -120,12 +120,8 @@ async def test_interrupt_during_reasoning_keeps_request_valid(open_chat: OpenCha
 
 async def test_calls_of_interrupted_reply_never_run(open_chat: OpenChat) -> None:
     work = Gate()
-    parts = [
-        ModelPart("text_delta", text="I will"),
-        ModelPart("tool_call", id="c1", name="work", arguments={}),
-        ModelPart("tool_call_start", id="c2", name="work"),
-        ModelPart("tool_call_delta", id="c2", arguments="{"),
-    ]
+    parts = [ModelPart("text_delta", text="I will"), ModelPart("tool_call", id="c1", name="work", arguments={})]
+    parts += [ModelPart("tool_call_start", id="c2", name="work"), ModelPart("tool_call_delta", id="c2", arguments="{")]
     script = [Reply(parts=parts, stall_after=4), "ok"]
     async with open_chat(script, settings=QUICK, tools=[work.tool]) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
@@ -161,11 +157,8 @@ async def test_interrupt_cancels_tools_and_keeps_results(open_chat: OpenChat, ca
         await stop(engine, chat.id)
         assert slow.cancelled == 2
         results = [message.result for message in await engine.messages(chat.id) if message.result]
-        assert [(result.output, result.outcome, result.is_error) for result in results] == [
-            (STOPPED, "interrupted", False),
-            ("fast done", "succeeded", False),
-            (STOPPED, "interrupted", False),
-        ]
+        expected = [(STOPPED, "interrupted", False), ("fast done", "succeeded", False), (STOPPED, "interrupted", False)]
+        assert [(result.output, result.outcome, result.is_error) for result in results] == expected
         raw = said(await engine.messages(chat.id, view="raw"))
         assert raw == [("user", "hello"), ("assistant", "on it"), ("tool", "fast done")]
         assert (await engine.ask(chat.id, "next")).text == "ok"

@@ -143,11 +143,8 @@ async def test_events_of_a_turn_come_in_order(open_engine: Any, strict_model: An
 
 
 async def test_reasoning_signature_returns_to_provider(open_chat: OpenChat) -> None:
-    signed = [
-        ModelPart("reasoning_delta", text="", signature="c2ln+/=="),
-        ModelPart("text_delta", text="hello"),
-        ModelPart("finish", stop_reason="end_turn"),
-    ]
+    signed = [ModelPart("reasoning_delta", text="", signature="c2ln+/==")]
+    signed += [ModelPart("text_delta", text="hello"), ModelPart("finish", stop_reason="end_turn")]
     script = [Reply(parts=signed), Reply("two", reasoning="hm\n", signature="\u2028x"), "three"]
     async with open_chat(script) as (engine, chat, model):
         for text in ("a", "b", "c"):

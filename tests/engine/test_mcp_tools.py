@@ -168,11 +168,8 @@ async def test_adapted_tools_and_names_taken_by_others() -> None:
     with structlog.testing.capture_logs() as logs:
         async with engine:
             toolbox = engine._agents.toolbox(Profile(created_at=datetime.now(UTC)))
-    assert {name: tool.policy for name, tool in toolbox.tools.items()} == {
-        "look": "auto",
-        "give": "ask",
-        "take": "auto",
-    }
+    expected = {"look": "auto", "give": "ask", "take": "auto"}
+    assert {name: tool.policy for name, tool in toolbox.tools.items()} == expected
     assert toolbox.tools["look"].source is None
     assert {line["tool"] for line in logs if line["event"] == "tool_left_out"} == {"broken", "look", "give"}
 
@@ -191,20 +188,15 @@ async def test_engine_follows_changed_tools(strict_model: Any, mode: str, open_c
         return "changed"
 
     server.add_tool(lambda: "old", name="old", description="Old.", structured_output=False)
-    script = [
-        Reply(calls=[Call("change", {}), Call("old", {})]),
-        Reply(calls=[Call("new", {}), Call("old", {})]),
-        "done",
-    ]
+    script = [Reply(calls=[Call("change", {}), Call("old", {})])]
+    script += [Reply(calls=[Call("new", {}), Call("old", {})]), "done"]
     model = strict_model(script)
     mcp_tools = MCPTools(lambda: mcp.Client(server, mode=mode), name="growing")
     async with open_chat(model, tools=[mcp_tools]) as (engine, chat, _):
         answer = await engine.ask(chat.id, "go", timeout=60)
         assert {*engine.agents["default"]} == {"change", "old", "new"}, "a call of the old one may wait elsewhere"
-    assert [[tool.name for tool in request.tools] for request in model.requests[:2]] == [
-        ["change", "old"],
-        ["change", "new"],
-    ]
+    expected = [["change", "old"], ["change", "new"]]
+    assert [[tool.name for tool in request.tools] for request in model.requests[:2]] == expected
     outputs = [str(message.result.output) for message in answer.messages if message.result is not None]
     assert outputs[0] == "changed"
     assert "Unknown tool" in outputs[1]

@@ -139,10 +139,8 @@ async def test_hook_changes_one_request_only() -> None:
     for purpose in ("step", "summary"):
         (changed,) = await prepared_for(leased.runtime, leased.configuration, leased.facts, purpose, PAIRED)  # type: ignore[arg-type]
         assert changed.calls[0].arguments == {"at": ["a", 2]}
-    assert [(one.purpose, one.chat_id, one.owner, one.step) for one in contexts] == [
-        ("step", "c", "ann", 3),
-        ("summary", "c", "ann", 3),
-    ]
+    expected = [("step", "c", "ann", 3), ("summary", "c", "ann", 3)]
+    assert [(one.purpose, one.chat_id, one.owner, one.step) for one in contexts] == expected
     assert [one.metadata for one in contexts] == [{"tags": ["a", "b"]}] * 2
     assert (PROFILE.metadata, PAIRED[1].calls[0].arguments) == ({"tags": ["a"]}, {"at": ["a"]})
 
@@ -235,17 +233,8 @@ def past(call_id: str, *, succeeded: bool = True) -> PastCall:
 
 
 def test_loop_state_holds_last_five_answered_calls() -> None:
-    turn = [
-        message(1),
-        asks(2, "a", "b"),
-        answers(3, "b", is_error=True),
-        answers(4, "a"),
-        asks(5, "c", "d", "open"),
-        answers(6, "c"),
-        answers(7, "d"),
-        asks(8, "e", "f", "g"),
-        *(answers(9, name) for name in "gfe"),
-    ]
+    turn = [message(1), asks(2, "a", "b"), answers(3, "b", is_error=True), answers(4, "a"), asks(5, "c", "d", "open")]
+    turn += [answers(6, "c"), answers(7, "d"), asks(8, "e", "f", "g"), *(answers(9, name) for name in "gfe")]
     state = loop_state(stands(), turn[:4], [])
     assert (state.call_count, state.last_calls) == (2, (past("a"), past("b", succeeded=False)))
     assert state.last_call == past("b", succeeded=False)
@@ -302,11 +291,8 @@ async def test_calls_before_compaction_stay_counted(open_chat: OpenChat) -> None
     async with open_chat(replies, context_limit=100, tools=[look], reminders=[keep]) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
         assert [(state.call_count, state.compactions) for state in states] == [(0, 0), (1, 0), (2, 1), (3, 1)]
-        assert [(call.arguments["at"], call.succeeded) for call in states[-1].last_calls] == [
-            ("a", True),
-            ("a", True),
-            ("nothing", False),
-        ]
+        expected = [("a", True), ("a", True), ("nothing", False)]
+        assert [(call.arguments["at"], call.succeeded) for call in states[-1].last_calls] == expected
         assert (states[2].context_tokens, states[2].context_limit) == (None, 100)
         states.clear()
         await engine.ask(chat.id, "and now?")

@@ -232,11 +232,8 @@ async def test_reader_resumes_to_the_same_transcript_after_pruning(
         for known in range(len(whole) + 1):
             rest = await events_of(engine, chat_id, after=known)
             assert fold(rest, fold(whole[:known])) == transcript
-        assert before == [
-            await engine.get_chat(chat_id),
-            await engine.messages(chat_id),
-            await engine.export_audit(chat_id),
-        ]
+        expected = [await engine.get_chat(chat_id), await engine.messages(chat_id), await engine.export_audit(chat_id)]
+        assert before == expected
         assert (await engine.explain(chat_id)).state is ChatState.waiting
         fork = await engine.fork(chat_id, at_version=(await engine.get_chat(chat_id)).version)
         assert said(await engine.messages(fork.id)) == said(await engine.messages(chat_id))

@@ -64,10 +64,8 @@ async def test_subagent_answers_delegated_call(open_engine: OpenEngine) -> None:
         assert (await engine.verify(chat.id, family=True)).ok
         fork = await engine.fork(subagents[0].id, at_version=subagents[0].version)
         profiles = [(await engine._store.facts(one)).profile for one in (subagents[0].id, fork.id)]
-        assert [(one.helps is None, one.helps_at is None, one.depth) for one in profiles] == [
-            (False, False, 1),
-            (True, True, 0),
-        ]
+        expected = [(False, False, 1), (True, True, 0)]
+        assert [(one.helps is None, one.helps_at is None, one.depth) for one in profiles] == expected
 
 
 async def test_chat_that_awaits_subagents_is_not_at_rest(open_engine: OpenEngine) -> None:

@@ -308,18 +308,10 @@ def message(role: Any, *parts: Any, **fields: Any) -> Message:
 def test_title_comes_from_first_question_and_answer() -> None:
     question, answer = message("user", *said("Why?")), message("assistant", *said("Because."))
     call = ToolCallPart(call_id="a", name="look", arguments={})
-    before = [
-        message("system"),
-        message("user", synthetic=True),
-        message("user", erased=True),
-        message("user", *said(" \n")),
-    ]
-    between = [
-        message("assistant", TextPart(text="I look."), call),
-        message("assistant", partial=True),
-        message("assistant", erased=True),
-        message("assistant", ReasoningPart(text="hm")),
-    ]
+    before = [message("system"), message("user", synthetic=True)]
+    before += [message("user", erased=True), message("user", *said(" \n"))]
+    between = [message("assistant", TextPart(text="I look."), call), message("assistant", partial=True)]
+    between += [message("assistant", erased=True), message("assistant", ReasoningPart(text="hm"))]
     assert source_of([*before, question, *between, answer, message("user"), message("assistant")]) == (question, answer)
     assert source_of([*before, question, *between]) == (question, None)
     assert source_of([*before, answer]) is None
@@ -330,11 +322,8 @@ def test_title_request_holds_shortened_text_only() -> None:
     question = message("user", *said("q" * 5000))
     answer = message("assistant", ReasoningPart(text="hm", signature="s"), *said("Because."))
     shown = title_messages(source_of([question, answer]))  # type: ignore[arg-type] - it is there
-    assert [(one.role, one.text[:8]) for one in shown] == [
-        ("user", "qqqqqqqq"),
-        ("assistant", "Because."),
-        ("user", "Give the"),
-    ]
+    expected = [("user", "qqqqqqqq"), ("assistant", "Because."), ("user", "Give the")]
+    assert [(one.role, one.text[:8]) for one in shown] == expected
     assert len(shown[0].text) == 4000
     assert [len(one.parts) for one in shown] == [1, 1, 1]
     assert [one.step for one in shown[:2]] == [0, 0], "what is shown is not all that the model made in a step"

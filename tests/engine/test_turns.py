@@ -368,12 +368,8 @@ async def test_provider_metadata_returns_to_provider(open_chat: OpenChat) -> Non
 
 async def test_usage_adds_up_over_steps_and_turns(open_chat: OpenChat) -> None:
     first = Usage(input_tokens=10, output_tokens=2, cache_read_tokens=4)
-    script = [
-        Reply("", calls=[Call("look", {})], usage=first),
-        Reply("one", usage=(20, 3)),
-        Reply("two", usage={"input_tokens": 30, "reasoning_tokens": 7}),
-        "three",
-    ]
+    script = [Reply("", calls=[Call("look", {})], usage=first), Reply("one", usage=(20, 3))]
+    script += [Reply("two", usage={"input_tokens": 30, "reasoning_tokens": 7}), "three"]
     async with open_chat(script, settings=QUICK, tools=[look]) as (engine, chat, _):
         assert (await engine.ask(chat.id, "1")).usage == Usage(input_tokens=30, output_tokens=5, cache_read_tokens=4)
         assert (await engine.ask(chat.id, "2")).usage == Usage(input_tokens=30, reasoning_tokens=7)

@@ -109,17 +109,8 @@ async def test_no_path_leaves_the_folder(example: Any, tmp_path: Path) -> None:
     (folder / "link").symlink_to(secret)
     (folder / "up").symlink_to(tmp_path, target_is_directory=True)
     (folder / "chain").symlink_to("link")
-    ways = [
-        "../secret",
-        str(secret),
-        "link",
-        "chain",
-        "up/secret",
-        "a/../../secret",
-        "../folder2/a",
-        "up/new",
-        "link/../../secret",
-    ]
+    ways = ["../secret", str(secret), "link", "chain"]
+    ways += ["up/secret", "a/../../secret", "../folder2/a", "up/new", "link/../../secret"]
     calls = [
         Call(name, {"path": way, **more})
         for way in ways

@@ -50,10 +50,8 @@ async def test_a_day_at_the_shop(shop: Example) -> None:
     assert lines.index(next(line for line in lines if line.startswith("Eve says:"))) < lines.index(PAID)
     result = history[-2].result
     assert (result.edited_arguments, refunds(shop)) == ({"order": "4711", "cents": 2490}, [("4711", 2490)])
-    assert [(message.role, message.text) for message in (await chat_of(shop, "bob"))[1]][-1] == (
-        "assistant",
-        "I am sorry for the trouble. You have no order 4711.",
-    )
+    expected = ("assistant", "I am sorry for the trouble. You have no order 4711.")
+    assert [(message.role, message.text) for message in (await chat_of(shop, "bob"))[1]][-1] == expected
 
 
 @pytest.mark.deep

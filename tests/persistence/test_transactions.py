@@ -62,22 +62,18 @@ def test_worker_renews_only_its_own_leases(chats: Chats) -> None:
     chats.at = NOON + timedelta(seconds=10)
     assert chats.transactions.renew(chats.on, "w", 60) == {"a": 1}
     later = micros_of(chats.at)
-    assert chats.sql("SELECT chat_id, expires, lasts FROM leases ORDER BY 1") == [
-        ("a", later + 60_000_000, 60_000_000),
-        ("b", micros_of(NOON) + 30_000_000, 30_000_000),
-    ]
+    expected = [("a", later + 60_000_000, 60_000_000), ("b", micros_of(NOON) + 30_000_000, 30_000_000)]
+    assert chats.sql("SELECT chat_id, expires, lasts FROM leases ORDER BY 1") == expected
     chats.at = NOON - timedelta(hours=1)
     assert chats.transactions.renew(chats.on, "nobody", 60) == {}
-    assert chats.sql("SELECT expires FROM leases ORDER BY chat_id") == [
-        (micros_of(chats.at) + 60_000_000,),
-        (micros_of(chats.at) + 30_000_000,),
-    ]
+    expected = [(micros_of(chats.at) + 60_000_000), (micros_of(chats.at) + 30_000_000)]
+    assert chats.sql("SELECT expires FROM leases ORDER BY chat_id") == expected
 
 
 def test_erased_chat_leaves_the_cache(chats: Chats) -> None:
     """Its facts may still hold the arguments of calls whose rows are blank."""
     chats.live("chat", plans.send("hello"))
-    (said,) = queries.history(chats.on, "chat", at_version=None, after=0)
+    (said,) = queries.history(chats.on, "chat", at_version=None, after=0, size=None)
     erasing = Erasing(messages=(replace(said, parts=(), erased=True),))
     chats.change("chat", plans.move(MessageErased(erasing=erasing)), plans.move(Renamed(title="x")))
     assert chats.cache.get("chat") is None
@@ -101,7 +97,7 @@ def test_cached_chat_is_changed_without_a_read(chats: Chats) -> None:
 
 def test_erasure_reads_the_rows(chats: Chats) -> None:
     chats.live("chat", plans.send("hello"))
-    (message,) = queries.history(chats.on, "chat", at_version=None, after=0)
+    (message,) = queries.history(chats.on, "chat", at_version=None, after=0, size=None)
     blank = replace(message, parts=(), erased=True)
     before = list(chats.on.iterdump())
     erase = plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,)))))

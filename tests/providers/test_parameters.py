@@ -101,12 +101,8 @@ def test_offer_has_declared_and_native_tools() -> None:
     offer = offer_of(request(system="Be kind."), (search,))
     assert offer.native_tools == [search]
     (tool,) = offer.function_tools
-    assert (tool.name, tool.description, tool.parameters_json_schema, tool.strict) == (
-        "look",
-        "Look.",
-        {"type": "object"},
-        False,
-    )
+    assert (tool.name, tool.description) == ("look", "Look.")
+    assert (tool.parameters_json_schema, tool.strict) == ({"type": "object"}, False)
     assert offer.instruction_parts is not None
     assert [part.content for part in offer.instruction_parts] == ["Be kind."]
     assert not offer_of(request(), ()).instruction_parts

@@ -99,10 +99,8 @@ def test_duplicate_call_id_is_renamed() -> None:
 def test_missing_call_id_is_made_from_the_index() -> None:
     parts = [text("x"), start(None, "f"), fragment(None, "{}"), start("", "g"), call(None, {"n": 1}, "f")]
     reply = join([*parts, call(None, {"n": 2}, "g"), FINISH])
-    assert [(made.call_id, made.name, made.arguments) for made in reply.calls] == [
-        ("call_1", "f", {"n": 1}),
-        ("call_2", "g", {"n": 2}),
-    ]
+    expected = [("call_1", "f", {"n": 1}), ("call_2", "g", {"n": 2})]
+    assert [(made.call_id, made.name, made.arguments) for made in reply.calls] == expected
 
 
 def test_provider_result_follows_its_call() -> None:
@@ -156,10 +154,8 @@ def test_finished_call_is_shown_whole() -> None:
     builder.add(fragment("i", '{"q": 1}'))
     builder.add(call("i", {"q": 1}, metadata={"secret": 1}))
     known = {"type": "tool_call", "call_id": "i", "name": "find", "executor": "local"}
-    assert [to_builtins(piece) for _, piece in builder.take_shown()] == [
-        {**known, "delta": '{"q": 1}'},
-        {**known, "complete": {**known, "arguments": {"q": 1}}},
-    ]
+    expected = [{**known, "delta": '{"q": 1}'}, {**known, "complete": {**known, "arguments": {"q": 1}}}]
+    assert [to_builtins(piece) for _, piece in builder.take_shown()] == expected
 
 
 def test_metadata_and_signatures_are_never_shown() -> None:
@@ -449,11 +445,8 @@ AS_READ = {
 
 
 def test_python_values_become_stored_json() -> None:
-    parts = [
-        call("w", ODD, executor="provider", metadata=ODD),
-        result("w", ODD, metadata=ODD),
-        ModelPart("text_delta", text="so", metadata=ODD),
-    ]
+    parts = [call("w", ODD, executor="provider", metadata=ODD)]
+    parts += [result("w", ODD, metadata=ODD), ModelPart("text_delta", text="so", metadata=ODD)]
     made = join([*parts, FINISH]).parts
     assert made == (
         ToolCallPart(call_id="w", name="find", arguments=AS_READ, executor=Executor.provider, metadata=AS_READ),

@@ -210,10 +210,8 @@ async def test_thread_begins_with_its_owner_agent_and_tools() -> None:
         ]
         chats = [await service.engine.get_chat(answer.headers["turnwise-chat"]) for answer in begun]
         odd = await run(ada, said("u", "Hi!"), threadId="tab-3", forwardedProps=["agent"])
-    assert [(chat.owner, chat.metadata, chat.agent) for chat in chats] == [
-        ("ada", {"thread": "tab-1"}, "sales"),
-        ("ada", {"thread": "tab-2"}, "sales"),
-    ]
+    expected = [("ada", {"thread": "tab-1"}, "sales"), ("ada", {"thread": "tab-2"}, "sales")]
+    assert [(chat.owner, chat.metadata, chat.agent) for chat in chats] == expected
     assert [[(one.name, one.description, one.schema) for one in request.tools] for request in seen] == [
         [("pick_date", "Ask for a date.", SCHEMA)]
     ] * 2

@@ -170,22 +170,13 @@ async def test_omitted_fields_stay(ada: httpx.AsyncClient) -> None:
     path = f"/chats/{chat_id}"
     changes = ({"title": None}, {"metadata": {}}, {"title": "B"}, {"archived": True}, {"archived": False})
     labels = [(await ada.patch(path, json=change)).json() for change in changes]
-    assert [[chat[name] for name in ("title", "metadata", "archived")] for chat in labels] == [
-        [None, {"tier": "gold"}, False],
-        [None, {}, False],
-        ["B", {}, False],
-        ["B", {}, True],
-        ["B", {}, False],
-    ]
+    expected = [[None, {"tier": "gold"}, False], [None, {}, False], ["B", {}, False], ["B", {}, True], ["B", {}, False]]
+    assert [[chat[name] for name in ("title", "metadata", "archived")] for chat in labels] == expected
     warm = {"temperature": 0.5}
     changes = ({"model": "demo"}, {"parameters": warm}, {"active_tools": []}, {"parameters": None})
     configured = [(await ada.post(f"{path}/configure", json=change)).json() for change in changes]
-    assert [[chat[name] for name in ("model", "parameters", "active_tools")] for chat in configured] == [
-        ["demo", None, None],
-        ["demo", warm, None],
-        ["demo", warm, []],
-        ["demo", None, []],
-    ]
+    expected = [["demo", None, None], ["demo", warm, None], ["demo", warm, []], ["demo", None, []]]
+    assert [[chat[name] for name in ("model", "parameters", "active_tools")] for chat in configured] == expected
 
 
 async def test_model_view_needs_operator_or_auditor(demo: Served, ada: httpx.AsyncClient) -> None:

@@ -203,12 +203,8 @@ async def test_every_failure_becomes_a_problem() -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             teapot = await client.get("/fail/http")
             assert (teapot.status_code, teapot.headers["x-pot"]) == (418, "tea")
-            assert teapot.json() == {
-                "type": "about:blank",
-                "title": "I'm a Teapot",
-                "status": 418,
-                "detail": "short and stout",
-            }
+            expected = {"type": "about:blank", "title": "I'm a Teapot", "status": 418, "detail": "short and stout"}
+            assert teapot.json() == expected
             invalid = await client.get("/count/x")
             assert (invalid.status_code, invalid.json()["problems"][0]["field"]) == (400, "path.count")
             assert (await client.get("/count/7")).json() == 7

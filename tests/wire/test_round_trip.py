@@ -164,13 +164,8 @@ async def test_provider_call_and_result_go_back_unchanged(server: Server, connec
     found = {"type": "web_search_result", "url": "https://turn.example", "title": "Turn", "encrypted_content": "e+/="}
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{**found, "page_age": None}]}
-    cited = {
-        "type": "web_search_result_location",
-        "url": "https://turn.example",
-        "title": "Turn",
-        "cited_text": "turns",
-        "encrypted_index": "i+/=",
-    }
+    cited = {"type": "web_search_result_location", "url": "https://turn.example"}
+    cited |= {"title": "Turn", "cited_text": "turns", "encrypted_index": "i+/="}
     searched = [(call, [{"type": "input_json_delta", "partial_json": '{"query": "turn"}'}]), (result, [])]
     answered: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         (
@@ -190,10 +185,8 @@ async def test_provider_call_and_result_go_back_unchanged(server: Server, connec
     assert reply.parts[3].url == "https://turn.example"
     assert reply.usage.input_tokens == 200
     assert reply.finish.metadata["context_tokens"] == 100
-    assert [block["type"] for block in server.asked[1].body["messages"][-1]["content"]] == [
-        "server_tool_use",
-        "web_search_tool_result",
-    ]
+    expected = ["server_tool_use", "web_search_tool_result"]
+    assert [block["type"] for block in server.asked[1].body["messages"][-1]["content"]] == expected
 
     async for _ in model.stream(asked("Search.", reply_of(reply), message("user", "And?"))):
         pass
@@ -210,12 +203,8 @@ async def test_items_of_one_reply_keep_their_ids(server: Server, connect: Connec
     first = responses._message("Let me think. ", output)
     second = json.loads(json.dumps(responses._message("Done.", output)).replace("msg_1", "msg_2"))
     output[1] = {**output[1], "id": "msg_2"}
-    events = [
-        {"type": "response.created", "response": responses._response("in_progress", [])},
-        *first,
-        *second,
-        {"type": "response.completed", "response": responses._response("completed", output)},
-    ]
+    events = [{"type": "response.created", "response": responses._response("in_progress", [])}, *first]
+    events += [*second, {"type": "response.completed", "response": responses._response("completed", output)}]
     frames = [f"data: {json.dumps({**event, 'sequence_number': place})}\n\n" for place, event in enumerate(events)]
     server.script = [Answer(frames), Answer(responses.frames(Said()))]
     model = await connect(responses)
@@ -223,10 +212,8 @@ async def test_items_of_one_reply_keep_their_ids(server: Server, connect: Connec
     async for _ in model.stream(asked("Think.", reply_of(reply), message("user", "And?"))):
         pass
     back = [item for item in server.asked[1].body["input"] if item.get("role") == "assistant"]
-    assert [(item["id"], item["content"][0]["text"]) for item in back] == [
-        ("msg_1", "Let me think. "),
-        ("msg_2", "Done."),
-    ]
+    expected = [("msg_1", "Let me think. "), ("msg_2", "Done.")]
+    assert [(item["id"], item["content"][0]["text"]) for item in back] == expected
 
 
 async def test_cache_marks_precede_the_reminder_for_anthropic(server: Server, connect: Connect) -> None:
