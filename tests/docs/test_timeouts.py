@@ -1,7 +1,5 @@
 """The table of time-outs says what the code waits. What it says happens then is tested where it happens."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from importlib import import_module
@@ -30,12 +28,7 @@ WAITS: Final = {
     "a statement, or a lock": (STATEMENT,),
     "a transaction that idles": (IDLE,),
     "packets of a connection that vanish": (timeouts.GONE_AFTER_S,),
-    "the session that listens": (
-        timeouts.CHECK_EVERY_S,
-        timeouts.ANSWER_S,
-        FIRST_PAUSE_S,
-        timeouts.LISTEN_AGAIN_S,
-    ),
+    "the session that listens": (timeouts.CHECK_EVERY_S, timeouts.ANSWER_S, FIRST_PAUSE_S, timeouts.LISTEN_AGAIN_S),
     "notices": (OPTIONS["poll_interval"],),
     "the calls under way when a store is closed": (timeouts.CLOSE_S,),
     "the chats of a worker that stops": (Settings().shutdown_grace, LET_GO_S),

@@ -1,7 +1,5 @@
 """Arguments of tool calls: read as the model spelled them, checked and coerced by a schema, refused unquoted."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -214,12 +214,7 @@ async def test_summary_timeout_fails_the_compaction(open_full: OpenChat) -> None
 
 @pytest.mark.parametrize(
     ("limit", "policy"),
-    [
-        (None, {}),
-        (100, {"context_limit": 0}),
-        (100, {"threshold_percent": 100}),
-        (None, {"context_limit": 1000}),
-    ],
+    [(None, {}), (100, {"context_limit": 0}), (100, {"threshold_percent": 100}), (None, {"context_limit": 1000})],
 )
 async def test_no_limit_or_compaction_off_never_compacts(
     open_chat: OpenChat, limit: int | None, policy: dict[str, Any]

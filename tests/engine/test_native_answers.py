@@ -1,7 +1,5 @@
 """Answers that the model itself keeps to a schema: they are its text, and no tool is offered for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

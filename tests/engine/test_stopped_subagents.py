@@ -1,7 +1,5 @@
 """Subagents end with the turn that wanted them, whoever ends it and whichever process dies meanwhile."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pytest

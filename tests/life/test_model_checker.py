@@ -18,10 +18,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 S = ChatState
 HANDED_BACK = (t.Claimed, S.pending, S.requires_action)
 """No trigger leaves a chat so: the row hands back to the client what a worker finds to be the client's."""
-SECOND_STEPS = (
-    (t.ToolsFinished, S.executing_tools),
-    (t.StepFinished, S.streaming),
-)
+SECOND_STEPS = ((t.ToolsFinished, S.executing_tools), (t.StepFinished, S.streaming))
 """A compaction also leads to the step before which it is due."""
 NO_MOVES = {t.Repaired, t.Imported}
 """What comes to a chat that stands there already, damaged or from another store; each has tests of its own."""

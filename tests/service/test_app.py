@@ -1,7 +1,5 @@
 """An application of its own: what it serves beside the routes, and which pages may call it."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

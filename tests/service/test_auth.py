@@ -1,7 +1,5 @@
 """Who a token names: static ones, signed ones, and those that somebody made up."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """What is let in and out of a route: bodies up to their limits, in time; readers who take what they are sent."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 

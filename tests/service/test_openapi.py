@@ -1,7 +1,5 @@
 """The OpenAPI document: recorded whole, complete by itself, and beside an application's own routes."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

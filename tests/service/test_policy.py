@@ -1,7 +1,5 @@
 """The policy: what each role may do, by the table of SECURITY.md, and what an application narrows or allows further."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every error there is, as a service tells it: its status, its fields, and nothing that is for the log alone."""
 
-from __future__ import annotations
-
 import inspect
 from datetime import UTC, datetime
 from typing import Final

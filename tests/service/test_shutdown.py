@@ -1,7 +1,5 @@
 """Stopping under the plain command line of uvicorn: readers are told, and the process ends, whatever is open."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

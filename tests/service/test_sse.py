@@ -1,7 +1,5 @@
 """A chat's events as server-sent events: what is told, and what is said while there is nothing to tell."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final

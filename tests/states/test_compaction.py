@@ -7,19 +7,7 @@ import pytest
 from msgspec.structs import replace
 from tests.states.table_cases import Case, cases, crowded, two_results
 
-from support.life import (
-    ERROR,
-    PROFILE,
-    USAGE,
-    Life,
-    client,
-    compacting,
-    executing,
-    local,
-    refused,
-    streaming,
-    waiting,
-)
+from support.life import ERROR, PROFILE, USAGE, Life, client, compacting, executing, local, refused, streaming, waiting
 from turnwise.states import ChatState
 from turnwise.states import triggers as t
 from turnwise.states.arguments import Inheritance

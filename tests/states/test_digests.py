@@ -1,7 +1,5 @@
 """Digests: of canonical JSON, made with salts that do not betray each other; and what is stored as JSON."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Iterator

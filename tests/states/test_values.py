@@ -1,7 +1,5 @@
 """Values: msgspec spells and reads them; pydantic and FastAPI take them as if they were their own."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json
@@ -114,7 +112,7 @@ def test_fastapi_takes_and_returns_values() -> None:
     async def messages(said: Message) -> Message:
         return said
 
-    @app.get("/events", response_model=list[Event])
+    @app.get("/events")
     async def events() -> list[Event]:
         return EVENTS
 

@@ -1,7 +1,5 @@
 """Engines that are served: real uvicorn on a real socket, in this process, and real HTTP clients."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Answers that the provider keeps to a schema: what is asked of it, and what becomes of what it says."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Open calls in the page, on both stores: a form made from their schema, approvals with edits, a client's tool."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """A network of namespaces, in which the packets of a machine can be dropped without a word."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

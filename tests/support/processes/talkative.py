@@ -1,7 +1,5 @@
 """An engine for a process that serves: its model says what the last message asks for."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
