@@ -10,12 +10,12 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.lost import FileSearch, LostFile
 from turnwise.engine.tasks import off_the_loop
-from turnwise.persistence.audit.checkpoints import Published
+from turnwise.persistence.audit.checkpoints import Contradiction, Published, Stood, covered_by
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.states.errors import REPAIRED, ChatNotFound, ChatUnreadable
+from turnwise.states.errors import REPAIRED, ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.triggers import Repaired
 
@@ -62,7 +62,7 @@ class Diagnosis:
 async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = None) -> AsyncGenerator[Diagnosis, None]:
     """Yield a diagnosis of each chat with a flaw or a lost file, one chat after another; files are read if asked for.
 
-    Then one of each chat of which published checkpoints tell more than the store. If the files cannot be looked at, the
+    Then one of each chat that contradicts published checkpoints. If the files cannot be looked at, the
     last diagnosis says so.
     """
     store, search, after = files.store, FileSearch(files, read=read), 0
@@ -76,7 +76,7 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
             if diagnosis.flaws or diagnosis.files:
                 yield diagnosis
     if elsewhere is not None:
-        async for diagnosis in _missing_from(store, elsewhere):
+        async for diagnosis in _contradicted(store, elsewhere):
             yield diagnosis
     orphans = await store.orphans()
     if orphans:
@@ -85,25 +85,36 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
         yield Diagnosis(None, (Flaw("file_store.name", search.failure.problem),), _NOT_LOOKED_AT)
 
 
-async def _missing_from(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
-    """Yield a diagnosis of each chat of which checkpoints tell more than the store."""
+async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
+    """Yield a diagnosis of each chat that contradicts its checkpoints."""
     try:
-        newest = await off_the_loop(elsewhere.newest)
+        checkpoints = await off_the_loop(elsewhere.by_chat)
     except ValueError as error:
         yield Diagnosis(None, (Flaw("checkpoints", f"they cannot be relied on: {error}"),), _UNRELIABLE)
         return
-    for chat_id, stood in newest.items():
-        try:
-            count, _ = await store.head(chat_id)
-        except ChatUnreadable:
-            continue  # which was found already
-        except ChatNotFound:
-            tombstone = await store.tombstone(chat_id)
-            count = 0 if tombstone is None else tombstone.records
-        if count < stood.count:
-            holds = f"the store holds {count}" if count else "the store knows no such chat, not even as deleted"
-            problem = f"the checkpoint of {stood.at} counts {stood.count} records of its log, but {holds}"
-            yield Diagnosis(chat_id, (Flaw("chats.version" if count else "chats.id", problem),), _TAKEN_BACK)
+    for chat_id, of_chat in checkpoints.items():
+        flaw = await _contradiction_of(store, chat_id, of_chat)
+        if flaw is not None:
+            yield Diagnosis(chat_id, (flaw,), _TAKEN_BACK)
+
+
+async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequence[Stood]) -> Flaw | None:
+    counted = max(checkpoint.count for checkpoint in checkpoints)
+    try:
+        await store.head(chat_id)
+        covered_by(checkpoints, [record.hash for record in await store.audit(chat_id)])
+    except Contradiction as contradiction:
+        return Flaw("audit.hash", str(contradiction))
+    except ChatDeleted:
+        tombstone = await store.tombstone(chat_id)
+        if tombstone is not None and tombstone.records < counted:
+            return Flaw("tombstones.records", f"a checkpoint counts {counted} records, this {tombstone.records}")
+    except ChatNotFound:
+        problem = f"a checkpoint counts {counted} records of it, and the store knows no such chat, not even as deleted"
+        return Flaw("chats.id", problem)
+    except ChatUnreadable:
+        pass  # which was found already
+    return None
 
 
 async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:

@@ -1096,8 +1096,8 @@ class Engine:
 
         Args:
             files: also read each file, and compare it with its digest.
-            checkpoints: lines that `Checkpoints` has published: also name each chat of which they count more records
-                than the store holds, chats of which no row is left among them.
+            checkpoints: lines that `Checkpoints` has published: also name each chat that is gone, or whose log is
+                not the one that they tell of.
             public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
 
         Raises:

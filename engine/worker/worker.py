@@ -43,7 +43,7 @@ PRUNE_ROUNDS = 24
 """How often all chats are checked within the time for which parts are kept."""
 FILES_PAUSE = 60.0
 """Seconds, at least, between two looks for files that nobody refers to: they are made with a sweep."""
-LET_GO_S = 2.0
+LET_GO_S = 4.0
 """Seconds in which a worker that stops lets its chats go."""
 VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""

@@ -82,40 +82,22 @@ class Published(msgspec.Struct, frozen=True):
         """
         try:
             name = json.dumps(chat_id)
-            of_chat = (stood for stood in self._read_lines(lambda line: name in line) if stood.chat_id == chat_id)
-            checkpoints = sorted(of_chat, key=lambda checkpoint: checkpoint.count)
+            of_chat = [stood for stood in self._read_lines(lambda line: name in line) if stood.chat_id == chat_id]
         except ValueError as error:
             raise Contradiction(len(hashes) + 1, f"The checkpoints cannot be relied on: {error}.") from error
-        covered = 0
-        for checkpoint in checkpoints:
-            name = f"The checkpoint of {checkpoint.at}, in line {checkpoint.line},"
-            if checkpoint.count > len(hashes):
-                counts = f"counts {checkpoint.count} records, but the log holds {len(hashes)}"
-                problem = f"{name} {counts}: its end was cut off."
-                raise Contradiction(len(hashes) + 1, problem)
-            if checkpoint.head != hashes[checkpoint.count - 1]:
-                several = checkpoint.count - covered > 1
-                since = f"between versions {covered + 1} and {checkpoint.count}" if several else "there"
-                problem = (
-                    f"{name} says that version {checkpoint.count} had the hash {checkpoint.head}, but the log has "
-                    f"{hashes[checkpoint.count - 1]}: it was rewritten {since}."
-                )
-                raise Contradiction(checkpoint.count, problem)
-            covered = checkpoint.count
-        if not covered:
+        if not of_chat:
             raise Contradiction(len(hashes) + 1, "None of the checkpoints is of this chat.")
-        return covered
+        return covered_by(of_chat, hashes)
 
-    def newest(self) -> dict[str, Stood]:
-        """Return the checkpoint of each chat that counts the most records.
+    def by_chat(self) -> dict[str, list[Stood]]:
+        """Return the checkpoints of each chat.
 
         Raises:
             ValueError: a line is missing or is not signed with one of the keys.
         """
-        found: dict[str, Stood] = {}
+        found: dict[str, list[Stood]] = {}
         for stood in self._read_lines(lambda _: True):
-            if stood.chat_id not in found or stood.count > found[stood.chat_id].count:
-                found[stood.chat_id] = stood
+            found.setdefault(stood.chat_id, []).append(stood)
         return found
 
     def _read_lines(self, wanted: Callable[[str], bool]) -> Iterator[Stood]:
@@ -166,6 +148,30 @@ class Stood(msgspec.Struct, frozen=True):
     head: str
     at: str
     line: int
+
+
+def covered_by(checkpoints: Sequence[Stood], hashes: Sequence[str]) -> int:
+    """Return the version up to which checkpoints of a chat bear out its log.
+
+    Raises:
+        Contradiction: the log is not the one that was published.
+    """
+    covered = 0
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.count):
+        name = f"The checkpoint of {checkpoint.at}, in line {checkpoint.line},"
+        if checkpoint.count > len(hashes):
+            counts = f"counts {checkpoint.count} records, but the log holds {len(hashes)}"
+            raise Contradiction(len(hashes) + 1, f"{name} {counts}: its end was cut off.")
+        if checkpoint.head != hashes[checkpoint.count - 1]:
+            several = checkpoint.count - covered > 1
+            since = f"between versions {covered + 1} and {checkpoint.count}" if several else "there"
+            problem = (
+                f"{name} says that version {checkpoint.count} had the hash {checkpoint.head}, but the log has "
+                f"{hashes[checkpoint.count - 1]}: it was rewritten {since}."
+            )
+            raise Contradiction(checkpoint.count, problem)
+        covered = checkpoint.count
+    return covered
 
 
 def published(checkpoints: str | None, public_key: bytes | None) -> Published | None:

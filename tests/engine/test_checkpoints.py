@@ -120,7 +120,7 @@ async def test_diagnosis_compares_the_store_with_checkpoints(tmp_path: Path, fil
         assert [diagnosis async for diagnosis in engine.diagnose()] == []
         compared = {"checkpoints": text_of(file), "public_key": PUBLIC}
         found = {each.chat_id: each.flaws async for each in engine.diagnose(**compared)}
-        expected = {cut_short: "chats.version", lost: "chats.id"}
+        expected = {cut_short: "audit.hash", lost: "chats.id"}
         assert {chat_id: flaws[0].column for chat_id, flaws in found.items()} == expected
         compared["public_key"] = SigningKey.generate().public_pem
         (unreliable,) = [each async for each in engine.diagnose(**compared)]

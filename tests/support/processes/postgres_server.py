@@ -86,8 +86,8 @@ class Server:
             await anyio.to_thread.run_sync(self._server.psql, _CUT)
 
     @contextlib.contextmanager
-    def standby(self, *, address: str = "") -> Iterator[Standby]:
-        """Start a hot standby that the server commits to synchronously as long as the block lasts.
+    def standby(self, *, synchronous: bool = True, address: str = "") -> Iterator[Standby]:
+        """Start a hot standby that the server commits to, by default synchronously, as long as the block lasts.
 
         With an address of this machine it also listens there, and trusts everybody who comes that way.
         """
@@ -100,11 +100,15 @@ class Server:
             where = ("-D", str(data), "-l", str(data / "log"), "-w")
             with (data / "pg_hba.conf").open("a") as trusted:
                 trusted.write("host all all 0.0.0.0/0 trust\n")
-            self._program("pg_ctl", (*where, "-o", f"-k {folder} -h '{address}'", "start"))
+            start = (*where, "-o", f"-k {folder} -h '{address}'", "start")
+            self._program("pg_ctl", start)
             try:
-                self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf()")
+                if synchronous:
+                    self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf()")
                 yield Standby(
                     folder,
+                    stop=lambda: self._program("pg_ctl", (*where, "-m", "immediate", "stop")),
+                    start=lambda: self._program("pg_ctl", start),
                     promote=lambda: self._program("pg_ctl", (*where, "promote")),
                     sql=lambda sql: self._program("psql", ("-h", folder, "-U", "postgres", "-XAtqc", sql)).strip(),
                 )
@@ -188,6 +192,10 @@ class Standby(NamedTuple):
 
     socket: str
     """The folder of its socket."""
+    stop: Callable[[], object]
+    """End it: from now on it is behind."""
+    start: Callable[[], object]
+    """Start it again."""
     promote: Callable[[], object]
     """Make it a primary."""
     sql: Callable[[str], str]
