@@ -175,12 +175,8 @@ def test_page_has_a_remedy_for_each_error_kind() -> None:
 
 
 MODELS = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
-THEIRS = {
-    "stop": StopReason.end_turn,
-    "tool_call": StopReason.end_turn,
-    "length": StopReason.max_tokens,
-    "content_filter": StopReason.content_filter,
-}
+THEIRS = {"stop": StopReason.end_turn, "tool_call": StopReason.end_turn}
+THEIRS |= {"length": StopReason.max_tokens, "content_filter": StopReason.content_filter}
 NO_REPLY = {"compaction"}
 """A word for a reply that holds a summary of the prompt alone: it answers nothing."""
 

@@ -578,10 +578,8 @@ def test_receipt_names_message_and_queued() -> None:
 
 def test_receipt_of_the_next_message_is_not_queued() -> None:
     steered, stopped = queued(streaming()), unsettled()
-    made = [
-        *(steered.send(text, client_id=text, when_busy="interrupt") for text in ("next", "after it")),
-        *(stopped.send(text, client_id=text) for text in ("a new question", "another")),
-    ]
+    made = [*(steered.send(text, client_id=text, when_busy="interrupt") for text in ("next", "after it"))]
+    made += [*(stopped.send(text, client_id=text) for text in ("a new question", "another"))]
     receipts = [write for decision in made for write in decision.writes if isinstance(write, RecordReceipt)]
     assert [receipt.queued for receipt in receipts] == [False, True, False, True]
 

@@ -23,11 +23,8 @@ REPLY = Said(
     signature=SIGNATURE,
     calls=[("call_1", "add", '{"a": 1, "b": 2}'), ("call_2", "add", '{"a": 3, "b": 4}')],
 )
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"type": "integer", "default": 0}, "b": {"type": "integer"}},
-    "required": ["b"],
-}
+SCHEMA = {"type": "object"}
+SCHEMA |= {"properties": {"a": {"type": "integer", "default": 0}, "b": {"type": "integer"}}, "required": ["b"]}
 ADD = ToolSpec("add", "Add two numbers.", SCHEMA)
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
