@@ -26,6 +26,11 @@ ROUNDING: Final = 1e-6
 """Seconds of tolerance for rounding: what is due within them is due now."""
 
 
+LATE_S: Final = 1.0
+"""Seconds by which a timer may be late; a later one tells that the process stood still."""
+GRACE_S: Final = 1.0
+"""Seconds that such a process gets to see what has arrived before what is overdue counts as too late."""
+
 FIRST_TIME: Final = datetime(1971, 1, 1, tzinfo=UTC)
 TIME_TOO_LATE: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """No store keeps an earlier time than the one, and no date is left after a later one than the other."""
@@ -172,14 +177,44 @@ async def _wait(event: asyncio.Event, clock: SteadyClock, seconds: float) -> Non
     if seconds <= ROUNDING:
         await checkpoint()
         return
-    with calling_after(clock, seconds, event.set):
+    timer = clock.call_later(seconds, event.set)
+    try:
         await event.wait()
+    finally:
+        timer.cancel()
+
+
+class _TimeOut:
+    """A timer that does not count time in which the process stood still: what arrived meanwhile is seen first."""
+
+    def __init__(self, clock: SteadyClock, seconds: float, callback: Callable[[], object]) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._due = clock.monotonic() + seconds
+        self._timer = clock.call_later(seconds, self._fire)
+
+    def _fire(self) -> None:
+        if self._clock.monotonic() - self._due > LATE_S:
+            self._timer = self._clock.call_later(GRACE_S, self._callback)
+        else:
+            self._callback()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+
+def time_out(clock: SteadyClock, seconds: float, callback: Callable[[], object]) -> Timer:
+    """Call `callback` after that many seconds: something has taken too long.
+
+    A process that stood still (stopped, or on a machine that slept) first sees what has arrived.
+    """
+    return _TimeOut(clock, seconds, callback)
 
 
 @contextmanager
 def calling_after(clock: SteadyClock, seconds: float | None, callback: Callable[[], object]) -> Iterator[None]:
-    """Call `callback` after that many seconds if the work inside takes longer; `None` sets no limit."""
-    timer = None if seconds is None else clock.call_later(seconds, callback)
+    """Call `callback` after that many seconds if the work inside takes longer, as `time_out` does; `None`: no limit."""
+    timer = None if seconds is None else time_out(clock, seconds, callback)
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -84,6 +85,8 @@ class LeasedChat:
     """The running job. It changes the chat only while the chat is in the job's state."""
     asked_at: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
+    renewed_at: float = field(init=False)
+    """When the store was asked to grant or renew the lease, by the machine's monotonic clock."""
     begun_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
     view: View | None = None
@@ -92,6 +95,10 @@ class LeasedChat:
     """What the model does not see."""
     committed: Facts | None = None
     """The facts after this holder's last commit."""
+    stop_calls: Callable[[], object] | None = None
+    """Stops the calls that run."""
+    is_firing: bool = False
+    """Whether the job waits for a change of its own to be stored."""
     ended: bool = False
     """Whether the holder ends its lease: the chat went back behind what it knows, or the lease has run out."""
     is_committing: bool = False
@@ -101,6 +108,7 @@ class LeasedChat:
     """The attempt that this holder began last."""
 
     def __post_init__(self) -> None:
+        self.renewed_at = time.monotonic() - (self.runtime.clock.monotonic() - self.asked_at)
         self.history = StoredHistory(self.runtime.store, self.chat_id)
         self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls, self.runtime.clock)
         self.configure()
@@ -165,7 +173,7 @@ class LeasedChat:
             ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written, unless the
                 answer took so long that others came after it.
         """
-        before = self.facts
+        before, self.is_firing = self.facts, True
         try:
             committed = await self.outlast(lambda: self._commit(change, shown), version=before.version)
         except (StaleLease, IllegalTransition) as error:
@@ -173,6 +181,8 @@ class LeasedChat:
             if self.facts.version == before.version and not self.lost:
                 raise
             raise ChatMoved from error
+        finally:
+            self.is_firing = False
         if not committed.decisions:
             self.observe(committed.before, known=before)
             raise ChatMoved
@@ -180,8 +190,11 @@ class LeasedChat:
             self.view = None  # others have changed messages in between
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        if not self.lost and job_of(self.facts) is self.job:
-            await self.ask_again()
+        if job_of(self.facts) is self.job:
+            if self.ended:
+                raise ChatMoved
+            if self.holds:
+                await self.ask_again()
         return self.facts
 
     def go_on(self, chain: Chain, trigger: Trigger) -> None:

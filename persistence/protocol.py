@@ -242,7 +242,7 @@ class ChatStore(HeldFiles, Protocol):
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Let every lease of `worker` last `seconds` from now, and return the tokens it holds, by chat.
 
-        0 seconds end them: for a worker that is dead.
+        0 seconds end them: for a worker that is dead. A chat that is being changed may be left out: ask again soon.
 
         A lease that has run out is renewed, too, if nobody has taken the chat: the token, not the time, is the fence.
         """

@@ -59,6 +59,7 @@ async def run_tools(leased: LeasedChat) -> None:
         await _fail_for_lack_of_deps(leased, error)
         return
     running = Running(surroundings)
+    leased.stop_calls = running.abandon
     width = leased.configuration.toolbox.width(batch)
     try:
         while waiting or running.has_more:
@@ -81,6 +82,7 @@ async def run_tools(leased: LeasedChat) -> None:
             if following is not None:
                 _run(leased, following, running)
     finally:
+        leased.stop_calls = None
         running.abandon()
 
 

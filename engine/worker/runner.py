@@ -111,6 +111,18 @@ class Runner:
             self.leased.give_up()
             self._cancel_job()
 
+    def run_out(self) -> None:
+        """Stop streaming and running tools: the lease was not renewed in time, and may be another worker's by now.
+
+        What has ended, and waits for the store, is stored if the chat is still held then.
+        """
+        logger.warning("lease_ran_out", chat_id=self.leased.chat_id, problem="the store was out of reach for too long")
+        self.leased.ended = True
+        if not self.leased.is_firing:
+            self._cancel_job()
+        elif self.leased.stop_calls is not None:
+            self.leased.stop_calls()
+
     def _cancel_job(self) -> None:
         if self._scope is not None:
             self._scope.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from zlib import crc32
@@ -11,6 +12,7 @@ import anyio
 import msgspec
 
 from turnwise.engine.apply import Act, Chain, Change
+from turnwise.engine.leased_chat import NEWS_S
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awaited, due_chats
@@ -87,9 +89,11 @@ class Sweeper:
         """
         await self._end_leases_of_the_dead()
         limit = SWEEP_LIMIT + len(self._rests)  # the chats to skip must not crowd out the others
-        asked_at = self._runtime.clock.monotonic()
+        asked_at, began_at = self._runtime.clock.monotonic(), time.monotonic()
         overdue = await self._runtime.store.overdue(limit=limit)
         self._compare(overdue.at, asked_at)
+        if time.monotonic() - began_at > NEWS_S:
+            self.doubt_outage()
         deadlines = overdue.deadlines if self.trusts_the_time() else ()
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
         due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
@@ -145,11 +149,16 @@ class Sweeper:
             return
         problem = "leases are given time to be renewed, and for an hour nothing is archived, deleted or closed by time"
         logger.warning("clock_stepped", seconds=round(stepped), problem=problem)
-        self._doubts_until = passed + settings.lease
+        self._doubts_until = max(self._doubts_until, passed + settings.lease)
         self._distrusts_until = passed + TRUSTED_AFTER
 
+    def doubt_outage(self) -> None:
+        """Doubt leases for as long as it takes to renew them: the store was away, and perhaps not only from here."""
+        now, renew_every = self._runtime.clock.monotonic(), self._runtime.settings.renew_every
+        self._doubts_until = max(self._doubts_until, now + renew_every)
+
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        """Return the leases that have really run out, and not only because a clock was set forward.
+        """Return the leases that have really run out: not because a clock was set forward, or nobody could renew.
 
         After such a step every live worker renews within one lease; until then only leases of dead workers count.
         """

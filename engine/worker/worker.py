@@ -12,7 +12,7 @@ import anyio
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Change
-from turnwise.engine.clock import ROUNDING, wait_until
+from turnwise.engine.clock import ROUNDING, SystemClock, wait_until
 from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.context import View
@@ -20,6 +20,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.user_code import is_the_engines
 from turnwise.engine.worker.helpers import Helpers
+from turnwise.engine.worker.leases import Leases
 from turnwise.engine.worker.places import Places, Reserved
 from turnwise.engine.worker.runner import Runner
 from turnwise.engine.worker.sweep import Sweeper
@@ -32,7 +33,7 @@ from turnwise.states.decide import job_of
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Claimed, Released
+from turnwise.states.triggers import Claimed
 
 CLAIMS_PER_TICK = 10
 PRUNE_LIMIT = 200
@@ -66,7 +67,8 @@ class Worker:
         """The part of the tick that is running."""
         self._troubles: dict[str, str] = {}
         """The problem of each part that failed the last time."""
-        self._renew_at = runtime.clock.monotonic()
+        self._look_at = runtime.clock.monotonic()
+        """When to look again for helpers that nobody waits for, and for chats that were deleted."""
         self._sweep_at = runtime.clock.monotonic()
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
@@ -74,6 +76,15 @@ class Worker:
         self._titles = Titles(runtime)
         self._helpers = Helpers(runtime, self.act)
         self._sweeper = Sweeper(runtime, self.act, runs_here=self._runs_here)
+        self._leases = Leases(
+            runtime,
+            self._places,
+            own_clock=SystemClock(),
+            look=self._look,
+            release=self._sweeper.change,
+            failed=partial(self._tell_or_forget, "renew"),
+            out_of_reach=self._sweeper.doubt_outage,
+        )
 
     # What the engine asks of it
 
@@ -86,7 +97,7 @@ class Worker:
 
     async def _act(self, chat_id: str, changes: Sequence[Change], actor: str) -> Committed:
         # The commit may give the chat to this worker. Until it is adopted its place is taken: no claim fills it, `stop`
-        # waits for it, and `_renew` does not release its lease for want of a runner.
+        # waits for it, and `Leases` does not release its lease for want of a runner.
         with self._places.reserve(min(1, self._room()), chat_id) as reserved:
             begin = partial(self._runtime.begin, claims=reserved.places > 0)
             asked_at = self._runtime.clock.monotonic()
@@ -138,17 +149,23 @@ class Worker:
     # Its life
 
     async def run(self) -> None:
-        """Tick for ever: renew, sweep, claim and prune when due, then wait for a notice or the next due time."""
+        """Renew leases for ever; beside that sweep, claim and prune when due, and wait for notices in between."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._leases.run)
+            await self._tick_for_ever()
+
+    async def _tick_for_ever(self) -> None:
         while True:
             try:
                 await self._tick()
             except BaseException as error:
                 if is_the_engines(error):
                     raise
+                self._sweeper.doubt_outage()
                 self._tell(self._doing, error)  # if the worker ended, so would all its chats
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
-                await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
+                await wait_until(self._wake, self._runtime.clock, min(self._look_at, self._sweep_at, self._prune_at))
             self._wake = asyncio.Event()
 
     async def stop(self) -> None:
@@ -184,10 +201,13 @@ class Worker:
 
     async def _tick(self) -> None:
         now = self._runtime.clock.monotonic() + ROUNDING
-        if now >= self._renew_at:
-            self._renew_at = now + self._settings.renew_every
-            await self._do("renew", self._renew())
+        if now >= self._look_at:
+            self._look_at = now + self._settings.renew_every
+            for runner in [*self._places.runners.values()]:
+                self._stop_if_unwanted(runner)
             await self._do("stop unwanted helpers", self._helpers.stop_unwanted())
+            known = [*dict.fromkeys((*self._views, *self._runtime.system_prompts))]
+            await self._do("forget deleted chats", self._forget_deleted(known))
         if now >= self._sweep_at:
             self._sweep_at = now + self._settings.poll_interval
             await self._do("sweep", self._sweep())
@@ -216,6 +236,12 @@ class Worker:
         finally:
             self._files_at = again_at
 
+    def _tell_or_forget(self, part: str, error: BaseException | None) -> None:
+        if error is None:
+            self._troubles.pop(part, None)
+        else:
+            self._tell(part, error)
+
     def _tell(self, part: str, error: BaseException) -> None:
         """Log that a part of a tick, or what runs beside it, failed: once, until it succeeds or fails differently."""
         problem = described(error)
@@ -225,20 +251,6 @@ class Worker:
             logger.warning("tick_failed", problem=problem)
         elif not is_repeated:
             logger.exception("tick_failed", error=error)
-
-    async def _renew(self) -> None:
-        held = await self._runtime.store.renew(self._runtime.worker_id, self._settings.lease)
-        runners, awaits = self._places.runners, self._places.awaits
-        orphans = {chat_id: held[chat_id] for chat_id in held if chat_id not in runners and not awaits(chat_id)}
-        for chat_id, runner in [*runners.items()]:
-            self._stop_if_unwanted(runner)
-            if held.get(chat_id) != runner.leased.token:
-                seen = await self._look(chat_id, runner)
-                if not seen and chat_id not in held:
-                    runner.observe(replace(runner.leased.facts, lease=None))
-        await self._forget_deleted([*dict.fromkeys((*self._views, *self._runtime.system_prompts))])
-        for chat_id, token in orphans.items():  # their runners gave up while the store was out of reach
-            await self._sweeper.change(chat_id, Released(token=token))
 
     async def _sweep(self) -> None:
         """Sweep, and again in the next tick while there is more."""

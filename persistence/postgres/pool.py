@@ -29,6 +29,8 @@ from turnwise.persistence.postgres.session import Session
 from turnwise.persistence.postgres.timeouts import (
     CLOSE_S,
     GONE_AFTER_S,
+    IDLE_IN_TRANSACTION_S,
+    LOCK_S,
     PATIENCE,
 )
 from turnwise.persistence.postgres.times import use_own_times
@@ -97,8 +99,8 @@ class Pool:
             "plan_cache_mode": "force_generic_plan",
             **_BY_INDEX,
             "statement_timeout": f"{statement_timeout * 1000:.0f}",
-            "idle_in_transaction_session_timeout": f"{statement_timeout * 1000:.0f}",
-            "lock_timeout": "0",
+            "idle_in_transaction_session_timeout": f"{min(IDLE_IN_TRANSACTION_S, statement_timeout) * 1000:.0f}",
+            "lock_timeout": f"{LOCK_S * 1000:.0f}",
         }
         """What every session is set to, as SQL: a pooler such as PgBouncer refuses most of it in the first message."""
         self._pool: asyncpg.Pool | None = None

@@ -25,6 +25,7 @@ PASSING: Final = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
     asyncpg.InvalidCachedStatementError,
 )
 _MEANING: Final[dict[type[Exception], str]] = {
@@ -34,6 +35,7 @@ _MEANING: Final[dict[type[Exception], str]] = {
     asyncpg.InsufficientPrivilegeError: "this user may not do that; grant it the schema",
     asyncpg.ReadOnlySQLTransactionError: "this server is read-only; name the primary",
     asyncpg.TargetServerAttributeNotMatched: "no server of the URL is what `target_session_attrs` asks for",
+    asyncpg.LockNotAvailableError: "another session holds a lock for longer than 5 s, and does not let it go",
     asyncpg.DiskFullError: "the server's disk is full; make room and try again",
     asyncpg.TooManyConnectionsError: "the server accepts no more connections; lower `pool_size` or use fewer workers",
 }

@@ -32,6 +32,7 @@ from turnwise.persistence.postgres.import_rows import insert_imported
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.timeouts import RENEW_S
 from turnwise.persistence.postgres.times import BEFORE_ALL
 from turnwise.persistence.postgres.tombstones import (
     check_not_deleted,
@@ -304,7 +305,8 @@ class Transactions:
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases, as `ChatStore.renew` promises."""
-        renewing = self._pool.write(lambda on: on.fetch(_SQL["renew"], self._clock.handed_in, seconds, worker))
+        given = (self._clock.handed_in, seconds, worker)
+        renewing = self._pool.write(lambda on: on.fetch(_SQL["renew"], *given, timeout=RENEW_S))
         rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 

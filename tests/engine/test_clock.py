@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, time_limit, wait_until
+from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, time_limit, time_out, wait_until
 from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.testing import ManualClock
 
@@ -44,6 +44,29 @@ def test_manual_clock_refuses_invalid_seconds(method: str, seconds: Any) -> None
     with pytest.raises(InvalidArgument, match="seconds: must be 0 or more, step sets a clock back"):
         clock.advance(-0.001)
     assert (clock.now(), clock.monotonic(), clock.next_timer) == (ManualClock().now(), 0, None)
+
+
+class Stopped(ManualClock):
+    """A clock of a process that stands still: what is due then is called when it goes on."""
+
+    def stand_still(self, seconds: float) -> None:
+        late = [(timer.fire, timer.cancel()) for _, _, timer in self._timers if not timer.cancelled]
+        self.advance(seconds)
+        for fire, _ in late:
+            fire.__self__.cancelled = False
+            fire()
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_time_out_lets_a_woken_process_see_what_came(*, arrives: bool) -> None:
+    clock, late = Stopped(), list[float]()
+    timer = time_out(clock, 10, lambda: late.append(clock.monotonic()))
+    clock.stand_still(60)
+    assert late == []
+    if arrives:
+        timer.cancel()
+    clock.advance(5)
+    assert late == ([] if arrives else [61])
 
 
 async def test_sleep_lasts_until_the_clock_has_advanced() -> None:

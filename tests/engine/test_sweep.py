@@ -240,6 +240,20 @@ async def test_clock_set_forward_expires_no_live_lease(
         assert await swept.sweep() == ["c", "d"], "every live worker has renewed by now"
 
 
+async def test_outage_gives_live_workers_time_to_renew(database: Path) -> None:
+    """What kept this worker from the store may have kept the others from renewing."""
+    async with sweeping(database) as swept:
+        await swept.held("c", "elsewhere")
+        await swept.held("d", "is-gone")
+        swept.store.due = Overdue(leases=(("c", 1), ("d", 1)))
+        swept.sweeper.doubt_outage()
+        assert await swept.sweep() == []
+        swept.store.dead = {"is-gone"}
+        assert await swept.sweep() == ["d"]
+        swept.clock.advance(LEASE.renew_every)
+        assert await swept.sweep() == ["c", "d"]
+
+
 async def test_worker_expires_no_lease_of_its_own_runner(database: Path) -> None:
     async with sweeping(database) as swept:
         swept.own = {("c", 2)}

@@ -15,6 +15,7 @@ from support.latches import Gate, Latch
 from support.stores import Delegate, stored_at
 from turnwise import RESTING, Engine, Settings, tool
 from turnwise.persistence.conformance import plans
+from turnwise.persistence.protocol import Overdue
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -266,11 +267,16 @@ async def test_worker_renews_and_sweeps_on_schedule(open_engine: Any, database: 
     class Timed(Unwatched):
         async def renew(self, worker: str, seconds: float) -> Any:
             rounds["renew"].append(clock.monotonic())
-            return await self._store.renew(worker, seconds)
+            return {}
 
         async def overdue(self, *, limit: int) -> Any:
             rounds["overdue"].append(clock.monotonic())
-            return await self._store.overdue(limit=limit)
+            return Overdue()
+
+        async def _nothing(self, *_: Any, **__: Any) -> frozenset[str]:
+            return frozenset()
+
+        holders = claim = awaiting_helpers = deleted = gone = _nothing
 
     settings = Settings(renew_every=10, poll_interval=4, keep_parts=None)
     async with open_engine(ScriptedModel([]), store=Timed(stored_at(database, clock)), clock=clock, settings=settings):

@@ -130,6 +130,17 @@ async def test_erase_repair_and_delete_lock_before_reading(
         assert [query for query in wire.asked if query.strip().startswith(read)]
 
 
+async def test_cut_off_client_holds_up_no_other_chat(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+    """It holds the row of one; that one is renewed once the lock is gone."""
+    store = await open_store()
+    for chat_id in "abc":
+        await plans.created(store, chat_id, *RUNNING)
+    async with beside.transaction():
+        await beside.execute("SELECT FROM chats WHERE id = 'b' FOR UPDATE")
+        assert await store.renew("worker", 30) == {"a": 1, "c": 1}
+    assert await store.renew("worker", 30) == {"a": 1, "b": 1, "c": 1}
+
+
 async def test_repeated_races_end_in_a_lock(open_store: OpenStore, beside: asyncpg.Connection, wire: Wire) -> None:
     here, there = await open_store(), await open_store()
     await plans.created(here, "chat")

@@ -33,5 +33,7 @@ WHERE id = ANY (:chat_ids) AND NOT archived AND worker IS NULL
 ORDER BY since, number FOR UPDATE SKIP LOCKED;
 
 -- name: renew(now, seconds, worker)
-UPDATE chats SET expires = coalesce(:now, clock_timestamp()) + make_interval(secs => :seconds) WHERE worker = :worker
+-- A chat that another session has locked is left out: it must keep none of the others from being renewed.
+UPDATE chats SET expires = coalesce(:now, clock_timestamp()) + make_interval(secs => :seconds)
+WHERE worker = :worker AND id = ANY (ARRAY(SELECT id FROM chats WHERE worker = :worker FOR UPDATE SKIP LOCKED))
 RETURNING id, token, clock_timestamp() AS at;

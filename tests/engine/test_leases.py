@@ -1,0 +1,113 @@
+"""The leases of a worker: renewed whatever else it waits for, and ended by its own clock if they cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from support.runtimes import runtime_of
+from support.stores import Delegate, stored_at
+from turnwise import Settings, StoreError
+from turnwise.engine.worker.leases import AGAIN_S, Leases
+from turnwise.engine.worker.places import Places
+from turnwise.testing import ManualClock
+
+SETTINGS = Settings(lease=30, renew_every=10, poll_interval=1)
+
+
+class Renewing(Delegate):
+    """A store that holds a chat, and renews as the test says."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.away = False
+        self.locked = False
+        self.asked = 0
+
+    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
+        assert (worker, seconds) == ("w", SETTINGS.lease)
+        self.asked += 1
+        if self.away:
+            raise StoreError("away", passing=True)
+        return {} if self.locked else {"chat": 1}
+
+
+class Held(SimpleNamespace):
+    """A runner of the chat, as far as its lease goes."""
+
+    def run_out(self) -> None:
+        self.leased.ended = True
+
+
+@asynccontextmanager
+async def renewing(database: Path) -> AsyncIterator[tuple[Renewing, ManualClock, Any, list[str]]]:
+    """Renew the lease of one chat, by a clock that the test moves."""
+    clock, told = ManualClock(), list[str]()
+    store, places = Renewing(stored_at(database, clock)), Places(1)
+    leased = SimpleNamespace(token=1, renewed_at=0.0, ended=False, lost=False)
+    places.runners["chat"] = cast("Any", Held(leased=leased))
+
+    async def look(_chat_id: str, _runner: object) -> bool:
+        return True
+
+    async def release(chat_id: str, _released: object) -> None:
+        raise AssertionError(chat_id)
+
+    leases = Leases(
+        runtime_of(store, clock, settings=SETTINGS, worker_id="w"),
+        places,
+        own_clock=clock,
+        look=look,
+        release=release,
+        failed=lambda error: told.append("renewed" if error is None else "failed"),
+        out_of_reach=lambda: told.append("out of reach"),
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leases.run)
+        await anyio.wait_all_tasks_blocked()
+        yield store, clock, leased, told
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(20, False), (30, False), (31, True)])
+async def test_lease_ends_by_its_own_clock(database: Path, seconds: float, *, ends: bool) -> None:
+    """Once others may have taken the chat; an outage is over as soon as a renewal succeeds."""
+    async with renewing(database) as (store, clock, leased, told):
+        store.away = True
+        for _ in range(int(seconds / AGAIN_S)):
+            await clock.advance(AGAIN_S)
+        assert leased.ended is ends
+        assert {*told[1:]} == {"failed", "out of reach"}
+        store.away = False
+        await clock.advance(AGAIN_S)
+        assert (told[-1], leased.ended) == ("renewed", ends)
+
+
+async def test_process_that_stood_still_renews_first(database: Path) -> None:
+    async with renewing(database) as (store, clock, leased, _):
+        await clock.advance(600)
+        assert (leased.renewed_at, leased.ended) == (600, False)
+        store.away = True
+        await clock.advance(600)
+        assert not leased.ended
+        await clock.advance(5)
+        assert leased.ended
+
+
+async def test_locked_chat_is_renewed_soon(database: Path) -> None:
+    """A client that was cut off may hold its row."""
+    async with renewing(database) as (store, clock, leased, _):
+        store.locked = True
+        await clock.advance(10)
+        assert (store.asked, leased.renewed_at) == (2, 0)
+        store.locked = False
+        await clock.advance(AGAIN_S)
+        assert (store.asked, leased.renewed_at) == (3, 10.5)
+        await clock.advance(9)
+        assert store.asked == 3
