@@ -17,7 +17,7 @@ from turnwise.client.patience import Patience
 from turnwise.client.problems import error_in
 from turnwise.engine.results import Chat
 from turnwise.states.errors import EngineClosed, TurnwiseError
-from turnwise.states.events import Event
+from turnwise.states.events import Event, HistoryResetEvent
 from turnwise.states.names import RESTING, ChatState
 
 _EVENT: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
@@ -99,7 +99,7 @@ class EventReader:
                     if kind == "problem":
                         raise error_in(url, _OBJECT.decode(data))
                     event = _EVENT.decode(data)
-                    if event.seq > self.cursor:
+                    if event.seq > self.cursor or (isinstance(event, HistoryResetEvent) and event.begins_anew):
                         yield event
             except httpx.HTTPError as error:
                 raise connection.fault(error, sent=False) from error

@@ -196,10 +196,19 @@ class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
 
 
 class HistoryResetEvent(_Event, frozen=True, kw_only=True, tag="history_reset"):
-    """The history was cut: the message `first_removed` and all after it are gone."""
+    """The history was cut: the message `first_removed` and all after it are gone.
+
+    One of number 0 is not stored: the database went back behind what this follower has seen. Nothing of that counts any
+    more, and all events follow anew, from number 1.
+    """
 
     kind: ClassVar[Literal["history_reset"]] = "history_reset"
     first_removed: str
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether everything before it is void."""
+        return self.seq == 0
 
 
 class TurnFinishedEvent(_Event, frozen=True, kw_only=True, tag="turn_finished"):

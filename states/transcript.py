@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, get_args
 
 from turnwise.states import events as e
@@ -67,11 +67,19 @@ def fold(events: Iterable[e.Event], transcript: Transcript | None = None) -> Tra
     for event in events:
         if not isinstance(event, _EVENTS):
             raise InvalidArgument("events", f"must be events; one was {shown(event)}")
-        if event.seq > transcript.last_seq:
+        if isinstance(event, e.HistoryResetEvent) and event.begins_anew:
+            _begin_anew(transcript)
+        elif event.seq > transcript.last_seq:
             _fold_one(transcript, event)
             transcript.last_seq = event.seq
     transcript.messages = in_transcript_order(transcript.messages)
     return transcript
+
+
+def _begin_anew(transcript: Transcript) -> None:
+    blank = Transcript()
+    for one in fields(Transcript):
+        setattr(transcript, one.name, getattr(blank, one.name))
 
 
 def _fold_one(transcript: Transcript, event: e.Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event

@@ -57,6 +57,10 @@ const CHANGES = {
 export function fold(events, transcript = EMPTY) {
   let folded = transcript;
   for (const event of events) {
+    if (event?.kind === "history_reset" && !event.seq) {
+      folded = EMPTY; // the database went back: all events follow anew
+      continue;
+    }
     if (typeof event?.kind !== "string" || !Number.isSafeInteger(event.seq)) {
       throw new TypeError(`events must be events, with a kind and a seq; one was ${JSON.stringify(event)}`);
     }

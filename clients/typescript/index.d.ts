@@ -316,7 +316,10 @@ export interface CompactionEvent extends Numbered {
   error?: ErrorInfo | null;
 }
 
-/** The history was cut: the message `first_removed` and all after it are gone. */
+/**
+ * The history was cut: the message `first_removed` and all after it are gone. Without a number, or with 0: the database
+ * went back behind what was read, nothing of that counts any more, and all events follow anew.
+ */
 export interface HistoryResetEvent extends Numbered {
   kind: "history_reset";
   first_removed: string;

@@ -49,14 +49,18 @@ class Listener:
         self.facts: Facts | None = None
         """Where the chat stands, if the last bell brought it; else the reader asks the store."""
 
-    def take(self, after: int) -> list[Event]:
+    def take(self, after: int, last: Event | None = None) -> list[Event]:
         """Return the buffered events that follow number `after` without a gap; the buffer is empty then.
+
+        If another event has come of the number of the `last` one, the reader is behind: the store went back.
 
         They are copies: the reader may change what is in them, and neither the engine nor another reader sees it.
         """
         batch: list[Event] = []
         for event in self._buffer:
-            if event.seq == after + 1 + len(batch):
+            if last is not None and event.seq == last.seq and (event.kind, event.at) != (last.kind, last.at):
+                self.behind = True
+            elif event.seq == after + 1 + len(batch):
                 batch.append(unshared(event))
             elif event.seq > after:
                 self.behind = True

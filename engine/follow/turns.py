@@ -68,9 +68,14 @@ class TurnReader:
         Raises:
             EngineClosed: the engine was closed, or released its followers, before that.
         """
-        behind_end: list[Event] = []
+        behind_end, is_new = list[Event](), True
         async with aclosing(self._following) as events:
             async for event in events:
+                if isinstance(event, HistoryResetEvent) and event.begins_anew:
+                    self.turn, self.finished, self.message_state, is_new = None, None, "queued", False
+                    behind_end.clear()
+                    yield event
+                    continue
                 if self.turn is None:
                     self._await_turn(event)
                 if self.turn is not None and not _tells_of_turn_before(self.turn, event):
@@ -81,6 +86,8 @@ class TurnReader:
                         behind_end.clear()
                 if self._ends_with(event):
                     return
+        if self.turn is None and not is_new:
+            self.message_state = "removed"  # the database took it back
 
     def _await_turn(self, event: Event) -> None:
         message_id = self._receipt.message_id

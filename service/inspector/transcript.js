@@ -10,6 +10,10 @@ export function begun(given = {}) {
 
 /** Fold one event into a transcript, and say whether it told something new. */
 export function fold(transcript, event) {
+  if (event.kind === "history_reset" && !event.seq) {
+    Object.assign(transcript, begun());
+    return true;
+  }
   if (event.seq <= transcript.last_seq) return false;
   const said = event.data;
   transcript.last_seq = event.seq;

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from support.engines import OpenEngine
-from turnwise import Chat, Observer, ToolContext, tool
+from turnwise import Chat, Engine, Event, Observer, ToolContext, fold, tool
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
@@ -42,7 +42,16 @@ class Backup(Observer):
 async def test_no_call_begins_twice_after_a_restore(
     open_engine: OpenEngine, database: Path, caplog: pytest.LogCaptureFixture, kept: str, *, same_id: bool
 ) -> None:
-    """Whatever the backup knows of the call that runs: its message, its attempt, or that it was planned."""
+    """Whatever the backup knows of the call that runs: its message, its attempt, or that it was planned.
+
+    Followers begin anew, and see what is stored.
+    """
+    seen = list[Event]()
+
+    async def follow(engine: Engine, chat_id: str) -> None:
+        async for event in engine.events(chat_id):
+            seen.append(event)
+
     runs, paying, may_end, backup = Counter[str](), anyio.Event(), anyio.Event(), Backup(database, kept)
 
     @tool
@@ -69,9 +78,17 @@ async def test_no_call_begins_twice_after_a_restore(
             chat = await engine.create_chat()
             await engine.send_message(chat.id, "pay")
             await paying.wait()
-            copied(backup.file, database)
-            may_end.set()
-            await engine.wait(chat.id, until={"waiting"}, timeout=20)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follow, engine, chat.id)
+                await anyio.wait_all_tasks_blocked()
+                copied(backup.file, database)
+                may_end.set()
+                await engine.wait(chat.id, until={"waiting"}, timeout=20)
+                while fold(seen) != await engine.transcript(chat.id):
+                    await anyio.sleep(0)
+                tasks.cancel_scope.cancel()
+            late = [event async for event in engine.events(chat.id, after=10_000, follow=False)]
+            assert (late[0].kind, fold(late)) == ("history_reset", fold(seen))
             results = [message.result.outcome for message in await engine.messages(chat.id) if message.result]
     again = [] if kept == "create" else ["unknown"] if same_id or kept == "step_finished" else ["succeeded"]
     assert (max(runs.values()), results) == (1, again)
