@@ -223,6 +223,19 @@ def calling_after(clock: SteadyClock, seconds: float | None, callback: Callable[
 
 
 @contextmanager
+def fail_after(seconds: float | None) -> Iterator[None]:
+    """Cancel the work inside if it takes longer than that many seconds of the machine's clock, as `time_out` does.
+
+    Raises:
+        TimeoutError: it was cancelled.
+    """
+    with anyio.CancelScope() as scope, calling_after(SystemClock(), seconds, scope.cancel):
+        yield
+        return
+    raise TimeoutError
+
+
+@contextmanager
 def time_limit(
     clock: SteadyClock, seconds: float | None, kind: ModelErrorKind, problem: str, *, retryable: bool | None = None
 ) -> Iterator[None]:

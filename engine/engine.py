@@ -22,8 +22,6 @@ from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Final, Self, TypeVar
 
-import anyio
-
 from turnwise.engine import chat_ids
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.agents import Agents
@@ -31,7 +29,7 @@ from turnwise.engine.agents.deps import check_deps
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
-from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock, sleep
+from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock, fail_after, sleep
 from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
@@ -737,7 +735,7 @@ class Engine:
             StoreError: of an unknown outcome: the message is stored, and its turn cannot be followed.
             TurnwiseError: the message is refused, see `send_message`.
         """
-        with anyio.fail_after(timeout or None):  # 0 sends, and looks once
+        with fail_after(timeout or None):  # 0 sends, and looks once
             if agent is not None:
                 actual = (await self._chats().facts(chat_id)).profile.agent
                 if actual != agent.name:
@@ -1061,7 +1059,7 @@ class Engine:
             InvalidArgument: `until` is empty.
         """
         arrived = partial(_has_arrived, frozenset(_state(state, "until") for state in until))
-        with anyio.fail_after(timeout or None):
+        with fail_after(timeout or None):
             at_once = timeout == 0
             return chat_of(await wait_for(self._chats(), self._broadcaster, chat_id, arrived, at_once=at_once))
 

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 
 from turnwise.engine.checkpoints.destination import NotPublished
+from turnwise.engine.clock import fail_after
 from turnwise.persistence.audit.checkpoints import Head, checkpoint_line, hash_of_line
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.audit.signing import SigningKey
@@ -55,7 +56,7 @@ class Address:
                 prev = hash_of_line(self._lines[-1])
         body = "".join(f"{line}\n" for line in self._lines).encode()
         try:
-            with anyio.fail_after(self._timeout):
+            with fail_after(self._timeout):
                 answer = await anyio.to_thread.run_sync(self._post, body, abandon_on_cancel=True)
         except TimeoutError as error:
             raise NotPublished(f"{self.name} did not answer within {self._timeout:g} s") from error

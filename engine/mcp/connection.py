@@ -16,6 +16,7 @@ from mcp import types
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 
+from turnwise.engine.clock import fail_after
 from turnwise.engine.mcp.answers import EXCHANGE, Answers, Exchange, repair_answers
 from turnwise.engine.user_code import is_the_engines
 from turnwise.foreign import described, first_error_in, text_of
@@ -144,7 +145,7 @@ class Connection:
             raise MCPUnreachable(self._server, self._problem)
         self.tools_changed = False
         try:
-            with anyio.fail_after(ANSWER_TIMEOUT_S):
+            with fail_after(ANSWER_TIMEOUT_S):
                 return await self._listing(self._client)
         except BaseException:
             self.tools_changed = True

@@ -13,6 +13,7 @@ import anyio
 import mcp
 from anyio.abc import TaskGroup
 
+from turnwise.engine.clock import fail_after
 from turnwise.engine.mcp.connection import Answer, Connection, Listing, MCPUnreachable
 from turnwise.engine.mcp.http import Credentials, credentials, over_http
 from turnwise.engine.mcp.offered import tool_of
@@ -210,7 +211,7 @@ class MCPTools:
     async def _connected(self, tasks: TaskGroup) -> Connection:
         connection = Connection(self._name, self._connect())
         try:
-            with anyio.fail_after(self._connect_timeout):
+            with fail_after(self._connect_timeout):
                 listing = await tasks.start(connection.keep)
         except TimeoutError:
             late = TimeoutError(f"it has not told its tools within {self._connect_timeout:g} s")

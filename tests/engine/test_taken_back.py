@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.engines import OpenEngine
@@ -85,7 +86,7 @@ async def test_no_call_begins_twice_after_a_restore(
                 may_end.set()
                 await engine.wait(chat.id, until={"waiting"}, timeout=20)
                 while fold(seen) != await engine.transcript(chat.id):
-                    await anyio.sleep(0)
+                    await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
             late = [event async for event in engine.events(chat.id, after=10_000, follow=False)]
             assert (late[0].kind, fold(late)) == ("history_reset", fold(seen))
