@@ -8,6 +8,8 @@ from typing import Final
 
 from turnwise import Settings
 from turnwise.client import ClientSettings
+from turnwise.engine.leased_chat import NEWS_S
+from turnwise.engine.worker.leases import AGAIN_S
 from turnwise.engine.worker.worker import LET_GO_S
 from turnwise.persistence.postgres import timeouts
 from turnwise.persistence.postgres.listener import FIRST_PAUSE_S
@@ -25,8 +27,13 @@ WAITS: Final = {
     "the answer to a statement": (timeouts.SUSPECT_AFTER_S, timeouts.CONNECT_S),
     "a connection, after one has broken": (timeouts.PATIENCE,),
     "a server that starts, recovers or may only be read": (timeouts.PATIENCE,),
-    "a statement, or a lock": (STATEMENT,),
-    "a transaction that idles": (IDLE,),
+    "a statement": (STATEMENT,),
+    "a transaction whose client says nothing": (IDLE,),
+    "a lock of another session": (timeouts.LOCK_S, timeouts.PATIENCE),
+    "a renewal of leases": (timeouts.RENEW_S, AGAIN_S),
+    "the answer to a question on which a tool or a model call starts": (NEWS_S,),
+    "other workers, after an outage of a worker's own": (Settings().renew_every,),
+    "a lease that a worker cannot renew": (Settings().lease + Settings().poll_interval,),
     "packets of a connection that vanish": (timeouts.GONE_AFTER_S,),
     "the session that listens": (timeouts.CHECK_EVERY_S, timeouts.ANSWER_S, FIRST_PAUSE_S, timeouts.LISTEN_AGAIN_S),
     "notices": (OPTIONS["poll_interval"],),
