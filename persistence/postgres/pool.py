@@ -158,15 +158,15 @@ class Pool:
         Raises:
             SettingsError: a pooler pools by transaction, and there is no direct way to listen.
         """
-        plain = Servers(self._url, _nothing, self._known, statement_cache_size=0)
+        uncached = self._options | {"statement_cache_size": 0}
+        plain = Servers(self._url, _nothing, self._known, **uncached)
         pooling = await pooling_of(plain.connect)
         if pooling is Pooling.TRANSACTION and self._listens and self._direct_url is None:
             raise SettingsError("direct_url", _NEEDS_DIRECT_URL.format(store=self.name))
         if pooling is Pooling.NONE or (self._listens and self._direct_url is None):
             return self._new_servers(self._url)
         settings = "; ".join(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())
-        options = self._options | {"statement_cache_size": 0}
-        return Servers(self._url, use_own_times, self._known, session_class=session_class(settings), **options)
+        return Servers(self._url, use_own_times, self._known, session_class=session_class(settings), **uncached)
 
     def _new_servers(self, url: str) -> Servers:
         return Servers(url, self._set_up, self._known, **self._options)

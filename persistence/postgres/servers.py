@@ -137,16 +137,15 @@ class Servers:
         raise NoServer("; ".join(f"{server}: {words_of(error)}" for server, error in problems.items()))
 
     async def _connect(self, server: Server, attributes: str | None, within_s: float) -> Session:
-        session: Session | None = None
+        with self.answer_of(server, within_s):
+            session = await self._reach(server, attributes)
         try:
-            with self.answer_of(server, within_s):
-                session = await self._reach(server, attributes)
-                end_if_lost(getattr(session, "_transport", None), GONE_AFTER_S)  # asyncpg offers no other way
+            end_if_lost(getattr(session, "_transport", None), GONE_AFTER_S)  # asyncpg offers no other way
+            with Watch(self, server):  # it has answered: a pooler may let us wait now for a connection of its own
                 await self._set_up(session)
                 await self._note_timeline(session)
         except BaseException:
-            if session is not None:
-                session.terminate()
+            session.terminate()
             raise
         self._known.note_silent(server, silent=False)
         return session

@@ -126,6 +126,32 @@ async def test_slow_answer_is_no_silence(make_pool: Callable[..., Pool], proxy: 
     assert len(calls) == 1
 
 
+async def test_queue_of_a_pooler_is_no_silence(
+    make_pool: Callable[..., Pool], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lets a client in and then wait for a connection to the server; those that have one keep it."""
+    opened = make_pool(f"/postgres?host={postgres.socket}")
+    await opened.open()
+    set_up = opened._set_up
+
+    async def queue(session: Any) -> None:
+        await anyio.sleep(0.5)
+        await set_up(session)
+
+    monkeypatch.setattr(opened._servers, "_set_up", queue)
+    used: list[Any] = []
+
+    async def ask(connection: Any) -> None:
+        used.append(connection.get_server_pid())
+        if len(used) == 1:
+            await opened.run(ask)
+        await connection.fetchval("SELECT 1")
+
+    await opened.run(ask)
+    assert len({*used}) == 2
+    assert len(used) == 2
+
+
 async def test_calls_end_before_the_process_does(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
     """Without an answer nobody knows whether they were done."""
     opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")
