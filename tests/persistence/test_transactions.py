@@ -66,7 +66,7 @@ def test_worker_renews_only_its_own_leases(chats: Chats) -> None:
     assert chats.sql("SELECT chat_id, expires, lasts FROM leases ORDER BY 1") == expected
     chats.at = NOON - timedelta(hours=1)
     assert chats.transactions.renew(chats.on, "nobody", 60) == {}
-    expected = [(micros_of(chats.at) + 60_000_000), (micros_of(chats.at) + 30_000_000)]
+    expected = [(micros_of(chats.at) + 60_000_000,), (micros_of(chats.at) + 30_000_000,)]
     assert chats.sql("SELECT expires FROM leases ORDER BY chat_id") == expected
 
 
