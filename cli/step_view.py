@@ -14,19 +14,10 @@ from turnwise.cli.style import STATE_STYLE, excerpt, moment
 from turnwise.diagrams.durations import duration
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict
+from turnwise.states.names import ChatState
 
-_WIDE: Final = (
-    ("", "", "executing_tools", ""),
-    ("waiting", "pending", "streaming", "requires_action"),
-    ("interrupted", "", "compacting", "error"),
-)
-"""The states as the slide of the machine has them."""
-_NARROW: Final = (
-    ("waiting", "pending"),
-    ("streaming", "executing_tools"),
-    ("compacting", "requires_action"),
-    ("interrupted", "error"),
-)
+_COLUMNS: Final = (4, 2)
+"""Columns of the picture of the states on a wide and on a narrow screen."""
 _CURRENT: Final = "▶ "
 _BEFORE: Final = "◦ "
 _NEITHER: Final = "  "
@@ -59,8 +50,9 @@ def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
 
 
 def state_picture(state: str, before: str | None, *, width: int) -> list[Text]:
-    """Return the eight states as lines: the current one is marked, and where the chat has come from."""
-    grid: Sequence[Sequence[str]] = _WIDE if sum(_widths(_WIDE)) <= width else _NARROW
+    """Return the states as lines: the current one is marked, and where the chat has come from."""
+    wide, narrow = (_grid(columns) for columns in _COLUMNS)
+    grid = wide if sum(_widths(wide)) <= width else narrow
     widths = _widths(grid)
     lines = []
     for row in grid:
@@ -116,6 +108,11 @@ def _writes(step: Step, width: int, most: int | None) -> Iterator[Text]:
         yield Text.assemble(("  writes ", "dim"), excerpt(write.kind, width), (f" {excerpt(write.id, width)}", "dim"))
     if len(first) < len(writes):
         yield Text(f"  … and {len(writes) - len(first)} more", style="dim")
+
+
+def _grid(columns: int) -> list[list[str]]:
+    names = [*map(str, ChatState), *[""] * (-len(ChatState) % columns)]
+    return [names[first : first + columns] for first in range(0, len(names), columns)]
 
 
 def _widths(grid: Sequence[Sequence[str]]) -> list[int]:

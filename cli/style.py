@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.states.names import ChatState
+from turnwise.states.names import SPECS
 from turnwise.states.usage import Usage
 from turnwise.states.values import fields_of
 
@@ -47,16 +47,7 @@ _LEAST: Final = Decimal("0.0001")
 MAX_WIDTH: Final = 100
 """Cells beyond which lines of prose are tiring to read."""
 
-STATE_STYLE: Final[dict[str, str]] = {
-    ChatState.waiting: "green",
-    ChatState.pending: "yellow",
-    ChatState.streaming: "cyan",
-    ChatState.executing_tools: "blue",
-    ChatState.compacting: "magenta",
-    ChatState.requires_action: "bold yellow",
-    ChatState.interrupted: "bold magenta",
-    ChatState.error: "bold red",
-}
+STATE_STYLE: Final[dict[str, str]] = {state: spec.colour for state, spec in SPECS.items()}
 
 
 _INVISIBLE: Final = (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Literal
+
+import msgspec
 
 
 class ChatState(StrEnum):
@@ -167,19 +170,42 @@ BoundaryReason = Literal["compaction", "clear"]
 CompactionPhase = Literal["started", "summarised", "stored", "finished", "failed", "declined", "unproductive"]
 """How far a compaction has come."""
 
-RESTING: Final = frozenset({ChatState.waiting, ChatState.requires_action, ChatState.interrupted, ChatState.error})
+StateKind = Literal["resting", "claimable", "leased"]
+"""What a state asks of the workers: nothing, to be claimed, to be held."""
+
+Colour = Literal["green", "yellow", "cyan", "blue", "magenta", "bold yellow", "bold magenta", "bold red"]
+"""A colour that every terminal has, bold for states that wait for somebody; drawings have a shade for each."""
+
+
+class StateSpec(msgspec.Struct, frozen=True):
+    """What holds of a state, whatever happens in it."""
+
+    kind: StateKind
+    colour: Colour
+    job: Job | None = None
+    """The job that runs in it (`settle` only while unsettled)."""
+
+
+SPECS: Final[Mapping[ChatState, StateSpec]] = {
+    ChatState.waiting: StateSpec("resting", "green"),
+    ChatState.pending: StateSpec("claimable", "yellow"),
+    ChatState.streaming: StateSpec("leased", "cyan", Job.stream_step),
+    ChatState.executing_tools: StateSpec("leased", "blue", Job.run_tools),
+    ChatState.compacting: StateSpec("leased", "magenta", Job.compact),
+    ChatState.requires_action: StateSpec("resting", "bold yellow"),
+    ChatState.interrupted: StateSpec("resting", "bold magenta", Job.settle),
+    ChatState.error: StateSpec("resting", "bold red"),
+}
+"""Every state. The sets below, the colours of the terminal and the diagrams are derived from it."""
+
+RESTING: Final = frozenset(state for state, spec in SPECS.items() if spec.kind == "resting")
 """The states in which a chat stays until someone or a deadline moves it (`interrupted` once settled)."""
 
-LEASED: Final = frozenset({ChatState.streaming, ChatState.executing_tools, ChatState.compacting})
+LEASED: Final = frozenset(state for state, spec in SPECS.items() if spec.kind == "leased")
 """The states in which a worker must hold the chat."""
 
-JOBS: Final = {
-    ChatState.streaming: Job.stream_step,
-    ChatState.executing_tools: Job.run_tools,
-    ChatState.compacting: Job.compact,
-    ChatState.interrupted: Job.settle,
-}
-"""The job of each state that has one (`settle` only while unsettled)."""
+JOBS: Final = {state: spec.job for state, spec in SPECS.items() if spec.job is not None}
+"""The job of each state that has one."""
 
 
 def job_in(state: ChatState, *, settled: bool) -> Job | None:

@@ -171,14 +171,14 @@ def step_of(version: int, **told: Any) -> AuditRecord:
 
 
 WIDE = [
-    "                          [dim]  executing_tools[/]",
-    "[dim]  waiting[/]      [yellow]◦ pending[/]  [cyan]▶ streaming[/]        [dim]  requires_action[/]",
-    "[dim]  interrupted[/]             [dim]  compacting[/]       [dim]  error[/]",
+    "[dim]  waiting[/]     [yellow]◦ pending[/]          [cyan]▶ streaming[/]    [dim]  executing_tools[/]",
+    "[dim]  compacting[/]  [dim]  requires_action[/]  [dim]  interrupted[/]  [dim]  error[/]",
 ]
 
 
 def test_states_are_drawn_in_columns() -> None:
-    assert look(*state_picture("streaming", "pending", width=62)) == WIDE
+    assert look(*state_picture("streaming", "pending", width=65)) == WIDE
+    assert len(state_picture("streaming", "pending", width=64)) == 4
 
 
 def test_step_prints_actor_trigger_and_writes() -> None:
