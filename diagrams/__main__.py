@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from turnwise.diagrams import machine_json, mermaid, slide, svg, table
+from turnwise.diagrams.elk import NoLayout, laid_out
+from turnwise.diagrams.extract import machine
+from turnwise.diagrams.graph import machine_graph
+from turnwise.diagrams.grouping import arrows
+from turnwise.diagrams.layout import FILE, Graph, StaleLayout, committed, encoded, is_current
 from turnwise.diagrams.matrix import matrix
+from turnwise.diagrams.slide import slide_graph
 
 PACKAGE: Final = Path(__file__).resolve().parent
 DIFF_LINES: Final = 12
@@ -30,16 +36,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(str(unknown))
         return 0
     root: Path | None = options.out or repository()
-    if options.check:
-        return _check(drawings(root), root or PACKAGE)
-    if root is None:
-        parser.error("an installed package keeps the drawings it came with; give --out DIR to write them elsewhere")
-    return _write(drawings(root))
+    try:
+        if options.check:
+            return _check(drawings(root), root or PACKAGE)
+        if root is None:
+            parser.error("an installed package keeps the drawings it came with; give --out DIR to write them elsewhere")
+        if (checkout := repository()) is not None:
+            renew_layouts(checkout / ".cache" / "elkjs")
+        return _write(drawings(root))
+    except (StaleLayout, NoLayout) as problem:
+        _say(str(problem))
+        return 1
 
 
 def repository(package: Path = PACKAGE) -> Path | None:
     """Return the checkout this package is used from, or `None` if it is an installed wheel."""
     return package.parent if (package.parent / "pyproject.toml").is_file() else None
+
+
+def graphs() -> tuple[Graph, ...]:
+    """Return what is laid out by ELK."""
+    picture = machine()
+    return machine_graph(picture, arrows(picture)).graph, slide_graph()
+
+
+def renew_layouts(folder: Path) -> None:
+    """Let ELK lay out anew what has changed since the layouts were committed; `folder` keeps it."""
+    found = committed()
+    stale = {graph.name: laid_out(graph, folder) for graph in graphs() if not is_current(graph)}
+    if stale:
+        FILE.write_text(encoded(found | stale), encoding="utf-8")
+        committed.cache_clear()
+        _say(f"wrote {FILE}")
 
 
 def drawings(root: Path | None, package: Path = PACKAGE) -> dict[Path, str]:

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from turnwise.diagrams.model import Edge, Kind, Line, Node, Picture, Term
-from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState
+from turnwise.diagrams.model import Edge, Line, Node, Picture, Term
+from turnwise.states.names import NEW, SPECS, UNKNOWN, ChatState
 from turnwise.states.promises import PROMISES
 from turnwise.states.table import TABLE, Row, rows_of
 
@@ -19,16 +19,10 @@ def machine() -> Picture:
 
 def _nodes() -> tuple[Node, ...]:
     states = tuple(
-        Node(state.value, _kind(state), JOBS.get(state), tuple(_term(promise) for promise in PROMISES[state]))
+        Node(state.value, SPECS[state].kind, SPECS[state].job, tuple(_term(promise) for promise in PROMISES[state]))
         for state in ChatState
     )
     return (Node(NEW, "start"), *states, Node(UNKNOWN, "unknown"))
-
-
-def _kind(state: ChatState) -> Kind:
-    if state in LEASED:
-        return "leased"
-    return "resting" if state in RESTING else "claimable"
 
 
 def _edges() -> tuple[Edge, ...]:

@@ -10,16 +10,23 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import ceil
+from typing import Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
+import msgspec
+
 Point = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
 
 SANS: Final = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 MONO: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
-GLYPH_WIDTH: Final = 0.53
-"""The mean width of a letter of a plain sans-serif, in font sizes. There is no font to measure."""
+GLYPH_WIDTH: Final = 0.6
+"""The width of a letter in font sizes: of every letter of a monospaced font, and no less than the mean of a plain one.
+
+There is no font to measure.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Pen:
     size: float
     fill: str
     weight: str | None = None
-    anchor: str = "start"
+    anchor: Anchor = "start"
     family: str | None = None
 
     @property
@@ -37,9 +44,50 @@ class Pen:
         """The attributes of a text in this pen, except where it stands."""
         return {"font_size": self.size, "fill": self.fill, "font_weight": self.weight, "font_family": self.family}
 
+    def width(self, words: str) -> float:
+        """Return how wide words are at most, in text of a language that has small letters."""
+        return len(words) * self.size * GLYPH_WIDTH
+
     def lines(self, words: str, width: float) -> list[str]:
-        """Break words into lines that should fit a width."""
+        """Break words into lines that fit a width."""
         return textwrap.wrap(words, int(width / (self.size * GLYPH_WIDTH)), break_long_words=False)
+
+
+Piece = tuple[str, Pen]
+"""Words, and how they are set."""
+
+_GAP: Final = 5.0
+"""Between two pieces of a line."""
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Lines of text, one below the other, each of pieces that stand side by side."""
+
+    lines: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def width(self) -> int:
+        """The width of the longest line."""
+        lines = (sum(pen.width(words) for words, pen in line) + _GAP * (len(line) - 1) for line in self.lines)
+        return ceil(max(lines, default=0))
+
+    @property
+    def height(self) -> int:
+        """The height of all lines."""
+        return ceil(sum(_leading(line) for line in self.lines))
+
+    def drawn(self, at: Point, anchor: Anchor = "start", **attributes: str | float | None) -> list[str]:
+        """Return the lines below a point, at which each of them starts, ends or has its middle."""
+        x, y = at
+        drawn = []
+        for line in self.lines:
+            y += _leading(line)
+            drawn.append(_spans((x, y - 0.3 * line[0][1].size), line, anchor=anchor, **attributes))
+        return drawn
+
+
+def _leading(line: Sequence[Piece]) -> float:
+    return max(1.25 * pen.size for _, pen in line)
 
 
 def tag(name: str, *children: str, **attributes: str | float | None) -> str:
@@ -69,10 +117,10 @@ def text(at: Point, words: str, pen: Pen) -> str:
     return _line(at, [escape(words)], pen.anchor, **pen.attributes)
 
 
-def spans(at: Point, pieces: Sequence[tuple[str, Pen]], *, anchor: str, **attributes: str | float | None) -> str:
+def _spans(at: Point, pieces: Sequence[Piece], *, anchor: str, **attributes: str | float | None) -> str:
     """Return one line of text in several pens."""
     children = [
-        tag("tspan", escape(words), **pen.attributes, dx=4 if place else None)
+        tag("tspan", escape(words), **pen.attributes, dx=_GAP if place else None)
         for place, (words, pen) in enumerate(pieces)
     ]
     return _line(at, children, anchor, **attributes)

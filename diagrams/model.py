@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turnwise.states.errors import InvalidArgument
-from turnwise.states.names import Party
+from turnwise.states.names import Party, StateKind
 from turnwise.states.plain import shown
 
-Kind = Literal["start", "resting", "claimable", "leased", "unknown"]
-"""What a state asks of the workers: nothing, to be claimed, to be held. `start` and `unknown` are no states."""
+Kind = StateKind | Literal["start", "unknown"]
+"""The kind of a state; `start` and `unknown` are no states."""
 
 
 class NoSuchState(InvalidArgument, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from turnwise.diagrams.model import Kind
-from turnwise.states.names import Party
+from turnwise.states.names import Colour, Party
 
 
 class Tint(NamedTuple):
@@ -29,7 +29,8 @@ KIND_TINT: Final[dict[Kind, Tint]] = {
 }
 LIT: Final = Tint("#ffe8cc", "#d9480f")
 """The state a chat stands in."""
-FRAME: Final = Tint("#68788a", "#b4bdc7")
+HALO: Final = {"stroke": PAPER, "stroke_width": "3", "stroke_linejoin": "round", "paint_order": "stroke"}
+"""Around words that stand on lines."""
 
 PARTY_INK: Final[dict[Party, str]] = {
     "client": "#0f6b73",
@@ -37,3 +38,15 @@ PARTY_INK: Final[dict[Party, str]] = {
     "clock": "#a35a00",
     "administrator": MUTED,
 }
+
+STATE_INK: Final[dict[Colour, str]] = {
+    "green": "#2e7d4f",
+    "yellow": "#7d6608",
+    "cyan": "#0f6b73",
+    "blue": "#2f6db3",
+    "magenta": "#8e4585",
+    "bold yellow": "#a35a00",
+    "bold magenta": "#6b4fb3",
+    "bold red": "#b3261e",
+}
+"""The shade of each colour of a state, dark enough for white words."""

@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Final
 
 from turnwise.diagrams.durations import duration, moment
+from turnwise.diagrams.legend import document
 from turnwise.diagrams.lived import Life, Stay, life_of
 from turnwise.diagrams.markup import MONO, Pen, tag, text
 from turnwise.diagrams.palette import FAINT, INK, MUTED
-from turnwise.diagrams.slide import HEIGHT, WAYS, document, graph
+from turnwise.diagrams.slide import WAYS, graph
 from turnwise.states.checked import checked
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
@@ -20,7 +21,7 @@ LISTED: Final = 36
 """How many stays are listed; they are the latest."""
 _COLUMNS: Final = 3
 _LEADING: Final = 20
-_STEP: Final = 460
+_MARGIN: Final = 60.0
 
 _HEAD: Final = Pen(15, INK, "bold")
 _TIME: Final = Pen(12, MUTED, family=MONO)
@@ -39,18 +40,19 @@ def path(events: Iterable[Event]) -> str:
     taken = Counter((stay.previous, str(stay.state)) for stay in life.stays)
     listed = life.stays[-LISTED:]
     lines = -(-len(listed) // _COLUMNS)
-    now = life.stays[-1]
+    drawn = graph(
+        {state: _spent(life, state) for state in ChatState},
+        {pair: _times(count) for pair, count in taken.items()},
+        lit=life.stays[-1].state,
+        bold=taken.keys(),
+    )
     return document(
         "The path of a chat",
         f"From {moment(life.stays[0].since.at)} to {moment(life.end.at)} UTC{_beside(taken)}",
-        *graph(
-            {state: _spent(life, state) for state in ChatState},
-            {pair: _times(count) for pair, count in taken.items()},
-            lit=now.state,
-            bold=taken.keys(),
-        ),
-        *_list(listed, earlier=len(life.stays) - len(listed)),
-        height=HEIGHT + 60 + lines * _LEADING + 30,
+        *drawn.elements,
+        *_list(listed, earlier=len(life.stays) - len(listed), top=drawn.height + 40, width=drawn.width),
+        width=drawn.width,
+        height=drawn.height + 40 + 60 + lines * _LEADING + 30,
     )
 
 
@@ -72,20 +74,19 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _list(stays: Sequence[Stay], earlier: int) -> Iterable[str]:
-    top = HEIGHT + 20
-    yield tag("path", d=f"M60,{top} H1420", stroke=FAINT)
+def _list(stays: Sequence[Stay], *, earlier: int, top: float, width: float) -> Iterable[str]:
+    yield tag("path", d=f"M{_MARGIN:.0f},{top:.1f} H{width - _MARGIN:.1f}", stroke=FAINT)
     words = f"The latest stays; {earlier} earlier ones are not listed" if earlier else "Every stay"
-    yield text((60, top + 28), words, _HEAD)
-    lines = -(-len(stays) // _COLUMNS)
+    yield text((_MARGIN, top + 28), words, _HEAD)
+    lines, step = -(-len(stays) // _COLUMNS), (width - 2 * _MARGIN) / _COLUMNS
     for place, stay in enumerate(stays):
-        x, y = 60 + place // lines * _STEP, top + 56 + place % lines * _LEADING
+        x, y = _MARGIN + place // lines * step, top + 56 + place % lines * _LEADING
         stayed = "until now" if stay.until is None else duration(stay.lasted(stay.until))
         yield tag(
             "g",
             text((x, y), moment(stay.since.at), _TIME),
             text((x + 150, y), stay.state, _STATE),
-            text((x + 285, y), stayed, _LONG),
+            text((x + 265, y), stayed, _LONG),
             class_="stay",
             data_state=stay.state,
         )

@@ -7,18 +7,18 @@ from typing import Final
 
 from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import Entry, entries
-from turnwise.diagrams.layout import WIDTH
 from turnwise.diagrams.markup import SANS, Pen, tag, text, title
 from turnwise.diagrams.model import Picture
 from turnwise.diagrams.palette import FAINT, INK, MUTED, PAPER, PARTY_INK
 from turnwise.states.checked import checked
 
+WIDTH: Final = 1680
 COLUMNS: Final = {
     "trigger": (40.0, 140.0),
     "from": (185.0, 250.0),
     "to": (445.0, 120.0),
-    "when": (570.0, 540.0),
-    "actions": (1120.0, 520.0),
+    "when": (570.0, 340.0),
+    "actions": (920.0, 720.0),
 }
 """Where each column starts and how wide it is."""
 

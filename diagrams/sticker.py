@@ -6,15 +6,13 @@ from typing import Final
 
 from turnwise.diagrams.extract import machine
 from turnwise.diagrams.markup import SANS, Pen, tag, text, title
-from turnwise.diagrams.palette import PAPER
+from turnwise.diagrams.palette import PAPER, STATE_INK
 from turnwise.states.checked import checked
-from turnwise.states.names import LEASED, RESTING, ChatState
+from turnwise.states.names import SPECS, ChatState
 
 _LETTER: Final = 6.6
 _NAME: Final = "turnwise"
 _DARK: Final = "#3b4652"
-_INK: Final = {"error": "#b3261e", "interrupted": "#a35a00", "requires_action": "#6b4fb3"}
-"""States that somebody should look at have a colour of their own."""
 
 
 @checked
@@ -30,7 +28,7 @@ def sticker(state: str) -> str:
     drawing = tag(
         "svg",
         title(f"{_NAME}: {named}"),
-        tag("rect", width=left + right, height=20, rx=4, fill=_colour(named)),
+        tag("rect", width=left + right, height=20, rx=4, fill=STATE_INK[SPECS[named].colour]),
         tag("path", d=f"M4,0 H{left:.1f} V20 H4 A4,4 0 0 1 0,16 V4 A4,4 0 0 1 4,0 Z", fill=_DARK),
         text((left / 2, 14), _NAME, pen),
         text((left + right / 2, 14), named, pen),
@@ -41,9 +39,3 @@ def sticker(state: str) -> str:
         font_family=SANS,
     )
     return drawing + "\n"
-
-
-def _colour(state: ChatState) -> str:
-    if state in _INK:
-        return _INK[state]
-    return "#2f6db3" if state in LEASED else "#2e7d4f" if state in RESTING else "#68788a"

@@ -1,31 +1,24 @@
-"""The picture as SVG: laid out by hand, drawn from the table, self-contained, without fonts, styles or scripts."""
+"""The picture as SVG: laid out by ELK, drawn from the table, self-contained, without fonts, styles or scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Final
 
-from turnwise.diagrams import layout
-from turnwise.diagrams.caption import Caption, captions
+from turnwise.diagrams.arrows import arrow, arrowhead, drawn_label
+from turnwise.diagrams.caption import captions
 from turnwise.diagrams.extract import machine
-from turnwise.diagrams.grouping import GROUPS, SAME, Arrow, arrows
-from turnwise.diagrams.layout import Box, Route
-from turnwise.diagrams.legend import arrow, arrowhead, heading
-from turnwise.diagrams.markup import MONO, SANS, Pen, Point, rounded, spans, tag, text, title
+from turnwise.diagrams.graph import PADDING, Drawn, machine_graph
+from turnwise.diagrams.grouping import GROUPS, Arrow, arrows
+from turnwise.diagrams.layout import Box, Layout, layout_of
+from turnwise.diagrams.legend import heading
+from turnwise.diagrams.markup import MONO, SANS, Pen, tag, text, title
 from turnwise.diagrams.model import Node
-from turnwise.diagrams.palette import FRAME, INK, KIND_TINT, LIT, MUTED, PAPER, PARTY_INK
-from turnwise.diagrams.rows import drawn_rows
+from turnwise.diagrams.palette import INK, KIND_TINT, LIT, MUTED, PAPER, PARTY_INK
+from turnwise.diagrams.rows import WIDTH, drawn_rows
 from turnwise.states.checked import checked
 
-_NAME: Final = Pen(15, INK, "bold", family=MONO)
-_GROUP_NAME: Final = Pen(13, MUTED, "bold", family=MONO)
-_BODY: Final = Pen(11.5, INK)
-_SMALL: Final = Pen(10.5, MUTED)
-_RIGHT: Final = Pen(10.5, MUTED, anchor="end")
-_HALO: Final = {"stroke": PAPER, "stroke_width": "4", "stroke_linejoin": "round", "paint_order": "stroke"}
-_LEADING: Final = 14.0
-_MARGIN: Final = 13.0
+_MARGIN: Final = 40.0
+_TOP: Final = 96.0
 
 
 @checked
@@ -40,60 +33,41 @@ def svg(state: str | None = None, *, rows: bool = True) -> str:
     """
     picture = machine()
     current = picture.current(state)
-    gathered = arrows(picture)
-    ways = [(one, way) for one in gathered if (way := layout.route(one.origin, one.target))]
-    firing = {line.party for one, _ in ways for line in one.lines}
-    drawn = [party for party in PARTY_INK if party in firing]
-    listed, height = drawn_rows(picture, layout.HEIGHT) if rows else ("", layout.HEIGHT)
+    drawn = machine_graph(picture, arrows(picture))
+    layout = layout_of(drawn.graph).moved(_MARGIN, _TOP)
+    firing = {line.party for one in drawn.arrows for line in one.lines}
+    parties = [party for party in PARTY_INK if party in firing]
+    width, height = max(WIDTH, layout.size.width + 2 * _MARGIN), _TOP + layout.size.height + _MARGIN
+    listed, height = drawn_rows(picture, height) if rows else ("", height)
     standing = f" The chat stands in {current}." if current else ""
     document = tag(
         "svg",
         title("The life of a chat"),
         tag("desc", f"The states of a chat and every trigger that leads from one to another.{standing}"),
-        tag("defs", *(arrowhead(party) for party in drawn)),
-        tag("rect", width=layout.WIDTH, height=height, rx=14, fill=PAPER),
-        heading(drawn),
-        *(_frame(name, _stays(name, gathered)) for name in GROUPS),
-        *(_edge(one, way) for one, way in ways),
-        *(_node(node, _stays(node.id, gathered), lit=node.id == current) for node in picture.nodes),
+        tag("defs", *(arrowhead(PARTY_INK[party]) for party in parties)),
+        tag("rect", width=width, height=height, rx=14, fill=PAPER),
+        heading(parties),
+        *(_edge(one, layout, drawn) for one in drawn.arrows),
+        *(_group(name, layout.nodes[name], drawn) for name in GROUPS),
+        *(_node(node, layout.nodes[node.id], drawn, lit=node.id == current) for node in picture.nodes),
         *([listed] if rows else []),
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {layout.WIDTH} {height:.0f}",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
         role="img",
         font_family=SANS,
     )
     return document + "\n"
 
 
-def _stays(origin: str, gathered: Iterable[Arrow]) -> tuple[str, ...]:
-    """Return the triggers on which a state, or every state of a group, stays as it is."""
-    staying = (one for one in gathered if (one.origin, one.target) == (origin, SAME))
-    return tuple(dict.fromkeys(line.trigger for one in staying for line in one.lines))
-
-
-def _frame(name: str, stays: tuple[str, ...]) -> str:
-    box = layout.FRAMES[name]
-    (x, y), width = layout.FRAME_TEXT[name]
-    fill, stroke = FRAME
-    return tag(
-        "g",
-        tag("rect", **asdict(box), rx=16, fill=fill, fill_opacity=0.035, stroke=stroke, stroke_dasharray="5 4"),
-        text((x, y), name, _GROUP_NAME),
-        *_stay_text((x, y + 20), stays, width),
-        class_="frame",
-        data_members=" ".join(GROUPS[name]),
-        data_stays=" ".join(stays) or None,
-    )
-
-
-def _edge(one: Arrow, way: Route) -> str:
+def _edge(one: Arrow, layout: Layout, drawn: Drawn) -> str:
     labels = captions(one.lines)
     rows = "\n".join(str(line) for line in one.lines)
+    route = layout.route(one.origin, one.target)
     return tag(
         "g",
         title(f"{', '.join(one.sources)} to {one.target}\n{rows}"),
-        arrow(rounded(way.points), labels[0].party),
-        *_label(labels, way),
+        arrow(route.points, PARTY_INK[labels[0].party]),
+        drawn_label(drawn.graph.edges[one.origin, one.target], route),
         class_="edge",
         data_source=" ".join(one.sources),
         data_target=one.target,
@@ -101,67 +75,65 @@ def _edge(one: Arrow, way: Route) -> str:
     )
 
 
-def _label(labels: Iterable[Caption], way: Route) -> list[str]:
-    lines = [pieces for caption in labels for pieces in _pieces(caption, stacked=way.stacked)]
-    x, y = way.label
-    height = _LEADING * len(lines)
-    first = {"above": y - height + _LEADING, "below": y + _LEADING, "beside": y - height / 2 + 10}[way.lift]
-    return [
-        spans((x, first + place * _LEADING), pieces, anchor=way.anchor, **_HALO) for place, pieces in enumerate(lines)
-    ]
-
-
-def _pieces(caption: Caption, *, stacked: bool) -> list[list[tuple[str, Pen]]]:
-    pen = Pen(11.5, PARTY_INK[caption.party], "600")
-    condition = [(f"[{caption.condition}]", _SMALL)] if caption.condition else []
-    if not stacked:
-        return [[(", ".join(caption.triggers), pen), *condition]]
-    return [[(trigger, pen)] for trigger in caption.triggers] + ([condition] if condition else [])
-
-
-def _node(node: Node, stays: tuple[str, ...], *, lit: bool) -> str:
-    box = layout.BOXES[node.id]
-    if node.kind == "start":
-        return _start(node, box)
-    fill, stroke = LIT if lit else KIND_TINT[node.kind]
-    border = {"stroke": stroke, "stroke_width": 3 if lit else 1.5}
-    dashes = "4 3" if node.kind == "unknown" else None
+def _group(name: str, box: Box, drawn: Drawn) -> str:
     return tag(
         "g",
-        title("\n".join([node.id, *(promise.meaning for promise in node.promise)])),
-        tag("rect", **asdict(box), rx=12, fill=fill, **border, stroke_dasharray=dashes),
-        *_inside(node, box, stays),
-        class_="state current" if lit else "state",
-        data_state=node.id,
-        data_kind=node.kind,
-        data_stays=" ".join(stays) or None,
+        tag(
+            "rect",
+            x=box.x,
+            y=box.y,
+            width=box.width,
+            height=box.height,
+            rx=12,
+            fill=PAPER,
+            stroke=MUTED,
+            stroke_dasharray="5 4",
+        ),
+        *_inside(name, box, drawn),
+        class_="group",
+        data_members=" ".join(GROUPS[name]),
+        data_stays=" ".join(drawn.stays.get(name, ())) or None,
     )
 
 
-def _inside(node: Node, box: Box, stays: tuple[str, ...]) -> list[str]:
-    x, y = box.x + _MARGIN, box.y + 24
-    width = box.width - 2 * _MARGIN
-    promise = _BODY.lines(", ".join(one.words for one in node.promise), width)
-    return [
-        text((x, y), node.id, _NAME),
-        *([text((x + width, y), f"job {node.job}", _RIGHT)] if node.job else []),
-        *(text((x, y + 22 + place * (_LEADING + 1)), line, _BODY) for place, line in enumerate(promise)),
-        *_stay_text((x, y + 27 + len(promise) * (_LEADING + 1)), stays, width),
-    ]
+def _node(node: Node, box: Box, drawn: Drawn, *, lit: bool) -> str:
+    if node.kind == "start":
+        return _start(node, box)
+    fill, stroke = LIT if lit else KIND_TINT[node.kind]
+    return tag(
+        "g",
+        title("\n".join([node.id, *(promise.meaning for promise in node.promise)])),
+        tag(
+            "rect",
+            x=box.x,
+            y=box.y,
+            width=box.width,
+            height=box.height,
+            rx=12,
+            fill=fill,
+            stroke=stroke,
+            stroke_width=3 if lit else 1.5,
+            stroke_dasharray="4 3" if node.kind == "unknown" else None,
+        ),
+        *_inside(node.id, box, drawn),
+        class_="state current" if lit else "state",
+        data_state=node.id,
+        data_kind=node.kind,
+        data_stays=" ".join(drawn.stays.get(node.id, ())) or None,
+    )
 
 
-def _stay_text(at: Point, stays: tuple[str, ...], width: float) -> list[str]:
-    lines = _SMALL.lines("stays on " + ", ".join(stays), width) if stays else []
-    return [text((at[0], at[1] + place * _LEADING), line, _SMALL) for place, line in enumerate(lines)]
+def _inside(name: str, box: Box, drawn: Drawn) -> list[str]:
+    return drawn.texts[name].drawn((box.x + PADDING, box.y + PADDING))
 
 
 def _start(node: Node, box: Box) -> str:
-    x, y, radius = box.x + box.width / 2, box.y + box.height / 2, box.width / 2
+    radius = box.width / 2
     return tag(
         "g",
         title(node.id),
-        tag("circle", cx=x, cy=y, r=radius, fill=KIND_TINT["start"].fill),
-        text((x + radius + 8, y + 4), node.id, _GROUP_NAME),
+        tag("circle", cx=box.x + radius, cy=box.y + radius, r=radius, fill=KIND_TINT["start"].fill),
+        text((box.x + box.width + 8, box.y + radius + 4), node.id, Pen(13, INK, "bold", family=MONO)),
         class_="start",
         data_state=node.id,
     )

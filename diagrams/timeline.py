@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+
+import msgspec
 
 from turnwise.diagrams.durations import duration, moment
 from turnwise.diagrams.extract import machine
+from turnwise.diagrams.legend import document
 from turnwise.diagrams.lived import Activity, Instant, Kind, Life, Stay, life_of
-from turnwise.diagrams.markup import GLYPH_WIDTH, Pen, legible, tag, text, title
-from turnwise.diagrams.palette import FAINT, INK, KIND_TINT, MUTED, Tint
-from turnwise.diagrams.slide import document
+from turnwise.diagrams.markup import Pen, legible, tag, text, title
+from turnwise.diagrams.palette import FAINT, HALO, INK, KIND_TINT, MUTED, PAPER, Tint
+from turnwise.diagrams.scale import Scale
 from turnwise.states.checked import checked
 from turnwise.states.events import Event
 from turnwise.states.names import RESTING, ChatState
 
 WIDTH: Final = 1680
 _LEFT: Final = 150.0
-_RIGHT: Final = WIDTH - 40.0
+_RIGHT: Final = WIDTH - 160.0
+"""Where time ends; beside it is room for the name of the last bar."""
 _TOP: Final = 130.0
 _BAR: Final = 22.0
 _LANE: Final = 30.0
+_LEADING: Final = 14.0
 _THIN: Final = 2.0
+_BREAK: Final = 14.0
 DRAWN: Final = 300
 """How many stays are drawn; they are the latest."""
-_RESTS: Final = 0.25
-"""How long all rests together are drawn at most, as a share of the time in which something went on."""
-_FEW: Final = 3
-"""Fewer rests share as much as this many."""
+_MOST_ROWS: Final = 16
+"""How many rows names may take beside or below their bars; a pointer still shows those for which no room is left."""
+_LONGEST_NAME: Final = 22
 
 LANES: Final[dict[str, tuple[Kind, ...]]] = {
     "model": ("attempt", "failed attempt"),
@@ -58,22 +62,23 @@ _TIME: Final = Pen(11, MUTED)
 def timeline(events: Iterable[Event]) -> str:
     """Return a chat's life so far as an SVG document, from its stored events; of a long one the latest part.
 
-    Time runs to the right. Where the chat rested, a long time is drawn short; its bar says how long it was. Where the
-    clock was set back, no time passes.
+    Time runs to the right. Where the chat rested, a long time is drawn short: its bar is broken and says how long it
+    was. Where the clock was set back, no time passes.
 
     Raises:
         InvalidArgument: `events` are not those of a chat, from the first on.
     """
     life = life_of(events)
     stays = life.stays[-DRAWN:]
-    scale = _Scale(stays, life.end)
+    scale = Scale(stays, life.end, left=_LEFT, right=_RIGHT)
     left_out = len(life.stays) - len(stays)
     pieces, bottom = _lanes(life, stays, scale)
     earlier = f"; {left_out} earlier stays are left out" if left_out else ""
+    broken = " Broken bars: a rest that was longer than it is drawn." if scale.shortened else ""
     drawn = f"From {moment(stays[0].since.at)} to {moment(life.end.at)} UTC{earlier}"
     return document(
         "The timeline of a chat",
-        f"{drawn}. Dots: a user's message. Red lines: a stop.",
+        f"{drawn}. Dots: a user's message. Red lines: a stop.{broken}",
         *_marks(life, stays, scale, bottom),
         *pieces,
         height=bottom + 30,
@@ -81,100 +86,158 @@ def timeline(events: Iterable[Event]) -> str:
     )
 
 
-class _Scale:
-    """Where a time is drawn. Between two changes of state time is even; rests are shortened."""
+class _Bar(msgspec.Struct, frozen=True):
+    """What took time, and from where to where it is drawn."""
 
-    def __init__(self, stays: Sequence[Stay], end: Instant) -> None:
-        spans = [stay.lasted(end).total_seconds() for stay in stays]
-        rests = [stay.state in RESTING for stay in stays]
-        active = sum(span for span, rest in zip(spans, rests, strict=True) if not rest) or 1.0
-        longest = _RESTS * active / max(sum(rests), _FEW)
-        drawn = [min(span, longest) if rest else span for span, rest in zip(spans, rests, strict=True)]
-        drawn[-1] = max(drawn[-1], longest)
-        unit = (_RIGHT - _LEFT) / sum(drawn)
-        self._times = [*(stay.since.passed for stay in stays), end.passed]
-        self._places = [_LEFT]
-        for span in drawn:
-            self._places.append(self._places[-1] + span * unit)
+    one: Activity | Stay
+    name: str
+    left: float
+    right: float
+    broken: bool = False
 
-    def x(self, at: Instant | None) -> float:
-        """Return the place of an instant; that of one before all stays is the left end, that of none the right."""
-        if at is None:
-            return self._places[-1]
-        passed = max(at.passed, self._times[0])
-        for (since, until), (left, right) in zip(pairwise(self._times), pairwise(self._places), strict=True):
-            if passed < until:
-                return left + (passed - since) / (until - since) * (right - left)
-        return self._places[-1]
+    @property
+    def is_named_inside(self) -> bool:
+        """Whether there is room for the name in the bar."""
+        return self.left + _WORDS.width(self.name) + 10 + (_BREAK if self.broken else 0) < self.right
+
+    @property
+    def end(self) -> float:
+        """Where the bar ends, or its name if that stands beside it."""
+        return self.right if self.is_named_inside else self.right + 4 + _WORDS.width(self.name)
+
+    def drawn(self, y: float, tint: Tint, *, named: bool = True) -> str:
+        """Return the bar as a group, with its name in it or, if `named`, beside it."""
+        one = self.one
+        kind, name = ("state", str(one.state)) if isinstance(one, Stay) else (one.kind, legible(one.name))
+        x = self.left + 5 if self.is_named_inside else self.right + 4
+        width = self.right - self.left
+        return tag(
+            "g",
+            title(f"{kind} {name}, {_long(one.since, one.until)}"),
+            tag(
+                "rect",
+                x=self.left,
+                y=y,
+                width=width,
+                height=_BAR,
+                rx=min(4, width / 2),
+                fill=tint.fill,
+                stroke=tint.stroke,
+            ),
+            *([_break(self.right - _BREAK / 2, y, tint)] if self.broken and width >= _BREAK else []),
+            *([text((x, y + 15), self.name, _WORDS)] if named or self.is_named_inside else []),
+            class_="bar",
+            data_kind=kind,
+        )
 
 
-def _lanes(life: Life, stays: Sequence[Stay], scale: _Scale) -> tuple[list[str], float]:
-    kinds = {node.id: KIND_TINT[node.kind] for node in machine().states}
-    y, first = _TOP, stays[0].since.passed
-    pieces = [_label("state", y), *(_bar(scale, y, stay, kinds[stay.state]) for stay in stays)]
-    y += _LANE
+def _lanes(life: Life, stays: Sequence[Stay], scale: Scale) -> tuple[list[str], float]:
+    pieces, y = _states(stays, scale)
+    first = stays[0].since.passed
     for name, drawn in LANES.items():
         latest = (one for one in life.activities if one.until is None or one.until.passed >= first)
-        rows = _rows(sorted((one for one in latest if one.kind in drawn), key=lambda one: one.since.passed))
+        found = sorted((one for one in latest if one.kind in drawn), key=lambda one: one.since.passed)
+        rows = _rows(_bar(scale, one, _excerpt(one.name)) for one in found)
         pieces += [_label(name, y)] if rows else []
         for row in rows:
-            pieces += [_bar(scale, y, one, _TINTS[one.kind]) for one in row]
+            starts = [*(bar.left for bar in row[1:]), float(WIDTH)]
+            pieces += [
+                bar.drawn(y, _TINTS[bar.one.kind], named=bar.end <= start)
+                for bar, start in zip(row, starts, strict=True)
+                if isinstance(bar.one, Activity)
+            ]
             y += _LANE
     return pieces, y
 
 
-def _rows(activities: Iterable[Activity]) -> list[list[Activity]]:
-    """Put activities into as few rows as none overlaps another."""
-    rows: list[list[Activity]] = []
-    for one in activities:
-        for row in rows:
-            before = row[-1].until
-            if before is not None and before.passed <= one.since.passed:
-                row.append(one)
-                break
+def _states(stays: Sequence[Stay], scale: Scale) -> tuple[list[str], float]:
+    """Return the states as bars in a row, below it the names of those that have no room for theirs, and its end."""
+    kinds = {node.id: KIND_TINT[node.kind] for node in machine().states}
+    bars = []
+    for stay in stays:
+        broken = stay.since in scale.shortened
+        lasted = f", {_long(stay.since, stay.until)}" if broken else ""
+        bars.append(_bar(scale, stay, f"{stay.state}{lasted}", broken=broken))
+    pieces = [bar.drawn(_TOP, kinds[stay.state], named=False) for bar, stay in zip(bars, stays, strict=True)]
+    named = _names_below([bar for bar in bars if not bar.is_named_inside])
+    for bar, row in named:
+        y = _TOP + _BAR + (row + 1) * _LEADING
+        line = f"M{bar.left + 1:.1f},{_TOP + _BAR:.0f} V{y:.0f}"
+        pieces.append(tag("path", d=line, stroke=MUTED, stroke_width=0.5))
+        pieces.append(tag("g", text((bar.left + 4, y), bar.name, _WORDS), **HALO))
+    deepest = max((row + 1 for _, row in named), default=0)
+    return [_label("state", _TOP), *pieces], _TOP + _LANE + deepest * _LEADING
+
+
+def _names_below(bars: Sequence[_Bar]) -> list[tuple[_Bar, int]]:
+    """Return bars with the row of their name, which lies on no other, and on no line that leads down to another.
+
+    Names stand right of their line, so those of later bars come first; one that would stand too low is left out.
+    """
+    placed: list[tuple[_Bar, int]] = []
+    for bar in reversed(bars):
+        end = bar.left + 10 + _WORDS.width(bar.name)
+        row = max((row for later, row in placed if later.left < end), default=-1) + 1
+        if row < _MOST_ROWS:
+            placed.append((bar, row))
+    return placed
+
+
+def _rows(bars: Iterable[_Bar]) -> list[list[_Bar]]:
+    """Put bars into as few rows as none overlaps another, nor the name beside it while there are not too many rows."""
+    rows: list[list[_Bar]] = []
+    for bar in bars:
+        free = [row for row in rows if row[-1].end <= bar.left]
+        if not free and len(rows) >= _MOST_ROWS:
+            free = [row for row in rows if row[-1].right <= bar.left]
+        if free:
+            free[0].append(bar)
         else:
-            rows.append([one])
+            rows.append([bar])
     return rows
 
 
-def _marks(life: Life, stays: Sequence[Stay], scale: _Scale, bottom: float) -> Iterable[str]:
-    free = _LEFT
+def _marks(life: Life, stays: Sequence[Stay], scale: Scale, bottom: float) -> Iterator[str]:
+    free, before = _LEFT, ""
     for stay in stays:
         x = scale.x(stay.since)
-        if stay.state not in RESTING and stay.previous in RESTING and x >= free:
+        at = moment(stay.since.at)
+        if stay.state not in RESTING and stay.previous in RESTING and x >= free and at != before:
             yield tag("path", d=f"M{x:.1f},{_TOP - 14:.0f} V{bottom:.0f}", stroke=FAINT)
-            yield text((x, _TOP - 20), f"{stay.since.at:%m-%d %H:%M:%S}", _TIME)
-            free = x + 100
+            day, _, time = at.partition(" ")
+            words = time if before.startswith(day) else at
+            yield tag("g", text((x, _TOP - 20), words, _TIME), class_="time")
+            free, before = x + _TIME.width(words) + 10, at
         if stay.state is ChatState.interrupted:
             drawn = tag(
                 "path", title("stop"), d=f"M{x:.1f},{_TOP - 6:.0f} V{bottom:.0f}", stroke=_STOP, stroke_width=1.5
             )
             yield tag("g", drawn, class_="stop")
-    for at in life.message_times:
-        if at.passed >= stays[0].since.passed:
-            yield tag(
-                "circle", title(f"message, {moment(at.at)}"), cx=scale.x(at), cy=_TOP - 8, r=3, fill=INK, class_="said"
-            )
+    for at_once in life.message_times:
+        if at_once.passed >= stays[0].since.passed:
+            words, x = f"message, {moment(at_once.at)}", scale.x(at_once)
+            yield tag("circle", title(words), cx=x, cy=_TOP - 8, r=3, fill=INK, class_="said")
 
 
 def _label(words: str, y: float) -> str:
     return text((40, y + 15), words, _NAME)
 
 
-def _bar(scale: _Scale, y: float, one: Activity | Stay, tint: Tint) -> str:
-    """Draw what took time; its name stands in it if there is room."""
-    kind, name = ("state", str(one.state)) if isinstance(one, Stay) else (one.kind, legible(one.name))
+def _bar(scale: Scale, one: Activity | Stay, name: str, *, broken: bool = False) -> _Bar:
     left = scale.x(one.since)
-    width = max(scale.x(one.until) - left, _THIN)
-    room = len(name) * _WORDS.size * GLYPH_WIDTH + 10 < width
-    return tag(
-        "g",
-        title(f"{kind} {name}, {_long(one.since, one.until)}"),
-        tag("rect", x=left, y=y, width=width, height=_BAR, rx=min(4, width / 2), fill=tint.fill, stroke=tint.stroke),
-        *([text((left + 5, y + 15), name, _WORDS)] if room else []),
-        class_="bar",
-        data_kind=kind,
-    )
+    return _Bar(one, name, left, max(scale.x(one.until), left + _THIN), broken)
+
+
+def _excerpt(name: str) -> str:
+    words = legible(name)
+    return words if len(words) <= _LONGEST_NAME else f"{words[: _LONGEST_NAME - 1]}…"
+
+
+def _break(x: float, y: float, tint: Tint) -> str:
+    """Return two slanted strokes across a bar, as on a broken axis."""
+    gap = f"M{x - 4:.1f},{y + _BAR + 3:.0f} l4,-{_BAR + 6:.0f} l4,0 l-4,{_BAR + 6:.0f} Z"
+    edges = f"M{x - 4:.1f},{y + _BAR + 3:.0f} l4,-{_BAR + 6:.0f} m4,0 l-4,{_BAR + 6:.0f}"
+    return tag("g", tag("path", d=gap, fill=PAPER), tag("path", d=edges, stroke=tint.stroke), class_="break")
 
 
 def _long(since: Instant, until: Instant | None) -> str:

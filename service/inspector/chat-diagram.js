@@ -4,7 +4,6 @@ import { chatPath, text } from "./service.js";
 import { made, tell } from "./shown.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const PART = "50 90 1380 500";
 const WALKED = 3;
 const HEAD = 12;
 const HEIGHT = 26;
@@ -31,7 +30,7 @@ class ChatDiagram extends HTMLElement {
     const drawn = found.replaceAll("turnwise-", `turnwise-${number += 1}-`); // its arrowheads, if there are two on a page
     this.picture = document.importNode(new DOMParser().parseFromString(drawn, "image/svg+xml").documentElement, true);
     this.picture.classList.toggle("whole", isWhole);
-    if (!isWhole) this.picture.setAttribute("viewBox", PART);
+    if (!isWhole) this.picture.setAttribute("viewBox", this.picture.dataset.graph); // without its heading
     this.frame.replaceChildren(this.picture);
     this.light(this.lit);
     if (this.records) this.count(this.records);

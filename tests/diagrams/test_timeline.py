@@ -108,6 +108,39 @@ async def test_timeline_has_a_bar_for_each_activity() -> None:
     assert marks.count("said") == 3, "two messages and an edited one"
 
 
+def lines_of_text(drawing: str) -> list[str]:
+    return [one.text or "" for one in parsed(drawing).iter(f"{SVG}text")]
+
+
+def test_rest_that_is_shortened_is_broken_and_says_how_long() -> None:
+    drawing = timeline(eventful())
+    assert {"waiting, 1 d 1 h", "requires_action, 1 min 4 s"} <= {*lines_of_text(drawing)}
+    assert "Broken bars" in "".join(lines_of_text(drawing))
+    short = timeline(stays((S.waiting, 0), (S.pending, 1), (S.streaming, 30), (S.waiting, 60)))
+    assert "Broken bars" not in "".join(lines_of_text(short))
+    for one, rests in ((drawing, 4), (short, 0)):
+        assert [group.get("class") for group in parsed(one).iter()].count("break") == rests
+
+
+async def test_every_bar_is_named() -> None:
+    """Inside of it, beside it or below it, unless there are dozens in one place."""
+    for events in (eventful(), await rich_events()):
+        drawing = timeline(events)
+        wanted = Counter(words.removeprefix(f"{kind} ") for kind, words in bars(drawing))
+        found = Counter(line.partition(",")[0] if line.partition(",")[0] in wanted else line
+                        for line in lines_of_text(drawing))  # fmt: skip
+        assert not wanted - found
+
+
+@pytest.mark.parametrize("apart", [0.05, 0.4, 7, 90_000])
+def test_time_axis_repeats_no_label(apart: float) -> None:
+    turns = [(state, (turn + part) * apart) for turn in range(30) for part, state in ((0, S.waiting), (0.5, S.pending))]
+    groups = (one for one in parsed(timeline(stays(*turns))).iter(f"{SVG}g") if one.get("class") == "time")
+    times = [one[0].text for one in groups]
+    assert times
+    assert len(times) == len({*times})
+
+
 async def test_timeline_is_unchanged_after_pruning() -> None:
     """They are, a day later; an attempt that failed at once has none to begin with."""
     events = await rich_events()
