@@ -236,6 +236,40 @@ async def test_engine_ends_while_its_database_is_silent(postgres: Server, proxy:
     assert monotonic() - started < 1 + 5
 
 
+async def test_silent_network_ends_tools_only_with_their_lease(postgres: Server, proxy: SilentProxy) -> None:
+    """An outage that is shorter ends none, although two workers look at each other's leases when it is over."""
+    began, ended = anyio.Semaphore(0), list[float]()
+
+    @tool(timeout=600)
+    async def work() -> str:
+        """Work."""
+        began.release()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(monotonic())
+        return ""
+
+    schema = postgres.new_url("leases").rpartition("&")[2]
+    url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?{schema}"
+    settings = Settings(lease=10, renew_every=2, shutdown_grace=0)
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            model = ScriptedModel([Reply(calls=[Call("work", {})])])
+            engine = await stack.enter_async_context(Engine(url, model=model, tools=[work], settings=settings))
+            await engine.send_message((await engine.create_chat()).id, "Go.")
+            await began.acquire()
+        proxy.fall_silent()
+        await anyio.sleep(5)  # noqa: ASYNC251, RUF100 - the outage
+        proxy.speak()
+        await anyio.sleep(settings.lease + settings.renew_every)  # noqa: ASYNC251, RUF100 - until no lease is doubted
+        assert ended == []
+        proxy.fall_silent()
+        silent_at = monotonic()
+        await seconds_until(lambda: len(ended) == 2)
+        assert max(ended) - silent_at < settings.lease + settings.poll_interval + SLACK_S
+
+
 async def test_calls_to_a_silent_server_end_and_begin_again(
     postgres: Server, proxy: SilentProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
