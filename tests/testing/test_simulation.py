@@ -2,16 +2,19 @@
 
 import logging
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
 import pytest
 
-from turnwise.states.errors import InvalidArgument
+from turnwise.states.errors import ChatNotFound, InvalidArgument, TurnwiseError
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.testing.simulation import World
 from turnwise.testing.simulation.actors import CLERK, Outside
+from turnwise.testing.simulation.checks import problems_in, stored_of
 from turnwise.testing.simulation.clients import Clients
 from turnwise.testing.simulation.mischief import EVERY_TURN, INNER, RAISED, SOME_TURNS
 
@@ -71,6 +74,57 @@ async def test_worlds_keep_their_promises_and_meet_everything(first: int) -> Non
     worlds = await run_worlds(first, BATCH)
     assert_all_went_wrong(worlds)
     assert_all_was_done(worlds)
+
+
+class RestoredWorld(World):
+    """A world of one process, under which somebody restores backups of the database."""
+
+    backup: bytes | None = None
+    restored = 0
+
+    async def _turn(self, tasks: Any) -> None:
+        chance = self.random.random()
+        if chance < 0.2:
+            self.backup = self._disk.writer.serialize()
+        elif chance < 0.4 and self.backup is not None:
+            with closing(sqlite3.connect(":memory:")) as kept:
+                kept.deserialize(self.backup)
+                kept.backup(self._disk.writer)
+            self.restored += 1
+            self._nodes[0].store.hint.set()
+        await super()._turn(tasks)
+
+    async def _boot(self, tasks: Any) -> None:
+        if not self._nodes:
+            await super()._boot(tasks)
+
+    async def _end_one(self, *, killed: bool) -> None:
+        """End nothing: another process would not know which calls have begun."""
+
+    async def _act(self, chat_id: str) -> None:
+        with suppress(TurnwiseError):  # what the client has read may be gone
+            await super()._act(chat_id)
+
+    async def _rests(self, engine: Any, chat_id: str) -> bool:
+        with suppress(ChatNotFound):
+            return await super()._rests(engine, chat_id)
+        return True  # it was made after the backup
+
+    async def _inspect(self) -> None:
+        victim = self._victims.chats[0]
+        self.problems += [problem for chat, problem in self.witness.begun_twice() if chat != victim]
+        self.problems += [f"{call}: {count}" for call, count in self.outside.payments.items() if count > 1]
+        for follower in self._followers:
+            self.problems += problems_in(await stored_of(self._nodes[0].store, follower.chat_id), pruned=True)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.deep)])
+async def test_restored_backups_run_no_call_twice(count: int) -> None:
+    """And every chat comes to rest, and is sound."""
+    worlds = [RestoredWorld(seed, rounds=LONG) for seed in range(count)]
+    problems = {world.seed: await world.run() for world in worlds}
+    assert {seed: found for seed, found in problems.items() if found} == {}
+    assert any(world.restored for world in worlds)
 
 
 def assert_all_was_done(worlds: Sequence[World]) -> None:
