@@ -15,8 +15,17 @@ EXTRAS = {
     "turnwise.engine.observers.turn_spans": "observability",
     "turnwise.engine.observers.prometheus": "observability",
 }
-LIBRARIES = ["httpx", "httpx2", "fastapi", "pydantic_ai"]
-LIBRARIES += ["asyncpg", "obstore", "mcp", "opentelemetry", "prometheus_client"]
+LIBRARIES = [
+    "httpx",
+    "httpx2",
+    "fastapi",
+    "pydantic_ai",
+    "asyncpg",
+    "obstore",
+    "mcp",
+    "opentelemetry",
+    "prometheus_client",
+]
 IMPORTED = f"""
 import importlib, json, sys
 sys.modules |= dict.fromkeys({LIBRARIES!r})

@@ -17,8 +17,15 @@ from turnwise.testing.strict import StrictModel
 
 ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
 CALLS = (Call("pay", {}, id="pay"), Call("note", {}, id="note"), Call("ask", {}, id="ask"))
-WHOLE = [("user", "Pay, please."), ("assistant", "On it."), ("tool", "paid")]
-WHOLE += [("tool", "noted"), ("system", "compaction"), ("tool", "agreed"), ("assistant", "All done.")]
+WHOLE = [
+    ("user", "Pay, please."),
+    ("assistant", "On it."),
+    ("tool", "paid"),
+    ("tool", "noted"),
+    ("system", "compaction"),
+    ("tool", "agreed"),
+    ("assistant", "All done."),
+]
 """The history of a life without a crash."""
 
 

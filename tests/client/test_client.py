@@ -241,8 +241,12 @@ async def read(server: Server, settings: ClientSettings = TWICE, **asked: Any) -
 
 
 async def test_each_event_comes_once_over_reconnects(server: Server, clock: ClientClock) -> None:
-    seen = [[waiting_at(1), waiting_at(2)], [waiting_at(2), waiting_at(3)]]
-    seen += [[waiting_at(1), waiting_at(4)], [waiting_at(5)]]
+    seen = [
+        [waiting_at(1), waiting_at(2)],
+        [waiting_at(2), waiting_at(3)],
+        [waiting_at(1), waiting_at(4)],
+        [waiting_at(5)],
+    ]
     server.script = [*(Answer(pieces, end="drop") for pieces in seen), Answer([waiting_at(5), waiting_at(6), END])]
     assert await read(server) == [1, 2, 3, 4, 5, 6]
     assert [one.path.partition("?")[2].partition("&")[0] for one in server.asked] == [

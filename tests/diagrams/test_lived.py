@@ -17,8 +17,11 @@ async def test_imported_calls_are_over_even_after_erasure() -> None:
     """No event but the message tells of their results."""
     call = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
     result = {"type": "tool_result", "call_id": "a", "name": "look", "output": "there"}
-    history = [{"role": "user", "content": "look"}]
-    history += [{"role": "assistant", "parts": [call]}, {"role": "tool", "parts": [result]}]
+    history = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "parts": [call]},
+        {"role": "tool", "parts": [result]},
+    ]
     async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
         chat = await engine.create_chat(history=history)
         life = life_of([event async for event in engine.events(chat.id, follow=False)])

@@ -30,8 +30,16 @@ from turnwise.testing import ManualClock
 
 SVG = "{http://www.w3.org/2000/svg}"
 S = ChatState
-HOSTILE = ["</text><script>alert(1)</script>", "\"><image href='https://evil.example/x'/>", "\x00\x1b[2J\x07"]
-HOSTILE += ["\u202egnp.exe\u2066", "\ud800", "\ufffe\uffff", "n" * 5000, ""]
+HOSTILE = [
+    "</text><script>alert(1)</script>",
+    "\"><image href='https://evil.example/x'/>",
+    "\x00\x1b[2J\x07",
+    "\u202egnp.exe\u2066",
+    "\ud800",
+    "\ufffe\uffff",
+    "n" * 5000,
+    "",
+]
 
 
 def parsed(drawing: str) -> ET.Element:

@@ -107,8 +107,11 @@ async def allow(client: httpx.AsyncClient, chat: str) -> list[httpx.Response]:
     """Allow a call by every route that takes answers."""
     call = {"id": "p", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
     resumed = {"interruptId": "p", "status": "resolved", "payload": True}
-    answered = {"threadId": chat}
-    answered |= {"messages": [{"id": "a", "role": "assistant", "toolCalls": [call]}], "resume": [resumed]}
+    answered = {
+        "threadId": chat,
+        "messages": [{"id": "a", "role": "assistant", "toolCalls": [call]}],
+        "resume": [resumed],
+    }
     return [
         await client.post(f"/chats/{chat}/tool-results", json={"results": [ALLOWED]}),
         await client.post("/agui", json=RUN | answered),
@@ -175,8 +178,12 @@ def test_page_has_a_remedy_for_each_error_kind() -> None:
 
 
 MODELS = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
-THEIRS = {"stop": StopReason.end_turn, "tool_call": StopReason.end_turn}
-THEIRS |= {"length": StopReason.max_tokens, "content_filter": StopReason.content_filter}
+THEIRS = {
+    "stop": StopReason.end_turn,
+    "tool_call": StopReason.end_turn,
+    "length": StopReason.max_tokens,
+    "content_filter": StopReason.content_filter,
+}
 NO_REPLY = {"compaction"}
 """A word for a reply that holds a summary of the prompt alone: it answers nothing."""
 

@@ -269,8 +269,10 @@ def _hidden(messages: list[Message]) -> list[Message]:
 async def test_agents_inherit_the_hooks_of_the_engine(open_engine: OpenEngine) -> None:
     """What an engine hides from providers stays hidden when another agent is added, or takes over."""
     models = [ScriptedModel(lambda _request: "ok") for _ in range(3)]
-    agents = [Agent("bare", models[1])]
-    agents += [Agent("own", models[2], prepare_messages=lambda _: None, reminders=[lambda _: "mine"])]
+    agents = [
+        Agent("bare", models[1]),
+        Agent("own", models[2], prepare_messages=lambda _: None, reminders=[lambda _: "mine"]),
+    ]
     given: dict[str, Any] = {"prepare_messages": _hidden, "reminders": [lambda _: "the engine's"]}
     async with open_engine(models[0], agents=agents, **given) as engine:
         chat = await engine.create_chat(agent="default")
@@ -395,8 +397,10 @@ async def test_each_agent_of_a_turn_has_its_own_deps(open_engine: OpenEngine) ->
     async def deps(chat: Chat) -> AsyncIterator[str]:
         yield f"deps of {chat.agent}"
 
-    agents = [Agent("support", ScriptedModel([asks, Reply(calls=[Call("wait", {})])]), tools=[uses, wait.tool])]
-    agents += [Agent("research", ScriptedModel([asks, "done"]), tools=[uses])]
+    agents = [
+        Agent("support", ScriptedModel([asks, Reply(calls=[Call("wait", {})])]), tools=[uses, wait.tool]),
+        Agent("research", ScriptedModel([asks, "done"]), tools=[uses]),
+    ]
     async with open_engine(None, agents=agents, deps=deps) as engine:
         chat = await engine.create_chat(agent="support")
         await engine.send_message(chat.id, "hi")

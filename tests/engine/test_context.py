@@ -129,6 +129,10 @@ def test_cut_or_erased_view_is_read_again() -> None:
 
 
 def test_results_follow_the_order_of_their_calls() -> None:
-    history = [message("assistant", call("a"), call("b"), position=1), result("b", 1, step=1, position=2)]
-    history += [result("a", 0, step=1, position=3), message("user", TextPart(text="go on"), position=4, synthetic=True)]
+    history = [
+        message("assistant", call("a"), call("b"), position=1),
+        result("b", 1, step=1, position=2),
+        result("a", 0, step=1, position=3),
+        message("user", TextPart(text="go on"), position=4, synthetic=True),
+    ]
     assert [sent.position for sent in View(history, 4).to_send()] == [1, 3, 2, 4]

@@ -343,8 +343,17 @@ def test_tool_is_what_was_declared_and_careful_by_default() -> None:
     async def reconcile(_context: ToolContext) -> None: ...
 
     schema = {"type": "object", "description": "Whatever it costs."}
-    given: dict[str, Any] = {"name": "spend", "description": "Spend.", "schema": schema, "parallel_safe": True}
-    given |= {"timeout": 0.5, "crash": "at_least_once", "stop_after": True, "policy": "ask", "reconcile": reconcile}
+    given: dict[str, Any] = {
+        "name": "spend",
+        "description": "Spend.",
+        "schema": schema,
+        "parallel_safe": True,
+        "timeout": 0.5,
+        "crash": "at_least_once",
+        "stop_after": True,
+        "policy": "ask",
+        "reconcile": reconcile,
+    }
     declared = tool(**given)(pay)
     assert {name: getattr(declared, name) for name in given} == given
     assert (declared.run, declared.signature, declared.is_async) == (pay, None, False)

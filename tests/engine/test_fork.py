@@ -191,8 +191,13 @@ PRIVATE = TextPart(text="words", metadata={"openai": {"id": "msg_1"}})
 
 
 def test_user_and_raw_views_filter_by_audience() -> None:
-    history = [message(1, parts=(PRIVATE,)), summary(2)]
-    history += [marker(3), message(4, synthetic=True), message(5, audience=Audience.model)]
+    history = [
+        message(1, parts=(PRIVATE,)),
+        summary(2),
+        marker(3),
+        message(4, synthetic=True),
+        message(5, audience=Audience.model),
+    ]
     assert [one.position for one in user_view(history)] == [1, 3, 4]
     assert [one.position for one in raw_view(history)] == [1, 3, 5]
     assert [user_view(history)[0].parts, raw_view(history)[0].parts] == [said("words"), said("words")]

@@ -120,8 +120,12 @@ async def test_import_drops_provider_metadata(open_chat: OpenChat) -> None:
     )
     files = (FilePart(media_type="text/plain", data="aGk=", metadata=own),)
     asked = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}, "metadata": own}
-    history = [HI, {"role": "assistant", "parts": parts}]
-    history += [{"role": "assistant", "parts": [asked]}, answer("a", attachments=files)]
+    history = [
+        HI,
+        {"role": "assistant", "parts": parts},
+        {"role": "assistant", "parts": [asked]},
+        answer("a", attachments=files),
+    ]
     async with open_chat(ScriptedModel([]), history=history) as (engine, chat, _):
         messages = await engine.messages(chat.id, view="model")
         everything = [part for one in messages for part in one.parts]

@@ -120,8 +120,12 @@ async def test_interrupt_during_reasoning_keeps_request_valid(open_chat: OpenCha
 
 async def test_calls_of_interrupted_reply_never_run(open_chat: OpenChat) -> None:
     work = Gate()
-    parts = [ModelPart("text_delta", text="I will"), ModelPart("tool_call", id="c1", name="work", arguments={})]
-    parts += [ModelPart("tool_call_start", id="c2", name="work"), ModelPart("tool_call_delta", id="c2", arguments="{")]
+    parts = [
+        ModelPart("text_delta", text="I will"),
+        ModelPart("tool_call", id="c1", name="work", arguments={}),
+        ModelPart("tool_call_start", id="c2", name="work"),
+        ModelPart("tool_call_delta", id="c2", arguments="{"),
+    ]
     script = [Reply(parts=parts, stall_after=4), "ok"]
     async with open_chat(script, settings=QUICK, tools=[work.tool]) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")

@@ -31,9 +31,19 @@ async def test_model_sees_the_tool_result(open_chat: OpenChat) -> None:
         assert [request.step for request in model.requests] == [1, 2]
 
 
-FATAL = ['{"cents": 7', '{"cents": 1e', '{"cents": 7, "to": "ann']
-FATAL += ['{"cents": 7, "to": nu', '{"cents"', '{"cents": 7,', '{"cents": }']
-FATAL += ['{"cents": 7}{"cents": 8}', "7", "{'to': 'ann", '{"cents": [']
+FATAL = [
+    '{"cents": 7',
+    '{"cents": 1e',
+    '{"cents": 7, "to": "ann',
+    '{"cents": 7, "to": nu',
+    '{"cents"',
+    '{"cents": 7,',
+    '{"cents": }',
+    '{"cents": 7}{"cents": 8}',
+    "7",
+    "{'to': 'ann",
+    '{"cents": [',
+]
 """Arguments with which a call never runs, however its reply ended."""
 MENDED = {'{"cents": 7, "to": "ann"': 7, "{'cents': 7}": 7, '{"cents": 7 "to": null}': 7, "": 0}
 WHOLE = {'{"cents": 7}': 7}
@@ -136,8 +146,11 @@ async def test_events_of_a_turn_come_in_order(open_engine: Any, strict_model: An
 
 
 async def test_reasoning_signature_returns_to_provider(open_chat: OpenChat) -> None:
-    signed = [ModelPart("reasoning_delta", text="", signature="c2ln+/==")]
-    signed += [ModelPart("text_delta", text="hello"), ModelPart("finish", stop_reason="end_turn")]
+    signed = [
+        ModelPart("reasoning_delta", text="", signature="c2ln+/=="),
+        ModelPart("text_delta", text="hello"),
+        ModelPart("finish", stop_reason="end_turn"),
+    ]
     script = [Reply(parts=signed), Reply("two", reasoning="hm\n", signature="\u2028x"), "three"]
     async with open_chat(script) as (engine, chat, model):
         for text in ("a", "b", "c"):

@@ -188,8 +188,11 @@ async def test_engine_follows_changed_tools(strict_model: Any, mode: str, open_c
         return "changed"
 
     server.add_tool(lambda: "old", name="old", description="Old.", structured_output=False)
-    script = [Reply(calls=[Call("change", {}), Call("old", {})])]
-    script += [Reply(calls=[Call("new", {}), Call("old", {})]), "done"]
+    script = [
+        Reply(calls=[Call("change", {}), Call("old", {})]),
+        Reply(calls=[Call("new", {}), Call("old", {})]),
+        "done",
+    ]
     model = strict_model(script)
     mcp_tools = MCPTools(lambda: mcp.Client(server, mode=mode), name="growing")
     async with open_chat(model, tools=[mcp_tools]) as (engine, chat, _):

@@ -614,8 +614,16 @@ async def test_failing_log_handler_stops_no_chat(capsys: pytest.CaptureFixture[s
 
 
 def test_import_leaves_heavy_libraries_out() -> None:
-    heavy = ["typer", "jsonschema", "json_repair", "asyncpg", "pydantic_ai", "mcp"]
-    heavy += ["opentelemetry", "prometheus_client"]
+    heavy = [
+        "typer",
+        "jsonschema",
+        "json_repair",
+        "asyncpg",
+        "pydantic_ai",
+        "mcp",
+        "opentelemetry",
+        "prometheus_client",
+    ]
     code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (lines.stdout.strip(), lines.stderr) == ("[]", "")

@@ -124,8 +124,15 @@ def test_model_call_span_has_request_and_usage(traces: Traces) -> None:
     counts = {"input_tokens": 1, "output_tokens": 2, "reasoning_tokens": 3}
     usage = Usage(**counts, cache_read_tokens=4, cache_write_tokens=5, cost=Decimal("0.25"))
     metadata = {"response_model": "m-2", "response_id": "r1", "reason": "stop"}
-    parameters = {"max_output_tokens": 9, "temperature": 0.5, "top_p": 0.25}
-    parameters |= {"top_k": 8, "presence_penalty": 1.5, "frequency_penalty": 2.5, "seed": 3}
+    parameters = {
+        "max_output_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "top_k": 8,
+        "presence_penalty": 1.5,
+        "frequency_penalty": 2.5,
+        "seed": 3,
+    }
     asked = call(*said("hello"), system="four", parameters=parameters)
     ended = traces.observer.model_called(asked)
     asked.first_part_after = 1.5

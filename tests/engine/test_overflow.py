@@ -147,8 +147,11 @@ async def test_prompt_that_will_not_fit_is_folded_first(open_chat: OpenChat, sum
         """Read a lot."""
         return "r" * 5000
 
-    script = [Reply("hi", usage=(600, 5))]
-    script += [Reply("", calls=[Call("read", {})], usage=(100, 5)), Reply("done", usage=(9, 5))]
+    script = [
+        Reply("hi", usage=(600, 5)),
+        Reply("", calls=[Call("read", {})], usage=(100, 5)),
+        Reply("done", usage=(9, 5)),
+    ]
     window = {"context_limit": 1000, "settings": quick()}
     async with open_chat(script, summary=summary, tools=[read], **window) as (engine, chat, model):
         await engine.ask(chat.id, "hello")

@@ -233,8 +233,17 @@ def past(call_id: str, *, succeeded: bool = True) -> PastCall:
 
 
 def test_loop_state_holds_last_five_answered_calls() -> None:
-    turn = [message(1), asks(2, "a", "b"), answers(3, "b", is_error=True), answers(4, "a"), asks(5, "c", "d", "open")]
-    turn += [answers(6, "c"), answers(7, "d"), asks(8, "e", "f", "g"), *(answers(9, name) for name in "gfe")]
+    turn = [
+        message(1),
+        asks(2, "a", "b"),
+        answers(3, "b", is_error=True),
+        answers(4, "a"),
+        asks(5, "c", "d", "open"),
+        answers(6, "c"),
+        answers(7, "d"),
+        asks(8, "e", "f", "g"),
+        *(answers(9, name) for name in "gfe"),
+    ]
     state = loop_state(stands(), turn[:4], [])
     assert (state.call_count, state.last_calls) == (2, (past("a"), past("b", succeeded=False)))
     assert state.last_call == past("b", succeeded=False)

@@ -249,8 +249,10 @@ async def test_discarded_attempt_usage_is_counted(open_chat: OpenChat, kind: str
 
 
 async def test_shown_call_fragment_prevents_retry(open_chat: OpenChat) -> None:
-    fragment = [ModelPart("tool_call_start", id="a", name="look")]
-    fragment += [ModelPart("tool_call_delta", id="a", arguments='{"at": "th')]
+    fragment = [
+        ModelPart("tool_call_start", id="a", name="look"),
+        ModelPart("tool_call_delta", id="a", arguments='{"at": "th'),
+    ]
     script = [Reply(parts=fragment, error=ModelError("network"), error_after=2), "again"]
     async with open_chat(script, settings=retrying(retry=RetryPolicy(after_output="never"))) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")

@@ -11,11 +11,29 @@ from turnwise import CompactionPolicy, Engine, InvalidArgument, RetryPolicy, Set
 
 def test_defaults_are_as_documented() -> None:
     settings = Settings()
-    expected: dict[str, Any] = {"run_worker": True, "max_running": 100, "poll_interval": 1, "lease": 30}
-    expected |= {"renew_every": 10, "shutdown_grace": 5, "durability": "full", "max_steps": 50, "answer_retries": 3}
-    expected |= {"tools_parallel": "safe", "parallel_cap": 10, "tool_timeout": 120, "output_limit_bytes": 65536}
-    expected |= {"startup_timeout": 60, "idle_timeout": 90, "queue_limit": 20, "promote_after_interrupt": False}
-    expected |= {"keep_parts": 24 * 60 * 60, "continue_prompt": "Continue.", "helper_depth": 3, "helpers_at_once": 10}
+    expected: dict[str, Any] = {
+        "run_worker": True,
+        "max_running": 100,
+        "poll_interval": 1,
+        "lease": 30,
+        "renew_every": 10,
+        "shutdown_grace": 5,
+        "durability": "full",
+        "max_steps": 50,
+        "answer_retries": 3,
+        "tools_parallel": "safe",
+        "parallel_cap": 10,
+        "tool_timeout": 120,
+        "output_limit_bytes": 65536,
+        "startup_timeout": 60,
+        "idle_timeout": 90,
+        "queue_limit": 20,
+        "promote_after_interrupt": False,
+        "keep_parts": 24 * 60 * 60,
+        "continue_prompt": "Continue.",
+        "helper_depth": 3,
+        "helpers_at_once": 10,
+    }
     assert {name: getattr(settings, name) for name in expected} == expected
     retry, compaction = settings.retry, settings.compaction
     assert (retry.first_delay, retry.max_delay, retry.attempts, retry.after_output) == (1, 60, 25, "reset")
@@ -101,8 +119,17 @@ def test_named_retry_policies() -> None:
 
 
 def test_limits_come_from_the_settings() -> None:
-    own: dict[str, Any] = {"max_steps": 3, "turn_tokens": 4, "turn_seconds": 5, "turn_cost": 0.5, "queue_limit": 6}
-    own |= {"promote_after_interrupt": True, "action_deadline": 7, "lease": 31, "queue_limit_bytes": 32}
+    own: dict[str, Any] = {
+        "max_steps": 3,
+        "turn_tokens": 4,
+        "turn_seconds": 5,
+        "turn_cost": 0.5,
+        "queue_limit": 6,
+        "promote_after_interrupt": True,
+        "action_deadline": 7,
+        "lease": 31,
+        "queue_limit_bytes": 32,
+    }
     policy: dict[str, Any] = {"threshold_percent": 9, "after_final_step": "rest", "max_reentries": 2}
     limits = Settings(**own, output_limit_bytes=8, compaction=CompactionPolicy(**policy, max_per_turn=3)).limits(1000)
     expected = own | policy | {"context_limit": 1000, "max_compactions": 3}

@@ -308,10 +308,18 @@ def message(role: Any, *parts: Any, **fields: Any) -> Message:
 def test_title_comes_from_first_question_and_answer() -> None:
     question, answer = message("user", *said("Why?")), message("assistant", *said("Because."))
     call = ToolCallPart(call_id="a", name="look", arguments={})
-    before = [message("system"), message("user", synthetic=True)]
-    before += [message("user", erased=True), message("user", *said(" \n"))]
-    between = [message("assistant", TextPart(text="I look."), call), message("assistant", partial=True)]
-    between += [message("assistant", erased=True), message("assistant", ReasoningPart(text="hm"))]
+    before = [
+        message("system"),
+        message("user", synthetic=True),
+        message("user", erased=True),
+        message("user", *said(" \n")),
+    ]
+    between = [
+        message("assistant", TextPart(text="I look."), call),
+        message("assistant", partial=True),
+        message("assistant", erased=True),
+        message("assistant", ReasoningPart(text="hm")),
+    ]
     assert source_of([*before, question, *between, answer, message("user"), message("assistant")]) == (question, answer)
     assert source_of([*before, question, *between]) == (question, None)
     assert source_of([*before, answer]) is None

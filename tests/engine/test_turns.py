@@ -70,8 +70,13 @@ async def test_repeated_ask_returns_first_result(open_engine: Any, open_chat: Op
 async def test_every_returned_chat_has_last_seq(open_chat: OpenChat) -> None:
     async with open_chat(echo, settings=QUICK) as (engine, chat, _):
         assert chat.last_seq == len(await events_of(engine, chat.id))
-        chats = [(await engine.ask(chat.id, "one")).chat, await engine.rename(chat.id, "new")]
-        chats += [await engine.get_chat(chat.id), (await engine.list_chats()).items[0], await engine.wait(chat.id)]
+        chats = [
+            (await engine.ask(chat.id, "one")).chat,
+            await engine.rename(chat.id, "new"),
+            await engine.get_chat(chat.id),
+            (await engine.list_chats()).items[0],
+            await engine.wait(chat.id),
+        ]
         assert {each.last_seq for each in chats} == {len(await events_of(engine, chat.id))}
 
 
@@ -368,8 +373,12 @@ async def test_provider_metadata_returns_to_provider(open_chat: OpenChat) -> Non
 
 async def test_usage_adds_up_over_steps_and_turns(open_chat: OpenChat) -> None:
     first = Usage(input_tokens=10, output_tokens=2, cache_read_tokens=4)
-    script = [Reply("", calls=[Call("look", {})], usage=first), Reply("one", usage=(20, 3))]
-    script += [Reply("two", usage={"input_tokens": 30, "reasoning_tokens": 7}), "three"]
+    script = [
+        Reply("", calls=[Call("look", {})], usage=first),
+        Reply("one", usage=(20, 3)),
+        Reply("two", usage={"input_tokens": 30, "reasoning_tokens": 7}),
+        "three",
+    ]
     async with open_chat(script, settings=QUICK, tools=[look]) as (engine, chat, _):
         assert (await engine.ask(chat.id, "1")).usage == Usage(input_tokens=30, output_tokens=5, cache_read_tokens=4)
         assert (await engine.ask(chat.id, "2")).usage == Usage(input_tokens=30, reasoning_tokens=7)

@@ -31,8 +31,14 @@ async def outcomes(workshop: Example) -> list[tuple[str, bool]]:
         return [(result.name, result.is_error) for result in results if result]
 
 
-WHOLE = [("read", True), ("write", False), ("execute", False)]
-WHOLE += [("edit", False), ("execute", False), ("ask_reviewer", False)]
+WHOLE = [
+    ("read", True),
+    ("write", False),
+    ("execute", False),
+    ("edit", False),
+    ("execute", False),
+    ("ask_reviewer", False),
+]
 
 
 @pytest.mark.deep
@@ -103,8 +109,17 @@ async def test_no_path_leaves_the_folder(example: Any, tmp_path: Path) -> None:
     (folder / "link").symlink_to(secret)
     (folder / "up").symlink_to(tmp_path, target_is_directory=True)
     (folder / "chain").symlink_to("link")
-    ways = ["../secret", str(secret), "link", "chain"]
-    ways += ["up/secret", "a/../../secret", "../folder2/a", "up/new", "link/../../secret"]
+    ways = [
+        "../secret",
+        str(secret),
+        "link",
+        "chain",
+        "up/secret",
+        "a/../../secret",
+        "../folder2/a",
+        "up/new",
+        "link/../../secret",
+    ]
     calls = [
         Call(name, {"path": way, **more})
         for way in ways

@@ -47,8 +47,16 @@ HINTS = {
 HINTS_WHILE_HELD = {"chats.event_seq": "it counts parts as they come, and the last of them may be lost in a crash"}
 """What no record binds in a chat that a worker holds."""
 
-KEYS = {"messages": ["position"], "boundaries": ["position"], "calls": ["call_id"], "queue": ["id"]}
-KEYS |= {"receipts": ["client_id"], "usage": ["version", "number"], "audit": ["version"], "events": ["seq"]}
+KEYS = {
+    "messages": ["position"],
+    "boundaries": ["position"],
+    "calls": ["call_id"],
+    "queue": ["id"],
+    "receipts": ["client_id"],
+    "usage": ["version", "number"],
+    "audit": ["version"],
+    "events": ["seq"],
+}
 """By table, what identifies a row in its chat, if there are several."""
 
 FLAGS = {"chats.settled", "chats.archived", "messages.erased"}

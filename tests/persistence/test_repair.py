@@ -238,8 +238,15 @@ def test_last_seq_skips_garbage() -> None:
 
 
 def test_every_row_exports_as_json() -> None:
-    row = {"a": b"\xff\x00", "b": memoryview(b"\x01"), "c": "half \ud800"}
-    row |= {"d": "grün", "e": None, "f": [1, "x"], "g": 2.5}
+    row = {
+        "a": b"\xff\x00",
+        "b": memoryview(b"\x01"),
+        "c": "half \ud800",
+        "d": "grün",
+        "e": None,
+        "f": [1, "x"],
+        "g": 2.5,
+    }
     at = datetime(2026, 11, 22, tzinfo=UTC)
     told = {**row, "a": {"hex": "ff00"}, "b": {"hex": "01"}, "c": "half \\ud800"}
     assert columns_in(row) == told

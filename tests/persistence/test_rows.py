@@ -317,8 +317,15 @@ async def test_garbled_value_is_named_and_the_rest_kept(lived: list[tuple[Stored
             assert rest.error.column == column
             assert rest.error.chat_id == CHAT
             assert rest.facts.stored_state == UNREADABLE
-            kept = {"queue": facts.queue, "turn": facts.turn, "profile": facts.profile, "calls": facts.calls}
-            kept |= {"lease": facts.lease, "version": facts.version, "last_seq": facts.last_seq}
+            kept = {
+                "queue": facts.queue,
+                "turn": facts.turn,
+                "profile": facts.profile,
+                "calls": facts.calls,
+                "lease": facts.lease,
+                "version": facts.version,
+                "last_seq": facts.last_seq,
+            }
             lost = {"facts": {"turn"}, "worker": {"lease"}, "token": {"lease"}}.get(field, {field})
             for name in kept.keys() - lost:
                 assert getattr(rest.facts, name) == kept[name], (field, name)

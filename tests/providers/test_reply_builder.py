@@ -421,16 +421,35 @@ class Place:
     at: tuple[int, ...] = (1, 2)
 
 
-ODD = {"days": ("mon", "tue"), "on": datetime(2026, 1, 1, tzinfo=UTC), "price": Decimal("1.10"), "raw": b"ab"}
-ODD |= {"id": UUID(int=5), "where": Place(), "half \ud800": "\ud800", 1: float("inf")}
+ODD = {
+    "days": ("mon", "tue"),
+    "on": datetime(2026, 1, 1, tzinfo=UTC),
+    "price": Decimal("1.10"),
+    "raw": b"ab",
+    "id": UUID(int=5),
+    "where": Place(),
+    "half \ud800": "\ud800",
+    1: float("inf"),
+}
 """What an adapter of Python makes, and no store gives back."""
-AS_READ = {"days": ["mon", "tue"], "on": "2026-01-01T00:00:00Z", "price": "1.10", "raw": "ab"}
-AS_READ |= {"id": "00000000-0000-0000-0000-000000000005", "where": {"at": [1, 2]}, "half \ufffd": "\ufffd", "1": None}
+AS_READ = {
+    "days": ["mon", "tue"],
+    "on": "2026-01-01T00:00:00Z",
+    "price": "1.10",
+    "raw": "ab",
+    "id": "00000000-0000-0000-0000-000000000005",
+    "where": {"at": [1, 2]},
+    "half \ufffd": "\ufffd",
+    "1": None,
+}
 
 
 def test_python_values_become_stored_json() -> None:
-    parts = [call("w", ODD, executor="provider", metadata=ODD)]
-    parts += [result("w", ODD, metadata=ODD), ModelPart("text_delta", text="so", metadata=ODD)]
+    parts = [
+        call("w", ODD, executor="provider", metadata=ODD),
+        result("w", ODD, metadata=ODD),
+        ModelPart("text_delta", text="so", metadata=ODD),
+    ]
     made = join([*parts, FINISH]).parts
     assert made == (
         ToolCallPart(call_id="w", name="find", arguments=AS_READ, executor=Executor.provider, metadata=AS_READ),

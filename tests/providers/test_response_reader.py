@@ -69,8 +69,11 @@ def test_call_keeps_its_first_id(*, is_readable: bool) -> None:
     fragment = theirs.ToolCallPartDelta(args_delta=spelled, tool_call_id="c2")
     later = theirs.ToolCallPart("look", spelled, tool_call_id="c2")
     reader = ResponseReader(Origin("openai", "gpt-5"))
-    events = [begun(0, call(None))]
-    events += [theirs.PartDeltaEvent(index=0, delta=fragment), theirs.PartEndEvent(index=0, part=later)]
+    events = [
+        begun(0, call(None)),
+        theirs.PartDeltaEvent(index=0, delta=fragment),
+        theirs.PartEndEvent(index=0, part=later),
+    ]
     parts = [part for event in events for part in reader.hear(event)]
     parts += finished(reader, theirs.ToolCallPart("look", spelled, tool_call_id="c3"))
     expected = [("tool_call_start", "c1"), ("tool_call_delta", "c1"), ("tool_call", "c1")]

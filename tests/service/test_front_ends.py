@@ -204,8 +204,10 @@ async def test_thread_begins_with_its_owner_agent_and_tools() -> None:
 
     agents = [Agent("support", ScriptedModel(answer)), Agent("sales", ScriptedModel(answer))]
     async with served(Engine("sqlite://", agents=agents)) as service, service.client() as ada:
-        begun = [await page(ada, user("u", "Hi!"), agent="sales")]
-        begun += [await run(ada, said("u", "Hi!"), threadId="tab-2", forwardedProps={"agent": "sales"})]
+        begun = [
+            await page(ada, user("u", "Hi!"), agent="sales"),
+            await run(ada, said("u", "Hi!"), threadId="tab-2", forwardedProps={"agent": "sales"}),
+        ]
         chats = [await service.engine.get_chat(answer.headers["turnwise-chat"]) for answer in begun]
         odd = await run(ada, said("u", "Hi!"), threadId="tab-3", forwardedProps=["agent"])
     expected = [("ada", {"thread": "tab-1"}, "sales"), ("ada", {"thread": "tab-2"}, "sales")]

@@ -37,8 +37,14 @@ async def small() -> AsyncIterator[Served]:
 async def test_body_limits_are_exact(small: Served, in_pieces: bool) -> None:
     async with small.client("operator") as operator:
         chat = (await operator.post("/chats", json={})).json()["id"]
-        limits = {"/chats": 1000, f"/chats/{chat}/messages": 1000, f"/files?chat={chat}": 3000}
-        limits |= {"/chats/import": 3000, "/agui": 2000, "/ai-sdk/chat": 2000}
+        limits = {
+            "/chats": 1000,
+            f"/chats/{chat}/messages": 1000,
+            f"/files?chat={chat}": 3000,
+            "/chats/import": 3000,
+            "/agui": 2000,
+            "/ai-sdk/chat": 2000,
+        }
         refused = {}
         for path, limit in limits.items():
             for length in (limit, limit + 1):

@@ -269,8 +269,10 @@ async def test_provider_options_are_refused(demo: Served, who: str, parameters: 
     """It could replace the key, the prompt and the model; `None` would take away what the agent says there."""
     async with demo.client(who) as client:
         chat = (await client.post("/chats", json={"parameters": {"temperature": 1}})).json()
-        answers = [await client.post("/chats", json={"parameters": parameters})]
-        answers += [await client.post(f"/chats/{chat['id']}/configure", json={"parameters": parameters})]
+        answers = [
+            await client.post("/chats", json={"parameters": parameters}),
+            await client.post(f"/chats/{chat['id']}/configure", json={"parameters": parameters}),
+        ]
     detail = (
         "parameters['provider_options']: must be left out: only the service's own agents have options there; "
         "nothing was stored"

@@ -14,8 +14,17 @@ from turnwise.testing import Call, NotTested, Outside, Reply, ScriptedModel, Wor
 from turnwise.testing.simulation import SITUATIONS
 
 SETTINGS = Settings(lease=30, coalesce=0, shutdown_grace=0, max_steps=6)
-EVERYTHING = ["waiting", "pending", "streaming", "executing_tools", "compacting", "requires_action", "interrupted"]
-EVERYTHING += ["error", *SITUATIONS]
+EVERYTHING = [
+    "waiting",
+    "pending",
+    "streaming",
+    "executing_tools",
+    "compacting",
+    "requires_action",
+    "interrupted",
+    "error",
+    *SITUATIONS,
+]
 
 
 @pytest.fixture(autouse=True)

@@ -33,8 +33,9 @@ class Chat:
 
     def frames(self, said: Said) -> list[str]:
         """Return the stream of a reply, frame by frame."""
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-        deltas += [{"reasoning_content": said.reasoning}] if said.reasoning else []
+        deltas: list[dict[str, Any]] = (
+            [{"role": "assistant", "content": ""}, {"reasoning_content": said.reasoning}] if said.reasoning else []
+        )
         deltas += [{"content": word} for word in _words(said.text)]
         for index, (call_id, name, arguments) in enumerate(said.calls):
             opened = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
@@ -42,8 +43,13 @@ class Chat:
             deltas += [
                 {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _words(arguments)
             ]
-        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        usage |= {"prompt_tokens_details": {"cached_tokens": 60}, "completion_tokens_details": {"reasoning_tokens": 7}}
+        usage = {
+            "prompt_tokens": 100,
+            "completion_tokens": 20,
+            "total_tokens": 120,
+            "prompt_tokens_details": {"cached_tokens": 60},
+            "completion_tokens_details": {"reasoning_tokens": 7},
+        }
         reason = "tool_calls" if said.calls else "stop"
         return [
             *(self._chunk([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas),
@@ -143,8 +149,14 @@ class Responses(Chat):
 
     def _call(self, call: tuple[str, str, str], output: list[dict[str, Any]]) -> list[dict[str, Any]]:
         call_id, name, arguments = call
-        item = {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id}
-        item |= {"name": name, "arguments": arguments, "status": "completed"}
+        item = {
+            "type": "function_call",
+            "id": f"fc_{call_id}",
+            "call_id": call_id,
+            "name": name,
+            "arguments": arguments,
+            "status": "completed",
+        }
         at = {"output_index": len(output)}
         place = {"item_id": item["id"], **at}
         output.append(item)
@@ -156,8 +168,13 @@ class Responses(Chat):
         ]
 
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        usage = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 0}}
-        usage |= {"output_tokens": 20, "output_tokens_details": {"reasoning_tokens": 7}, "total_tokens": 120}
+        usage = {
+            "input_tokens": 100,
+            "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 0},
+            "output_tokens": 20,
+            "output_tokens_details": {"reasoning_tokens": 7},
+            "total_tokens": 120,
+        }
         return {
             "id": "resp_1",
             "object": "response",

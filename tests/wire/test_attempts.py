@@ -79,8 +79,12 @@ async def test_wait_of_hours_ends_in_error(
             assert " UTC" in event.error.message
 
 
-REJECTED = [(Google(), "MALFORMED_FUNCTION_CALL"), (Google(), "UNEXPECTED_TOOL_CALL")]
-REJECTED += [(Google(), "TOO_MANY_TOOL_CALLS"), (Google(), "LANGUAGE")]
+REJECTED = [
+    (Google(), "MALFORMED_FUNCTION_CALL"),
+    (Google(), "UNEXPECTED_TOOL_CALL"),
+    (Google(), "TOO_MANY_TOOL_CALLS"),
+    (Google(), "LANGUAGE"),
+]
 
 
 @pytest.mark.parametrize(("dialect", "word"), REJECTED, ids=lambda value: value if isinstance(value, str) else None)

@@ -23,8 +23,11 @@ REPLY = Said(
     signature=SIGNATURE,
     calls=[("call_1", "add", '{"a": 1, "b": 2}'), ("call_2", "add", '{"a": 3, "b": 4}')],
 )
-SCHEMA = {"type": "object"}
-SCHEMA |= {"properties": {"a": {"type": "integer", "default": 0}, "b": {"type": "integer"}}, "required": ["b"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "default": 0}, "b": {"type": "integer"}},
+    "required": ["b"],
+}
 ADD = ToolSpec("add", "Add two numbers.", SCHEMA)
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
@@ -161,8 +164,13 @@ async def test_provider_call_and_result_go_back_unchanged(server: Server, connec
     found = {"type": "web_search_result", "url": "https://turn.example", "title": "Turn", "encrypted_content": "e+/="}
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{**found, "page_age": None}]}
-    cited = {"type": "web_search_result_location", "url": "https://turn.example"}
-    cited |= {"title": "Turn", "cited_text": "turns", "encrypted_index": "i+/="}
+    cited = {
+        "type": "web_search_result_location",
+        "url": "https://turn.example",
+        "title": "Turn",
+        "cited_text": "turns",
+        "encrypted_index": "i+/=",
+    }
     searched = [(call, [{"type": "input_json_delta", "partial_json": '{"query": "turn"}'}]), (result, [])]
     answered: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         (
@@ -200,8 +208,12 @@ async def test_items_of_one_reply_keep_their_ids(server: Server, connect: Connec
     first = responses._message("Let me think. ", output)
     second = json.loads(json.dumps(responses._message("Done.", output)).replace("msg_1", "msg_2"))
     output[1] = {**output[1], "id": "msg_2"}
-    events = [{"type": "response.created", "response": responses._response("in_progress", [])}, *first]
-    events += [*second, {"type": "response.completed", "response": responses._response("completed", output)}]
+    events = [
+        {"type": "response.created", "response": responses._response("in_progress", [])},
+        *first,
+        *second,
+        {"type": "response.completed", "response": responses._response("completed", output)},
+    ]
     frames = [f"data: {json.dumps({**event, 'sequence_number': place})}\n\n" for place, event in enumerate(events)]
     server.script = [Answer(frames), Answer(responses.frames(Said()))]
     model = await connect(responses)

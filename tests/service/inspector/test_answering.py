@@ -42,8 +42,14 @@ async def ship(  # noqa: PLR0913 - one of each kind
     return f"{order}: {count} of {weight} kg to {to.street}, {to.country}; {labels}, {insured}, {speed}, {note}"
 
 
-ARGUMENTS = {"weight": 2, "count": 1, "order": 1_152_921_504_606_846_977}
-ARGUMENTS |= {"to": {"street": "1 rue", "country": "FR"}, "labels": ["a", "b"], "insured": False}
+ARGUMENTS = {
+    "weight": 2,
+    "count": 1,
+    "order": 1_152_921_504_606_846_977,
+    "to": {"street": "1 rue", "country": "FR"},
+    "labels": ["a", "b"],
+    "insured": False,
+}
 
 
 async def test_calls_are_answered_edited_and_denied(store: str, chromium: Chromium) -> None:
