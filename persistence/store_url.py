@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from turnwise.states.errors import SettingsError
 
 MASK: Final = "***"
 
 _SECRET_OPTIONS: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|key)[^=&]*=)[^&\s]*")
+
+_OTHER_URL: Final = re.compile(r"([?&]direct_url=)([^&]*)")
+"""The option of PostgreSQL's store that is a URL itself, percent-encoded or not."""
 
 
 def without_password(url: str) -> str:
@@ -20,6 +23,7 @@ def without_password(url: str) -> str:
     """
     if url.startswith("sqlite:"):
         return url
+    url = _OTHER_URL.sub(lambda option: f"{option[1]}{quote(without_password(unquote(option[2])), safe='*')}", url)
     url = _SECRET_OPTIONS.sub(rf"\1{MASK}", url)
     head, at, tail = url.rpartition("@")
     if at:

@@ -133,6 +133,8 @@ async def test_missing_folder_is_named(tmp_path: Path) -> None:
         (PostgresStore, "pool_size", [1, 262_143], [0, 262_144, "5", 2.0, None]),
         (PostgresStore, "statement_timeout", [0.001, 2_147_483], [0.0009, 2_147_484, math.nan, "30", None]),
         (PostgresStore, "poll_interval", [0.001, 2_147_483], [0, -1, math.inf, "x", None]),
+        (PostgresStore, "listen", [True, False, None], ["false", 1]),
+        (PostgresStore, "direct_url", [None, "postgresql:///db"], ["sqlite:///x.db", 5]),
         (PostgresStore, "poolsize", [], [5]),
     ],
 )
@@ -153,6 +155,7 @@ SECRETS = {
     "a bad option": "postgresql://jane:{}@127.0.0.1:1/db?sslmode=none",
     "a bad port": "postgresql://jane:{}@127.0.0.1:port/db",
     "as an option": "postgresql://jane@127.0.0.1:port/db?password={}",
+    "of another address": "postgresql://127.0.0.1:1/db?direct_url=postgresql://jane:{}@127.0.0.1:port/db",
 }
 
 
@@ -194,6 +197,11 @@ async def test_errors_hide_the_store_password(
         ("postgresql://host/db?user=jane&password=hunter2&x=1", "postgresql://host/db?user=jane&password=***&x=1"),
         ("postgresql://jane:hun@ter2@host/db", "postgresql://jane:***@host/db"),
         ("postgresql://jane:hunter2@one:5,two:6/db", "postgresql://jane:***@one:5,two:6/db"),
+        (
+            "postgresql://jane@h/d?direct_url=x://a:hun@ter2@b&y=1",
+            "postgresql://jane@h/d?direct_url=x%3A%2F%2Fa%3A***%40b&y=1",
+        ),
+        ("postgresql://h/d?direct_url=x%3A%2F%2Fa%3Ahunter2%40b", "postgresql://h/d?direct_url=x%3A%2F%2Fa%3A***%40b"),
         ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
     ],
 )
