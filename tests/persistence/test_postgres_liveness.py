@@ -64,6 +64,18 @@ async def cut_session(beside: asyncpg.Connection, worker: str) -> None:
         await anyio.lowlevel.checkpoint()
 
 
+def next_session(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> anyio.Event:
+    """Return what is set once a store has another session, and its locks."""
+    began, another = store._liveness.began, anyio.Event()
+
+    async def noted(session: asyncpg.Connection) -> None:
+        await began(session)
+        another.set()
+
+    monkeypatch.setattr(store._liveness, "began", noted)
+    return another
+
+
 async def test_worker_without_session_is_gone(attend: Attend, beside: asyncpg.Connection, passed: list[float]) -> None:
     """And nobody else: not who lives, nor who was never heard of."""
     everyone = ["judge", "killed", "alive", "unheard of"]
@@ -92,16 +104,14 @@ async def test_process_after_its_own_outage_judges_nobody(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others may have been cut off with it, and not be back yet."""
-    judge, watch = await attend("judge")
+    judge, _ = await attend("judge")
     _, killed = await attend("killed")
     await die(beside, "killed", killed)
     assert await judge.gone(["killed"]) == frozenset()
     monkeypatch.setattr(liveness, "SETTLED", 5)
-    judge_later, changes = judge._liveness.judge_later, list[str]()
-    monkeypatch.setattr(judge._liveness, "judge_later", lambda: changes.append(str(judge_later())))
+    another = next_session(judge, monkeypatch)
     await cut_session(beside, "judge")
-    while len(changes) < 2:  # its session has ended, and another has begun
-        await anext(watch)
+    await another.wait()
     monkeypatch.setattr(liveness, "SETTLED", 0)
     passed[0] += 4
     assert await judge.gone(["killed"]) == frozenset()
@@ -115,7 +125,7 @@ async def test_long_outage_delays_judgement(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server was there all the time, and cannot tell: who was cut off may find the way back a little later."""
-    judge, watch = await attend("judge")
+    judge, _ = await attend("judge")
     _, on_its_way = await attend("on its way")
     connect, ends = judge._pool.connect, passed[0] + 60
 
@@ -130,9 +140,9 @@ async def test_long_outage_delays_judgement(
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(liveness, "SETTLED", 10)
         await die(beside, "on its way", on_its_way)
+        another = next_session(judge, monkeypatch)
         await cut_session(beside, "judge")
-        while judge._liveness._judges_from < ends + 10:
-            await anext(watch)
+        await another.wait()
     for _ in range(2):
         passed[0] += 4
         assert await judge.gone(["on its way"]) == frozenset()
