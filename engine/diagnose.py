@@ -11,6 +11,7 @@ from turnwise.engine.files.files import Files
 from turnwise.engine.files.lost import FileSearch, LostFile
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, Stood, covered_by
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.repair.raw_chat import Rows
@@ -120,8 +121,17 @@ async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequenc
 async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
     rows = await search.files.store.raw_rows(chat_id)
     flaws, lost = await _flaws_in(chat_id, rows), await search.lost_by(chat_id, rows)
+    if not flaws:
+        flaws = await _flaws_of_log(search.files.store, chat_id)
     advice = [*([advice_on(flaws)] if flaws else []), *([_LOST] if lost else [])]
     return Diagnosis(chat_id, flaws, "; ".join(advice), lost)
+
+
+async def _flaws_of_log(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
+    """Return what is wrong with a log that can be read, such as a token that was granted to two workers."""
+    records = await store.audit(chat_id)
+    verdict = await off_the_loop(lambda: verify_records(records))
+    return () if verdict.ok else (Flaw("audit.body", verdict.problem or "the log does not verify"),)
 
 
 async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:

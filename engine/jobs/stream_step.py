@@ -90,6 +90,7 @@ class Attempt:
         request = await build_request(leased)
         # Where others have moved the chat meanwhile, it may be the request of a step that another job asks for.
         await anyio.lowlevel.checkpoint_if_cancelled()
+        await leased.ask_again()
         self._held.origin = origin_of(leased.configuration, request)
         try:
             await self._stream_watched(request)

@@ -1,8 +1,8 @@
 """What a worker knows of a chat that it holds: how long to wait, whether it still holds it, and what it may start."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ class Asked(Delegate):
         self.found = facts
         self.stale = False
         self.asked = 0
+        self.answers: Callable[[], object] = lambda: None
 
     async def facts(self, chat_id: str) -> Facts:
         assert chat_id == self.found.chat_id
@@ -44,6 +45,7 @@ class Asked(Delegate):
     async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any], *, worker: str) -> Any:
         assert (chat_id, token, worker, state) == (self.found.chat_id, 1, "w", ChatState.executing_tools)
         self.asked += 1
+        self.answers()
         if self.stale:
             raise StaleLease(chat_id, token, None)
         return ()
@@ -139,6 +141,36 @@ async def test_late_tool_start_checks_the_lease(database: Path, moved: str) -> N
             await leased.assert_tools_may_start()
     assert leased.facts is store.found
     assert announced[0] is store.found, "followers in this process need not wait for a notice"
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [((0.9,), 1), ((10, 0), 2), ((10, 2, 0), 3), ((2,) * 9, 5)])
+async def test_old_answer_lets_no_tool_start(database: Path, seconds: tuple[float, ...], asked: int) -> None:
+    """The network may have held it up while somebody interrupted; a store that is always slow is asked a few times."""
+    leased, clock, store = held(database)
+    clock.advance(1)
+    slow = iter(seconds)
+    store.answers = lambda: clock.advance(next(slow))
+    await leased.assert_tools_may_start()
+    assert store.asked == asked
+
+
+async def test_commit_that_was_answered_late_is_no_news(database: Path) -> None:
+    """Another process has interrupted the chat before the answer came."""
+    store, leased = await executing_at(database)
+    clock = cast("ManualClock", leased.runtime.clock)
+
+    class Late(Delegate):
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            committed = await store.change(chat_id, plan, **options)
+            await store.change(chat_id, plans.plan(STOP))
+            clock.advance(10)
+            return committed
+
+    leased.runtime.applier = replace(leased.runtime.applier, store=Late(store))
+    with pytest.raises(ChatMoved):
+        await leased.fire(CallStarted(token=1, call_id="a"))
+    assert (leased.facts, leased.facts.state) == (await store.facts("chat"), ChatState.interrupted)
+    await store.close()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -14,9 +15,10 @@ import pytest
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.postgres.timeouts import IDLE_IN_TRANSACTION_S
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import VersionMismatch
-from turnwise.states.triggers import MessageErased, Renamed
+from turnwise.states.triggers import Interrupt, MessageErased, Renamed
 
 
 async def blocked(beside: asyncpg.Connection) -> None:
@@ -139,6 +141,20 @@ async def test_cut_off_client_holds_up_no_other_chat(open_store: OpenStore, besi
         await beside.execute("SELECT FROM chats WHERE id = 'b' FOR UPDATE")
         assert await store.renew("worker", 30) == {"a": 1, "c": 1}
     assert await store.renew("worker", 30) == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.deep
+async def test_cut_off_claim_holds_others_up_for_seconds(open_store: OpenStore) -> None:
+    """The server ends a transaction whose client says nothing; it takes as long as `IDLE_IN_TRANSACTION_S`."""
+    store = await open_store()
+    await plans.created(store, "chat", plans.send("hello"))
+    cut_off = await store._pool.connect()
+    await cut_off.execute("BEGIN")
+    await cut_off.execute("SELECT FROM chats FOR UPDATE")
+    began = monotonic()
+    await store.change("chat", plans.plan(plans.move(Interrupt())))
+    assert monotonic() - began < IDLE_IN_TRANSACTION_S + 2
+    cut_off.terminate()
 
 
 async def test_repeated_races_end_in_a_lock(open_store: OpenStore, beside: asyncpg.Connection, wire: Wire) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.persistence.raw_life import CHAT, damaged, moments, where, without
 
 from support.sql_by_hand import by_hand
-from turnwise import Engine, tool
+from turnwise import Engine, Settings, tool
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
@@ -18,10 +18,11 @@ from turnwise.persistence.repair.raw_chat import Rows, columns_in, last_seq_in, 
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.stored_chat import UNREADABLE_STATE
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.decide import decide
 from turnwise.states.events import ErrorInfo
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import Audience, Tail
-from turnwise.states.triggers import ClearContext, Repaired
+from turnwise.states.triggers import AttemptStarted, Circumstances, ClearContext, Repaired
 
 EDITED: Final = "m16"
 AT: Final = datetime(2026, 11, 22, tzinfo=UTC)
@@ -150,6 +151,22 @@ async def test_chat_works_after_repair_of_inherited_history(either_url: str, beg
         told = [event.message async for event in engine.events(chat.id, follow=False) if event.kind == "message"]
         assert sum(map(is_mark, told)) == (either_url.startswith("sqlite") * (2 if role == "assistant" else 1))
         assert (await engine.ask(chat.id, "go on")).text == "again"
+
+
+async def test_doctor_names_tokens_that_were_granted_twice(either_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So did versions that knew a lease by its token alone, on a database that had gone back."""
+    monkeypatch.setattr("turnwise.states.refusals._is_of_another_worker", lambda _draft: False)
+    store = store_from_url(either_url, durability="normal", now=None)
+    await store.open()
+    await plans.created(store, "sound", *plans.turn("hello", "hi"))
+    await plans.created(store, "torn", plans.send("hello"), plans.claim("w"))
+    late = Circumstances(now=AT, limits=Limits(), actor="worker:late")
+    await store.change("torn", lambda facts, _now: [decide(facts, AttemptStarted(token=1), late)])
+    await store.close()
+    async with Engine(either_url, model="demo", settings=Settings(run_worker=False)) as engine:
+        (torn,) = [diagnosis async for diagnosis in engine.diagnose()]
+    assert (torn.chat_id, torn.flaws[0].column) == ("torn", "audit.body")
+    assert "token 1 was granted to another" in torn.flaws[0].problem
 
 
 async def test_unreadable_row_is_quarantined_once(either_url: str) -> None:
