@@ -14,10 +14,10 @@ from pydantic import AfterValidator
 from tests.client.client_clock import ClientClock
 
 from support.wire.server import Answer, End, Server, problem
-from turnwise import InvalidArgument, QueueFull, StoreError, TurnwiseError
+from turnwise import InvalidArgument, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, BodyTooLarge, ClientSettings, NotAllowed, RateLimited, ServiceFailed
 from turnwise.client.broken_off import BrokenOff
-from turnwise.client.connection import Connection, Request, _may_pass, pieces_of
+from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.errors import InvalidRequest, NotAuthenticated, ServiceUnreachable
 from turnwise.client.files import lines_in, lines_out
 from turnwise.client.patience import Patience
@@ -69,22 +69,6 @@ async def test_request_has_path_query_headers_and_body(server: Server, connectio
     assert (bare.method, bare.path, bare.content) == ("GET", "/v1/x", b"")
     assert "content-type" not in streamed.headers.keys() | bare.headers.keys()
     assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer word"}
-
-
-@pytest.mark.parametrize(
-    ("error", "once", "safe", "streamed"),
-    [
-        (ServiceUnreachable(URL, "x", sent=False), True, True, False),
-        (ServiceUnreachable(URL, "x", sent=True), False, True, False),
-        (ServiceFailed(503, "x"), False, True, False),
-        (ServiceFailed(500, "x"), False, False, False),
-        (RateLimited("x", 1), False, False, False),
-        (QueueFull(3), False, False, False),
-    ],
-)
-def test_retry_only_where_it_is_safe(error: TurnwiseError, once: bool, safe: bool, streamed: bool) -> None:
-    requests = POST, GET, Request(method="POST", path="/files", stream=body())
-    assert [_may_pass(error, request, sent=False) for request in requests] == [once, safe, streamed]
 
 
 async def test_repeatable_request_is_retried(server: Server, connection: Connection) -> None:

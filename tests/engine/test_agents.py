@@ -310,22 +310,6 @@ def test_unknown_agent_gets_the_engines_configuration() -> None:
     assert (agents.answer(gone.agent), agents.limits(gone)) == (None, settings.limits(None))
 
 
-def test_configurations_differ_by_agent_and_model() -> None:
-    """What one of them was made into is kept for the others, and would be taken for what they are."""
-    agents = Agents(shop(), Settings())
-    pairs = [(agent, model) for agent in ("support", "research") for model in (None, "demo")]
-    found = [
-        agents.configuration(Profile(created_at=NOW, agent=agent, model=model, parameters={"top_k": 1}))
-        for agent, model in pairs
-    ]
-    assert [(one.agent, one.model.name, *one.toolbox.tools) for one in found] == [
-        ("support", "gentle", "refund"),
-        ("support", "demo", "refund"),
-        ("research", "keen", "look"),
-        ("research", "demo", "look"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("agent", "asks", "needs", "can"),
     [
@@ -346,15 +330,6 @@ def test_worker_needs_the_agent_and_tools_of_open_calls(agent: str, asks: str, n
     for state in (ChatState.pending, ChatState.executing_tools):
         assert agents.can_run(replace(chat, state=state)) is can
     assert agents.can_run(replace(chat, state=ChatState.interrupted))
-
-
-def test_agent_settings_keep_those_of_the_worker() -> None:
-    """So its chats are held for as long as those of other agents: the worker renews them all at once."""
-    own = Settings(max_steps=7, parameters={"top_k": 1})
-    agents = Agents([Agent("support", ScriptedModel([]), settings=own)], Settings(lease=90, max_steps=3))
-    found = agents.configuration(Profile(created_at=NOW, agent="support"))
-    assert found.settings == Settings(max_steps=7, parameters={"top_k": 1}, lease=90)
-    assert (found.limits.lease, found.limits.max_steps) == (90, 7)
 
 
 # Deps
@@ -555,21 +530,6 @@ async def prompt_of(prompts: SystemPrompts, facts: Facts, make: Any = None) -> s
     if make is not None:
         configuration = replace(configuration, system=make)
     return await prompts.prompt_of(facts, configuration, UserCalls(), nullcontext)
-
-
-@pytest.mark.parametrize(
-    ("agent", "own", "prompt"),
-    [
-        ("plain", None, "as it is"),
-        ("plain", "its own", "its own"),
-        ("none", None, None),
-        ("numbers", "its own", "its own"),
-    ],
-)
-async def test_own_prompt_precedes_the_agents(agent: str, own: str | None, prompt: str | None) -> None:
-    prompts = SystemPrompts()
-    assert await prompt_of(prompts, chat(agent, system=own)) == prompt
-    assert [*prompts] == [], "nothing was made"
 
 
 async def test_prompt_that_is_not_text_is_refused() -> None:

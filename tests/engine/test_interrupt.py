@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -13,25 +12,23 @@ import anyio.lowlevel
 import pytest
 from tests.engine.chats import said, untouched
 
-from support.engines import MakeModel, OpenChat, OpenEngine
+from support.engines import OpenChat
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
 from support.stores import Delegate, stored_at
-from turnwise import ChatState, ClientTool, Engine, ModelPart, ModelRequest, Settings, ToolContext, ToolResult, tool
+from turnwise import ChatState, Engine, ModelPart, Settings, ToolContext, tool
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ConflictingReplay, IllegalTransition, ModelError, StaleLease
-from turnwise.states.events import PartEvent, StatusEvent, ToolResultEvent, TurnFinishedEvent
+from turnwise.states.errors import IllegalTransition, ModelError, StaleLease
+from turnwise.states.events import ToolResultEvent, TurnFinishedEvent
 from turnwise.states.messages import ReasoningPart
 from turnwise.states.triggers import Interrupt, LeaseExpired, Settled
 from turnwise.testing.clock import ManualClock
 
 QUICK = Settings(coalesce=0)
-ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
 DEAD = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine whose process has another start time than the one of that number."""
 STOPPED = "Interrupted by the user before a result was there."
@@ -47,19 +44,6 @@ async def stop(engine: Engine, chat_id: str) -> None:
     await assert_told_right(engine, chat_id)
 
 
-async def test_interrupt_while_streaming_keeps_shown_text(open_chat: OpenChat) -> None:
-    script = [Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hi again"]
-    async with open_chat(script, settings=QUICK) as (engine, chat, model):
-        await engine.send_message(chat.id, "hello")
-        await shown(engine, chat.id, "Hel")
-        await stop(engine, chat.id)
-        history = await engine.messages(chat.id)
-        assert said(history) == [("user", "hello"), ("assistant", "Hel")]
-        assert [message.partial for message in history] == [False, True]
-        await engine.ask(chat.id, "next")
-        assert said(model.requests[-1].messages) == [("user", "hello"), ("assistant", "Hel"), ("user", "next")]
-
-
 async def test_interrupt_before_first_part_stores_no_message(open_chat: OpenChat) -> None:
     silent = Started(Reply(stall_after=0))
     async with open_chat([silent, "ok"], settings=QUICK) as (engine, chat, _):
@@ -69,25 +53,6 @@ async def test_interrupt_before_first_part_stores_no_message(open_chat: OpenChat
         assert said(await engine.messages(chat.id)) == [("user", "hello")]
         assert (await engine.get_chat(chat.id)).usage.partial
         assert (await engine.ask(chat.id, "next")).text == "ok"
-
-
-class Endless(ScriptedModel):
-    """A model that goes on until it is stopped."""
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        self.requests.append(request)
-        while True:
-            await anyio.lowlevel.checkpoint()
-            yield ModelPart("text_delta", text="x")
-
-
-async def test_no_part_follows_a_committed_interrupt(open_chat: OpenChat) -> None:
-    async with open_chat(Endless(()), settings=QUICK) as (engine, chat, _):
-        await engine.send_message(chat.id, "hello")
-        await shown(engine, chat.id, "x")
-        await stop(engine, chat.id)
-        kinds = [(event.kind, getattr(event, "state", None)) for event in await events_of(engine, chat.id)]
-        assert "part" not in [kind for kind, _ in kinds[kinds.index(("status", "interrupted")) :]]
 
 
 @pytest.mark.parametrize(
@@ -228,98 +193,6 @@ async def test_interrupt_while_compacting_keeps_history(open_chat: OpenChat) -> 
         with pytest.raises(IllegalTransition):
             await engine.resume(chat.id)
         assert (await engine.ask(chat.id, "next")).text == "ok"
-
-
-async def test_interrupt_closes_client_calls(open_chat: OpenChat) -> None:
-    script = [Reply("", calls=[Call("ask", {})]), "ok"]
-    async with open_chat(script, client_tools=[ASK], settings=QUICK) as (engine, chat, model):
-        await engine.ask(chat.id, "hello")
-        await stop(engine, chat.id)
-        assert len(model.requests) == 1
-        assert said(await engine.messages(chat.id))[-1] == ("tool", STOPPED)
-        assert (await engine.ask(chat.id, "next")).text == "ok"
-
-
-async def test_second_interrupt_changes_nothing(open_chat: OpenChat) -> None:
-    silent = Started(Reply(stall_after=0))
-    async with open_chat([silent], settings=QUICK) as (engine, chat, _):
-        with pytest.raises(IllegalTransition):
-            await engine.interrupt(chat.id)
-        await engine.send_message(chat.id, "hello")
-        await silent.asked.wait()
-        await stop(engine, chat.id)
-        before = await engine.get_chat(chat.id)
-        assert await engine.interrupt(chat.id) == before
-
-
-class Interrupting(Delegate):
-    """A store that interrupts the chat right before or right after the `at`th transaction, once."""
-
-    def __init__(self, store: Any, at: int, *, before: bool) -> None:
-        super().__init__(store)
-        self._at = at
-        self._before = before
-        self.interrupt: Callable[[str], Any] | None = None
-        self.struck = False
-
-    @property
-    def strikes_next(self) -> bool:
-        """Whether the next transaction is the one."""
-        return self._at == 1
-
-    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
-        if self.interrupt is not None:
-            self._at -= 1
-        strikes = self._at == 0 and not self.struck and self.interrupt is not None
-        self.struck = self.struck or strikes
-        if strikes and self._before and self.interrupt is not None:
-            await self.interrupt(chat_id)
-        committed: Committed = await self._store.change(chat_id, plan, shown=shown)
-        if strikes and not self._before and self.interrupt is not None:
-            await self.interrupt(chat_id)
-        return committed
-
-
-AROUND = [(at, before) for at in range(2, 8) for before in (True, False)][:-1]
-PLAIN = {(2, True), (3, False), (5, True), (6, False)}
-
-
-@pytest.mark.parametrize(
-    ("at", "before"), [pytest.param(*case, marks=[] if case in PLAIN else pytest.mark.deep) for case in AROUND]
-)
-async def test_interrupt_around_any_commit_settles(
-    open_engine: OpenEngine, strict_model: MakeModel, database: Any, at: int, *, before: bool
-) -> None:
-    one, two = Gate("one"), Gate("two")
-    one.open.set()
-    two.open.set()
-    calls = [Call("one", {}, id="a"), Call("two", {}, id="b"), Call("ask", {}, id="c")]
-    replies = [Reply("see", calls=calls, usage=(80, 5)), Reply("so", usage=(20, 5)), "ok"]
-    model = strict_model(replies, context_limit=100)
-    store = Interrupting(stored_at(database), at, before=before)
-    async with open_engine(model, store=store, settings=QUICK, tools=[one.tool, two.tool]) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        store.interrupt = engine.interrupt
-        await engine.send_message(chat.id, "hello")
-        rested = await engine.wait(chat.id)
-        if rested.state == "requires_action":
-            struck = contextlib.suppress(ConflictingReplay) if store.struck else contextlib.nullcontext()
-            with pytest.raises(ConflictingReplay) if store.strikes_next and before else struck:
-                await engine.submit_tool_results(chat.id, [ToolResult("c", "yes")])
-            rested = await engine.wait(chat.id, until=[ChatState.interrupted])
-        assert store.struck
-        assert (rested.state, rested.open_calls) == ("interrupted", [])
-        await assert_told_right(engine, chat.id)
-        after = await engine.ask(chat.id, "next")
-        assert after.chat.state == "waiting"
-        history = await engine.messages(chat.id)
-        call_ids = [call.call_id for message in history for call in message.calls]
-        answered = [message.result.call_id for message in history if message.result]
-        assert sorted(call_ids) == sorted(answered)
-        assert max(len(one.runs), len(two.runs)) <= 1
-        states = [event.state for event in await events_of(engine, chat.id) if isinstance(event, StatusEvent)]
-        assert states.count(ChatState.interrupted) == 1
-        await assert_told_right(engine, chat.id)
 
 
 async def test_foreign_interrupt_prevents_tool_start(open_engine: Any, strict_model: Any, database: Any) -> None:

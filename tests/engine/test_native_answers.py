@@ -52,20 +52,6 @@ def offered(model: ScriptedModel) -> list[tuple[list[str], bool]]:
     return [([spec.name for spec in one.tools], one.answer_schema is not None) for one in steps]
 
 
-async def test_text_of_an_answer_is_the_value(open_engine: OpenEngine) -> None:
-    model = native(Reply(calls=[Call("look", {"place": "x"})]), RIGHT)
-    agent = Agent("support", model, tools=[look], output=Resolution)
-    async with open_engine(None, agents=[agent]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "My parcel is broken", agent=agent)
-        assert (result.output, result.text) == (Resolution(refunded=True, cents=250), RIGHT)
-        assert (result.stop_reason, result.chat.state) == ("end_turn", "waiting")
-    assert offered(model) == [(["look"], True)] * 2
-    assert model.faults == []
-    schema = model.requests[0].answer_schema
-    assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
-
-
 async def test_invalid_answer_returns_to_the_model(open_engine: OpenEngine) -> None:
     cents = ('{"refunded": true, "cents": 9999}', '{"refunded": true, "cents": 13}')
     model = native("Sure!", '{"refunded": true}', *cents, "[1]", RIGHT)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.chats import lines_of, path_of, untouched
+from tests.engine.chats import lines_of, untouched
 
 from support.engines import OpenChat
 from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
-from turnwise import ChatBusy, ClientTool, Engine, ModelError, QueueFull, Settings, VersionMismatch, fold, tool
+from turnwise import ClientTool, Engine, QueueFull, Settings, VersionMismatch, fold, tool
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -78,17 +78,6 @@ async def test_queued_messages_are_answered_in_order(busy: Any) -> None:
         assert changes == [*added, *taken]
 
 
-async def test_full_queue_refuses_and_names_the_limit(busy: Any) -> None:
-    async with busy("two", "three", settings=Settings(queue_limit=2)) as chat:
-        await chat.engine.send_message(chat.id, "second")
-        await chat.engine.send_message(chat.id, "third")
-        async with untouched(chat.engine, chat.id):
-            with pytest.raises(QueueFull, match="at most 2") as refused:
-                await chat.engine.send_message(chat.id, "fourth")
-        assert refused.value.limit == 2
-        assert "fourth" not in str(await chat.finish())
-
-
 async def test_queue_is_bounded_by_bytes(busy: Any) -> None:
     """By what all messages hold: those that interrupt and those that are edited count, too."""
     async with busy("two", settings=Settings(queue_limit_bytes=100)) as chat:
@@ -125,17 +114,6 @@ async def test_queue_changes_store_what_changed(database: Path, open_chat: OpenC
         assert fold(await events_of(engine, chat.id)).queue == tuple(await engine.queued(chat.id))
 
 
-async def test_reject_refuses_while_the_chat_is_busy(busy: Any) -> None:
-    async with busy("two") as chat:
-        async with untouched(chat.engine, chat.id):
-            with pytest.raises(ChatBusy, match="when_busy='queue' or 'interrupt'") as refused:
-                await chat.engine.send_message(chat.id, "second", when_busy="reject")
-        assert refused.value.state == "streaming"
-        await chat.finish()
-        receipt = await chat.engine.send_message(chat.id, "second", when_busy="reject")
-        assert not receipt.queued
-
-
 async def test_interrupting_message_goes_ahead_of_the_queue(busy: Any) -> None:
     async with busy("two", "three") as chat:
         await chat.engine.send_message(chat.id, "later")
@@ -168,47 +146,6 @@ async def test_promote_after_interrupt_continues_the_queue(busy: Any) -> None:
         await chat.engine.interrupt(chat.id)
         await chat.engine.wait(chat.id, until={"waiting"})
         assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
-
-
-async def test_queued_messages_are_edited_and_deleted(busy: Any) -> None:
-    async with busy("two") as chat:
-        second = await chat.engine.send_message(chat.id, "second")
-        third = await chat.engine.send_message(chat.id, "third")
-        await chat.engine.edit_queued(chat.id, second.message_id, "2nd")
-        assert await chat.waiting() == [(second.message_id, "2nd"), (third.message_id, "third")]
-        await chat.engine.delete_queued(chat.id, third.message_id)
-        assert await chat.waiting() == [(second.message_id, "2nd")]
-        assert (await chat.finish())[1:] == ["assistant: Hello", "user: 2nd", "assistant: two"]
-
-
-async def test_promoted_message_interrupts_and_is_next(busy: Any) -> None:
-    async with busy("now three", "then two") as chat:
-        await chat.engine.send_message(chat.id, "second")
-        third = await chat.engine.send_message(chat.id, "third")
-        await chat.engine.promote_queued(chat.id, third.message_id)
-        assert await chat.finish() == [
-            *("user: first", "assistant: Hel"),
-            *("user: third", "assistant: now three"),
-            *("user: second", "assistant: then two"),
-        ]
-
-
-@pytest.mark.parametrize("change", ["edit", "delete", "promote"])
-async def test_unknown_queued_message_is_not_found(busy: Any, change: str) -> None:
-    async with busy("two") as chat:
-        engine = chat.engine
-        act: Any = {
-            "edit": lambda queued_id: engine.edit_queued(chat.id, queued_id, "x"),
-            "delete": lambda queued_id: engine.delete_queued(chat.id, queued_id),
-            "promote": lambda queued_id: engine.promote_queued(chat.id, queued_id),
-        }[change]
-        await engine.send_message(chat.id, "second")
-        async with untouched(engine, chat.id):
-            for queued_id in ("m999", (await engine.messages(chat.id))[0].id, ""):
-                with pytest.raises(MessageNotFound, match="no queued message") as refused:
-                    await act(queued_id)
-                assert refused.value.message_id == queued_id
-        await chat.finish()
 
 
 async def test_repeated_message_replays_in_every_state(busy: Any) -> None:
@@ -419,20 +356,6 @@ async def test_edit_before_cleared_context_restores_it(open_chat: OpenChat) -> N
         assert lines_of(model.requests[-1].messages) == ["user: first", "assistant: ok", "user: edited"]
 
 
-@pytest.mark.parametrize("which", ["assistant", "unknown", "cut"])
-async def test_only_user_messages_of_history_are_editable(open_chat: OpenChat, which: str) -> None:
-    async with open_chat("ok") as (engine, chat, _):
-        result = await engine.ask(chat.id, "first")
-        await engine.edit_message(chat.id, result.messages[0].id, "edited")
-        await engine.wait(chat.id)
-        target = {"assistant": (await engine.messages(chat.id))[1].id, "unknown": "m999", "cut": result.messages[0].id}[
-            which
-        ]
-        async with untouched(engine, chat.id):
-            with pytest.raises(MessageNotFound, match="user message in its history"):
-                await engine.edit_message(chat.id, target, "x")
-
-
 async def test_resume_continues_partial_answer(open_chat: OpenChat) -> None:
     latch = Latch()
     script = [Reply("Hello", chunks=["Hel", "lo"], delay=1), "lo again", "bye"]
@@ -450,16 +373,3 @@ async def test_resume_continues_partial_answer(open_chat: OpenChat) -> None:
         assert lines_of(model.requests[1].messages) == expected
         assert lines_of(await engine.messages(chat.id)) == ["user: first", "assistant: Hel", "assistant: lo again"]
         assert (await engine.ask(chat.id, "more")).text == "bye"
-
-
-async def test_resume_after_error_tries_again(open_chat: OpenChat) -> None:
-    async with open_chat([Reply(error=ModelError("authentication", status=401)), "hello"]) as (engine, chat, _):
-        failed = await engine.ask(chat.id, "hi")
-        assert failed.chat.state == "error"
-        assert (failed.stop_reason, failed.chat.last_error.kind) == ("error", "authentication")
-        resumed = await engine.resume(chat.id)
-        assert resumed.last_error is None
-        rested = await engine.wait(chat.id)
-        assert (rested.state, rested.last_error) == ("waiting", None)
-        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: hello"]
-        assert (await path_of(engine, chat.id))[-4:] == ["error", "pending", "streaming", "waiting"]

@@ -16,7 +16,6 @@ from turnwise import ModelError, ModelPart, ModelRequest, RetryPolicy, Settings,
 from turnwise.engine.jobs.retries import verdict_on
 from turnwise.providers.failures import failure_of
 from turnwise.providers.scripted import Reply
-from turnwise.states.errors import REJECTED_REPLY
 from turnwise.states.facts import StepFacts
 from turnwise.testing.clock import ManualClock
 
@@ -74,20 +73,6 @@ def test_wait_of_the_provider_has_a_ceiling(policy: RetryPolicy, wait: float, de
         assert "until 2026-11-01 15:00:00 UTC" in verdict.error.message
 
 
-async def test_too_long_a_wait_ends_in_an_error_that_says_until_when(open_chat: OpenChat) -> None:
-    clock = ManualClock()
-    limited = Reply(error=ModelError("rate_limit", retry_after=10_800, status=429))
-    async with open_chat([limited, "Hello"], settings=SETTINGS, clock=clock) as (engine, chat, model):
-        failed = (await engine.ask(chat.id, "hi")).chat
-        assert failed.last_error is not None
-        assert (failed.state, failed.last_error.kind, len(model.requests)) == ("error", "rate_limit", 1)
-        until = f"until {clock.now().replace(hour=3):%Y-%m-%d %H:%M:%S} UTC"
-        assert until in failed.last_error.message
-        assert until in (await engine.explain(chat.id)).reason
-        await engine.resume(chat.id)
-        assert (await engine.wait(chat.id, until=["waiting"])).last_error is None
-
-
 @pytest.mark.parametrize(
     ("parts", "limits", "kind"),
     [
@@ -122,22 +107,6 @@ async def test_silent_stream_gets_longer_and_is_paid_three_times(
         assert rested.last_error is not None
         assert (rested.state, rested.last_error.kind, len(model.requests)) == ("error", kind, 3)
         assert "RetryPolicy.alike" in rested.last_error.message
-        await assert_told_right(engine, chat.id)
-
-
-@pytest.mark.parametrize("fails", [1, 2, 3])
-async def test_model_is_told_after_two_rejected_replies(open_chat: OpenChat, fails: int) -> None:
-    rejected = Reply("Hm", error=ModelError(REJECTED_REPLY, finish_reason="MALFORMED_FUNCTION_CALL"), error_after=1)
-    async with open_chat([*[rejected] * fails, "Hello"], settings=QUICK) as (engine, chat, model):
-        result = await engine.ask(chat.id, "hi")
-        said = [[message.text for message in request.messages] for request in model.requests]
-        assert said[0] == ["hi"]
-        assert said[:2] == [said[0]] * 2
-        if fails > 1:
-            assert len(said) == 3
-            assert "rejected them (MALFORMED_FUNCTION_CALL)" in said[2][-1]
-        assert result.chat.state == ("error" if fails == 3 else "waiting")
-        assert (await engine.verify(chat.id)).ok
         await assert_told_right(engine, chat.id)
 
 
@@ -197,19 +166,6 @@ async def test_own_model_errors_are_what_they_are(
 def test_raising_attributes_are_no_provider_failure() -> None:
     spiteful = type("Spiteful", (Exception,), {"__getattr__": lambda _self, _name: 1 / 0})
     assert failure_of(spiteful()) is None
-
-
-async def test_repaired_arguments_are_logged_with_their_call(
-    open_chat: OpenChat, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="turnwise")
-    call = ModelPart("tool_call", id="call_1", name="look", arguments='{"at": "home"')
-    script = [Reply(parts=[call, ModelPart("finish", stop_reason="tool_calls")]), "Hello"]
-    async with open_chat(script, settings=QUICK) as (engine, chat, _):
-        await engine.ask(chat.id, "hi")
-    (line,) = [record.getMessage() for record in caplog.records if "arguments_repaired" in record.getMessage()]
-    for field in (f"chat_id={chat.id}", "step=1", "attempt=1", "tool=look", "call_id=call_1"):
-        assert field in line
 
 
 async def test_retry_is_logged_with_step_attempt_and_delay(

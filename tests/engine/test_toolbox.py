@@ -21,7 +21,6 @@ import pytest
 import structlog
 from msgspec.structs import replace
 from pydantic import BaseModel, SecretStr
-from tests.engine.chats import lines_of
 
 from support.engines import OpenChat
 from support.events import events_of
@@ -469,10 +468,6 @@ class Crowd:
         return enter
 
 
-def result_lines(lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if line.startswith("tool:")]
-
-
 async def run(open_engine: Any, model: Any, tools: Sequence[Any], **options: Any) -> Any:
     async with open_engine(model, tools=tools, **options) as engine:
         chat = await engine.create_chat()
@@ -489,17 +484,6 @@ async def test_only_safe_calls_run_in_parallel(
     tools = [crowd.tool(name, parallel_safe=name in safe) for name in "abc"]
     await run(open_engine, model, tools, settings=Settings(tools_parallel=parallel))
     assert (crowd.peak, crowd.order) == (peak, ["a", "b", "c"])
-
-
-async def test_parallel_calls_never_exceed_the_cap(open_engine: Any, strict_model: Any) -> None:
-    crowd = Crowd(expected=10)
-    names = [f"t{number}" for number in range(15)]
-    model = strict_model([Reply(calls=[Call(name, {}) for name in names]), "done"])
-    result, _ = await run(open_engine, model, [crowd.tool(name, parallel_safe=True) for name in names])
-    assert (crowd.peak, sorted(crowd.order)) == (10, sorted(names))
-    expected = [f"tool: call_{number + 1}={name}" for number, name in enumerate(names)]
-    assert result_lines(lines_of(result.messages)) == expected
-    assert result_lines(lines_of(model.requests[1].messages)) == expected
 
 
 async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
@@ -593,16 +577,6 @@ async def test_describe_error_covers_deps_and_compaction(
     assert "something went wrong (OSError)" in visible
     assert SECRET not in visible
     assert SECRET in caplog.text, "the log has the traceback"
-
-
-@pytest.mark.parametrize(("returned", "size"), [(["x" * 200], 204), ("é" * 100, 200)], ids=["list", "text"])
-async def test_output_over_the_limit_is_cut(open_engine: Any, strict_model: Any, returned: Any, size: int) -> None:
-    talk = tool(name="talk", description="Talk.")(lambda: returned)
-    model = strict_model([Reply(calls=[Call("talk", {})]), "done"])
-    result, _ = await run(open_engine, model, [talk], settings=Settings(output_limit_bytes=99))
-    kept, note = result.messages[2].result.output.rsplit("\n", 1)
-    assert len(kept.encode()) <= 99
-    assert note == f"[cut: {size - len(kept.encode())} of {size} bytes are not shown]"
 
 
 async def test_progress_is_limited_and_must_be_json(open_engine: Any, strict_model: Any) -> None:

@@ -122,34 +122,6 @@ async def test_unreachable_server_is_named_without_password(monkeypatch: pytest.
         await store.facts("chat")
 
 
-@pytest.mark.parametrize(
-    ("sql", "value", "told"),
-    [
-        ("SELECT $1::int", 2**40, "the database refused"),
-        ("SELECT $1::text", 3, "the database refused"),
-        ("SELECT 1 / $1::int", 0, "the database refused"),
-        ("SELECT pg_sleep($1 + 60)", 0, "longer than `statement_timeout` allows"),
-    ],
-)
-async def test_refusal_is_not_reported_as_an_outage(postgres_url: str, sql: str, value: int, told: str) -> None:
-    """Whether the server refused or the driver did: nobody shall look for a broken network."""
-    url, _, schema = postgres_url.rpartition("schema=")
-    refused = pool.Pool(url.rstrip("?&"), size=1, schema=schema, statement_timeout=1)
-    await refused.open()
-    asked: list[str] = []
-
-    async def ask(connection: asyncpg.Connection) -> object:
-        asked.append(sql)
-        return await connection.fetchval(sql, value)
-
-    with pytest.raises(StoreError, match=told) as caught:
-        await refused.run(ask)
-    await refused.close()
-    assert "cannot be reached" not in str(caught.value)
-    assert not isinstance(caught.value, pool.Unreachable)
-    assert asked == [sql]
-
-
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
     store = PostgresStore(postgres_url)

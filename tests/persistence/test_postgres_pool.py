@@ -261,47 +261,6 @@ async def test_cancelled_caller_waits_for_the_statement(make_pool: MakePool) -> 
         await opened.run(work)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionRefusedError("no"),
-        ConnectionResetError("reset"),
-        FileNotFoundError("no socket"),
-        asyncpg.CannotConnectNowError("starting up"),
-        LOST,
-        asyncpg.TooManyConnectionsError("full"),
-    ],
-)
-@pytest.mark.parametrize("method", ["connecting", "greeting"])
-async def test_starting_server_is_waited_for(
-    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception, method: str
-) -> None:
-    """What was begun with it before is closed."""
-    left = [error, error]
-    begun: list[asyncpg.Pool] = []
-    create, acquire = asyncpg.create_pool, asyncpg.Pool.acquire
-
-    async def connect(*arguments: Any, **options: Any) -> asyncpg.Pool:
-        if method == "connecting" and left:
-            raise left.pop()
-        begun.append(await create(*arguments, **options))
-        return begun[-1]
-
-    def greet(self: asyncpg.Pool, **options: Any) -> Any:
-        if method == "greeting" and left:
-            raise left.pop()
-        return acquire(self, **options)
-
-    monkeypatch.setattr(pool.asyncpg, "create_pool", connect)
-    monkeypatch.setattr(asyncpg.Pool, "acquire", greet)
-    opened = make_pool()
-    await opened.open()
-    assert waited == [0.02, 0.04]
-    assert [early.is_closing() for early in begun] == [True] * (len(begun) - 1) + [False]
-    assert await opened.run(lambda on: on.fetchval("SELECT 1")) == 1
-
-
 async def test_refusing_server_is_not_waited_for(make_pool: MakePool, waited: list[float]) -> None:
     refused = make_pool()
     refused._url = refused._url.replace("/postgres?", "/nowhere?")

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +13,6 @@ from tests.wire.requests import asked
 from support.wire.server import Answer, Server
 from turnwise import Agent, ClientTool, Engine, StopReason, TurnResult, tool
 from turnwise.providers.reply_builder import join
-
-Change = Callable[[str], str]
 
 
 class City(BaseModel):
@@ -79,44 +77,6 @@ async def test_request_has_schema_and_tools_and_text_is_the_answer(
     for request in server.asked:
         assert _form_in(request.body) == {"type": "object", "fields": ["name", "people"]}
         assert _tools_in(request.body) == ["look"]
-
-
-@each_dialect
-async def test_invalid_answer_goes_back_with_the_error(dialect: Dialect, server: Server, connect: Connect) -> None:
-    server.script = [Answer(dialect.frames(Said('{"name": "Lyon"}'))), Answer(dialect.frames(Said(RIGHT)))]
-    assert (await _asked(dialect, connect)).output == VALUE
-    sent = json.dumps(server.asked[1].body)
-    assert "missing people" in sent
-    assert "as JSON of the schema and nothing else" in sent
-    assert "missing people" not in json.dumps(server.asked[0].body)
-
-
-def _replaced(old: str, new: str) -> Change:
-    return lambda frame: frame.replace(old, new)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "change", "reason"),
-    [
-        (DIALECTS[0], _replaced('"finish_reason": "stop"', '"finish_reason": "length"'), "max_tokens"),
-        (DIALECTS[0], _replaced('"finish_reason": "stop"', '"finish_reason": "content_filter"'), "content_filter"),
-        (DIALECTS[2], _replaced('"stop_reason": "end_turn"', '"stop_reason": "max_tokens"'), "max_tokens"),
-        (DIALECTS[2], _replaced('"stop_reason": "end_turn"', '"stop_reason": "refusal"'), "content_filter"),
-        (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "MAX_TOKENS"'), "max_tokens"),
-        (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "SAFETY"'), "content_filter"),
-        (DIALECTS[0], _replaced('"finish_reason": "stop"', '"finish_reason": "abort"'), "unknown"),
-        (DIALECTS[2], _replaced('"stop_reason": "end_turn"', '"stop_reason": "new"'), "unknown"),
-        (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "OTHER"'), "unknown"),
-    ],
-)
-async def test_truncated_or_refused_answer_is_none(
-    dialect: Dialect, change: Change, reason: str, server: Server, connect: Connect
-) -> None:
-    """Even where what was said of it happens to fit."""
-    server.script = [Answer([change(frame) for frame in dialect.frames(Said(RIGHT))])]
-    result = await _asked(dialect, connect)
-    assert (result.output, result.stop_reason, result.chat.state) == (None, reason, "waiting")
-    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("dialect", [OlderGoogle()], ids=lambda dialect: dialect.name)

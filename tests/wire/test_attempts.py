@@ -19,36 +19,6 @@ QUICK = RetryPolicy(first_delay=0.001, max_delay=0.002)
 
 ALL = [*DIALECTS, Google()]
 each_dialect = pytest.mark.parametrize("dialect", ALL, ids=lambda dialect: dialect.name)
-PINGS = {"anthropic": 'event: ping\ndata: {"type": "ping"}\n\n', "google": Google().frames(Said())[0]}
-
-
-def _silent(dialect: Dialect, *, words: bool) -> Answer:
-    frames = dialect.frames(Said())
-    return Answer(
-        [*frames[: -dialect.finish_frames if words else 1], PINGS.get(dialect.name, ": ping\n\n") * 3], end="silence"
-    )
-
-
-@pytest.mark.parametrize(
-    ("dialect", "words"),
-    [
-        pytest.param(dialect, words, marks=[pytest.mark.deep] * (dialect.name != "anthropic" or not words))
-        for dialect in ALL
-        for words in (False, True)
-    ],
-    ids=lambda value: str(getattr(value, "name", value)),
-)
-async def test_silent_stream_is_paid_three_times(
-    dialect: Dialect, words: bool, server: Server, connect: Connect
-) -> None:
-    """It began, with words or without any, pinged, and said nothing more."""
-    server.script = [_silent(dialect, words=words)]
-    settings = Settings(startup_timeout=2 if words else 0.4, idle_timeout=0.1, retry=QUICK)
-    async with Engine("sqlite://", model=await connect(dialect), settings=settings) as engine:
-        chat = (await engine.ask(await new_chat(engine), "Prove it.")).chat
-        assert (await engine.verify(chat.id)).ok
-    assert (chat.state, len(server.asked)) == ("error", 3)
-    assert "RetryPolicy.alike" in chat.last_error.message
 
 
 async def new_chat(engine: Engine) -> str:
