@@ -22,7 +22,7 @@ LISTEN_AGAIN_S: Final = 1.0
 """The longest pause, in seconds, between two tries to listen."""
 RENEW_S: Final = 3.0
 """Seconds in which a renewal of leases must be answered; then it is sent again on another connection."""
-IDLE_IN_TRANSACTION_S: Final = 3.0
+IDLE_IN_TRANSACTION_S: Final = 5.0
 """Seconds for which the server keeps the locks of a session that says nothing within a transaction."""
 LOCK_S: Final = 5.0
 """Seconds for which a statement waits for a lock of another session; then it is tried again, for `PATIENCE` seconds."""

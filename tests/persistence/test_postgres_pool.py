@@ -209,7 +209,7 @@ async def test_session_setup_is_one_statement(make_pool: MakePool, executed: lis
         assert settings["plan_cache_mode"] == "force_generic_plan"
         assert [settings[name] for name in pool._BY_INDEX] == [*pool._BY_INDEX.values()]
         assert settings["statement_timeout"] == "30000"
-        assert settings["idle_in_transaction_session_timeout"] == "3000"
+        assert settings["idle_in_transaction_session_timeout"] == "5000"
         assert settings["lock_timeout"] == "5000"
     own.terminate()
 
