@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import anyio
 import httpx
+from pydantic import Field, InstanceOf, SkipValidation
 
 from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.errors import ServiceUnreachable
@@ -50,11 +51,10 @@ from turnwise.states.checked import checked
 from turnwise.states.errors import ChatNotFound, FileNotFound, InvalidArgument, SettingsError, TurnwiseError
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.files import is_digest
-from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, some
+from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage, parts_of
 from turnwise.states.names import RESTING, Answerer, ChatState, WhenBusy
 from turnwise.states.plain import of_kind, shown
-from turnwise.states.shapes import LATER, RAW
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
 
@@ -249,7 +249,7 @@ class Client:
         if not is_checkpoint(line):
             raise ServiceUnreachable(self._connection.url, "the export ends early", sent=False)
 
-    async def import_chat(self, lines: Annotated[Iterable[str] | AsyncIterable[str], LATER]) -> Chat:
+    async def import_chat(self, lines: Annotated[Iterable[str] | AsyncIterable[str], SkipValidation]) -> Chat:
         """Take in a chat that `export_chat` wrote, see `Engine.import_chat`: for operators.
 
         The lines are sent to their end, even if the service has refused the first.
@@ -361,7 +361,7 @@ class Client:
     async def put_file(
         self,
         chat_id: str,
-        content: Annotated[FileContent, LATER],
+        content: Annotated[FileContent, SkipValidation],
         *,
         media_type: Name | None = None,
         name: Label | None = None,
@@ -379,7 +379,9 @@ class Client:
                 stream=pieces,
             )
 
-    async def open_file(self, chat_id: str, file: Annotated[FilePart | str, LATER]) -> AsyncGenerator[bytes, None]:
+    async def open_file(
+        self, chat_id: str, file: Annotated[FilePart | str, SkipValidation]
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a file that a chat holds, piece by piece, see `Engine.open_file`."""
         if not of_kind(file, FilePart, str):
             raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
@@ -475,7 +477,7 @@ class Client:
         self,
         chat_id: str,
         *,
-        until: Annotated[Collection[ChatState | str], some] = RESTING,
+        until: Annotated[Collection[ChatState | str], Field(min_length=1)] = RESTING,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
     ) -> Chat:
         """Return the chat once its state is in `until`, see `Engine.wait`."""
@@ -518,7 +520,7 @@ class Client:
         *,
         family: bool = False,
         files: bool = False,
-        checkpoints: Annotated[str, RAW] | None = None,
+        checkpoints: Annotated[str, InstanceOf] | None = None,
         public_key: bytes | None = None,
     ) -> Verdict:
         """Let the service check the log, see `Engine.verify`; `checkpoints` are compared with it here.

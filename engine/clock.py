@@ -8,17 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Final, Protocol, TypeVar, cast
+from typing import Annotated, Final, Protocol, TypeVar
 
 import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
+from pydantic import AfterValidator
 
 from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.states.errors import ModelError, ModelErrorKind
+from turnwise.states.hints import validator_of
 from turnwise.states.plain import Misfit, shown, type_name
-from turnwise.states.shapes import Shape, shape_of
 
 T = TypeVar("T")
 
@@ -45,9 +46,9 @@ def _in_utc(time: datetime) -> datetime:
     return time.astimezone(UTC)
 
 
-Instant = Annotated[datetime, _in_utc]
+Instant = Annotated[datetime, AfterValidator(_in_utc)]
 """A time by which an engine goes, in UTC."""
-_INSTANT: Final = cast("Shape", shape_of(Instant))
+_INSTANT: Final = validator_of(Instant)
 
 
 class Timer(Protocol):

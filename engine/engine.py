@@ -22,6 +22,8 @@ from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Final, Self, TypeVar
 
+from pydantic import Field, InstanceOf, SkipValidation
+
 from turnwise.engine import chat_ids
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.agents import Agents
@@ -105,11 +107,10 @@ from turnwise.states.errors import (
 )
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most, some
+from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage
 from turnwise.states.names import DEFAULT_AGENT, RESTING, Answerer, ChatState, WhenBusy
 from turnwise.states.plain import of_kind, shown
-from turnwise.states.shapes import LATER, RAW
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,
@@ -175,13 +176,13 @@ class Engine:
 
     def __init__(  # noqa: PLR0913 - the contract
         self,
-        store: Annotated[str | ChatStore, LATER],
+        store: Annotated[str | ChatStore, SkipValidation],
         *,
         files: FileStore | None = None,
         model: Model | str | None = None,
         tools: Sequence[Tool | ToolFunction | ToolSource] = (),
         agents: Sequence[Agent] = (),
-        deps: Annotated[object, LATER] = None,
+        deps: Annotated[object, SkipValidation] = None,
         settings: Settings | None = None,
         reminders: Sequence[Reminder] = (),
         prepare_messages: PrepareMessages | None = None,
@@ -656,7 +657,7 @@ class Engine:
 
     async def import_chat(
         self,
-        lines: Annotated[Iterable[str] | AsyncIterable[str], LATER],
+        lines: Annotated[Iterable[str] | AsyncIterable[str], SkipValidation],
         *,
         key: bytes | None = None,
         permit: Callable[[Chat], object] | None = None,
@@ -847,7 +848,7 @@ class Engine:
     async def put_file(
         self,
         chat_id: str,
-        content: Annotated[FileContent, LATER],
+        content: Annotated[FileContent, SkipValidation],
         *,
         media_type: Name | None = None,
         name: Label | None = None,
@@ -872,7 +873,9 @@ class Engine:
         self._chats()
         return await self._files.put(chat_id, content, media_type, name)
 
-    async def open_file(self, chat_id: str, file: Annotated[FilePart | str, LATER]) -> AsyncGenerator[bytes, None]:
+    async def open_file(
+        self, chat_id: str, file: Annotated[FilePart | str, SkipValidation]
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a file that a chat holds, piece by piece.
 
         Args:
@@ -1047,7 +1050,7 @@ class Engine:
         self,
         chat_id: str,
         *,
-        until: Annotated[Collection[ChatState | str], some] = RESTING,
+        until: Annotated[Collection[ChatState | str], Field(min_length=1)] = RESTING,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
     ) -> Chat:
         """Return the chat once its state is in `until`; `interrupted` counts once settled.
@@ -1084,7 +1087,7 @@ class Engine:
         self,
         *,
         files: bool = False,
-        checkpoints: Annotated[str, RAW] | None = None,
+        checkpoints: Annotated[str, InstanceOf] | None = None,
         public_key: bytes | None = None,
     ) -> AsyncIterator[Diagnosis]:
         """Yield what is wrong in the store, chat by chat: unreadable values, broken promises, and lost files.
@@ -1144,7 +1147,7 @@ class Engine:
         *,
         family: bool = False,
         files: bool = False,
-        checkpoints: Annotated[str, RAW] | None = None,
+        checkpoints: Annotated[str, InstanceOf] | None = None,
         public_key: bytes | None = None,
     ) -> Verdict:
         """Check the log's chain, every transition and promise against the table, and every row against the log.

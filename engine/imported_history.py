@@ -8,16 +8,17 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
+from pydantic import SkipValidation
 
 from turnwise.engine.imported_message import ImportedMessage, read, refuse
 from turnwise.engine.inheritance import tail_of
 from turnwise.states.arguments import Inheritance
 from turnwise.states.checked import fit
+from turnwise.states.hints import validator_of
 from turnwise.states.messages import FilePart, Message, Part, ToolCallPart, ToolResultPart, files_in, tokens_in
 from turnwise.states.names import Audience
-from turnwise.states.shapes import LATER, shape_of
 
-History = Annotated[Sequence[Message | Mapping[str, Any]], LATER]
+History = Annotated[Sequence[Message | Mapping[str, Any]], SkipValidation]
 """Messages from elsewhere: `Message`s, or mappings with the fields of one, of which only a role and what was said are
 needed: `{"role": "user", "content": "Hi"}`."""
 
@@ -164,4 +165,4 @@ def _index(message: ImportedMessage, calls: Sequence[ToolCallPart]) -> int | Non
     return next(index for index, call in enumerate(calls) if call.call_id == result.call_id)
 
 
-_ENTRIES: Final = shape_of(Sequence[object])
+_ENTRIES: Final = validator_of(Sequence[object])

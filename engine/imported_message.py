@@ -13,6 +13,7 @@ from turnwise.engine.prompt.history import GO_ON, is_blank
 from turnwise.states.checked import fit
 from turnwise.states.errors import InvalidArgument, InvalidContent
 from turnwise.states.files import fault_of_file, fault_of_lines
+from turnwise.states.hints import validator_of
 from turnwise.states.limits import Name
 from turnwise.states.messages import (
     Content,
@@ -32,7 +33,6 @@ from turnwise.states.messages import (
 )
 from turnwise.states.names import OPEN_STATUSES, Audience, Executor
 from turnwise.states.plain import SAID, Misfit, listed, of_kind, plain, shown
-from turnwise.states.shapes import shape_of
 from turnwise.states.values import Time, Value, place_and_problem
 
 
@@ -238,7 +238,7 @@ def refuse(place: str, field: str, problem: str) -> NoReturn:
     raise InvalidContent(f"{named}: {problem}", argument=named)
 
 
-_NAME: Final = shape_of(Name)
+_NAME: Final = validator_of(Name)
 _EARLIEST: Final = datetime(1970, 1, 2, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _TAKEN: Final = ImportedMessage.__struct_fields__

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
+from pydantic import AfterValidator, Field
+
 from turnwise.providers.protocol import PARAMETERS
 from turnwise.states.checked import fit
 from turnwise.states.errors import SettingsError
-from turnwise.states.limits import number_at_least, said
-from turnwise.states.shapes import shape_of
+from turnwise.states.hints import validator_of
+from turnwise.states.limits import said
 
 _HINTS: Final[Mapping[str, Any]] = {
-    "max_output_tokens": Annotated[int, number_at_least(1)],
-    "temperature": Annotated[float, number_at_least(0)],
-    "top_p": Annotated[float, number_at_least(0)],
+    "max_output_tokens": Annotated[int, Field(ge=1)],
+    "temperature": Annotated[float, Field(ge=0)],
+    "top_p": Annotated[float, Field(ge=0)],
     "top_k": int,
     "presence_penalty": float,
     "frequency_penalty": float,
-    "tool_choice": Annotated[str, said],
+    "tool_choice": Annotated[str, AfterValidator(said)],
     "parallel_tool_calls": bool,
     "web_search": bool | Mapping[str, Any],
     "provider_options": Mapping[str, Any],
@@ -26,13 +28,13 @@ _HINTS: Final[Mapping[str, Any]] = {
 _SEARCH: Final[Mapping[str, Any]] = {
     "allowed_domains": Sequence[str],
     "blocked_domains": Sequence[str],
-    "max_uses": Annotated[int, number_at_least(1)],
+    "max_uses": Annotated[int, Field(ge=1)],
     "user_location": Mapping[str, str],
     "search_context_size": Literal["low", "medium", "high"],
 }
 """The options of a web search."""
-_SHAPES: Final = {name: shape_of(hint) for name, hint in _HINTS.items()}
-_SEARCH_SHAPES: Final = {name: shape_of(hint) for name, hint in _SEARCH.items()}
+_SHAPES: Final = {name: validator_of(hint) for name, hint in _HINTS.items()}
+_SEARCH_SHAPES: Final = {name: validator_of(hint) for name, hint in _SEARCH.items()}
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:

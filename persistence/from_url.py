@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.connection import Durability
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import SettingsError
+from turnwise.states.hints import validator_of
 from turnwise.states.plain import Misfit, of_kind, shown
-from turnwise.states.shapes import Shape, shape_of
 
 _RIGHT: Final = (
     "use sqlite:///chats.db, sqlite:////absolute/path.db, sqlite:// for a database in memory,"
     " or postgresql://user:password@host/database"
 )
 
-_URL_OR_STORE: Final = cast("Shape", shape_of(str | ChatStore))
+_URL_OR_STORE: Final = validator_of(str | ChatStore)
 
 
 def url_or_store(value: Any) -> Any:

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
+from pydantic import AfterValidator, SkipValidation
 from starlette.requests import Request
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.limits import Count, said
 from turnwise.states.plain import listed, of_kind, shown
-from turnwise.states.shapes import LATER
 
 Role = Literal["owner", "operator", "auditor"]
 """An `owner` has chats of their own; an `operator` may do everything to all; an `auditor` may read all."""
@@ -26,7 +26,7 @@ Role = Literal["owner", "operator", "auditor"]
 _ROLES: Final = get_args(Role)
 _LONGEST_NAME: Final = 512
 _CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
-_Said = Annotated[str, said]
+_Said = Annotated[str, AfterValidator(said)]
 
 
 @checked
@@ -38,10 +38,10 @@ class Principal:
         SettingsError: the name is empty or too long, there is no such role, or the time has no zone.
     """
 
-    name: Annotated[str, LATER]
+    name: Annotated[str, SkipValidation]
     """Of an owner: the `owner` of their chats."""
-    role: Annotated[Role, LATER] = "owner"
-    until: Annotated[datetime | None, LATER] = field(default=None, compare=False)
+    role: Annotated[Role, SkipValidation] = "owner"
+    until: Annotated[datetime | None, SkipValidation] = field(default=None, compare=False)
     """When what names them expires: from then on no request is taken, and open streams end. `None` for never."""
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class StaticTokens:
             hexadecimal digits.
     """
 
-    def __init__(self, tokens: Annotated[Mapping[str, Principal], LATER]) -> None:
+    def __init__(self, tokens: Annotated[Mapping[str, Principal], SkipValidation]) -> None:
         self._principals = [(_digest_of(token), principal) for token, principal in _entries(tokens)]
         if not self._principals:
             raise SettingsError("tokens", "must name at least one token; there was none")
@@ -179,7 +179,7 @@ class JWTs:
             the algorithms, or something else is empty or negative.
     """
 
-    key: Annotated[str | bytes | Mapping[str, Any], LATER] = field(repr=False)
+    key: Annotated[str | bytes | Mapping[str, Any], SkipValidation] = field(repr=False)
     """A secret, a public key as PEM, or a JWK or a set of them as a mapping."""
     algorithms: Sequence[str] = ("RS256",)
     """Those that are accepted; a token's own word for it counts for nothing."""

@@ -6,11 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from pydantic import Field
+
 from turnwise.service.policy import OWNERS_MAY, Restriction
 from turnwise.states.checked import checked
-from turnwise.states.limits import Count, Name, Seconds, finite
+from turnwise.states.limits import Count, Name, Seconds
 
-Amount = Annotated[Seconds, finite]
+Amount = Annotated[Seconds, Field(allow_inf_nan=False)]
 """A number of at least 0, not always of seconds."""
 
 

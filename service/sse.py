@@ -11,6 +11,7 @@ from typing import Annotated, Final, NamedTuple, Protocol
 import anyio
 import msgspec
 from fastapi.sse import KEEPALIVE_COMMENT, ServerSentEvent
+from pydantic import SkipValidation
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
@@ -20,7 +21,6 @@ from turnwise.service.shutdown import open_requests
 from turnwise.states.checked import checked
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event
-from turnwise.states.shapes import LATER
 
 RECONNECT_MILLISECONDS: Final = 1000
 """When a reader whose stream has ended comes back."""
@@ -52,11 +52,11 @@ class _EventFields(NamedTuple):
 @checked
 async def event_stream(
     engine: Engine,
-    chat_id: Annotated[str, LATER],
+    chat_id: Annotated[str, SkipValidation],
     *,
-    after: Annotated[int, LATER] = 0,
-    follow: Annotated[bool, LATER] = True,
-    until_rest: Annotated[bool, LATER] = False,
+    after: Annotated[int, SkipValidation] = 0,
+    follow: Annotated[bool, SkipValidation] = True,
+    until_rest: Annotated[bool, SkipValidation] = False,
 ) -> AsyncIterator[ServerSentEvent]:
     """Yield a chat's events after number `after`, for a FastAPI route with `response_class=EventSourceResponse`.
 

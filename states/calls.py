@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec.structs import replace
+from pydantic import AfterValidator, SkipValidation
 
 from turnwise.states.checked import checked
 from turnwise.states.digests import guarded
@@ -14,7 +15,6 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, HelperAction
 from turnwise.states.plain import GIVEN, SAID, Limits, Misfit, plain, shown
-from turnwise.states.shapes import LATER
 from turnwise.states.values import Counter, Json, Time, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
@@ -30,7 +30,7 @@ class ClientTool:
 
     name: Name
     description: Description
-    input_schema: Annotated[dict[str, Any], json_at_most(262_144)]
+    input_schema: Annotated[dict[str, Any], AfterValidator(json_at_most(262_144))]
     """JSON schema of the arguments: an object schema."""
     deadline: float | None = field(default=None, kw_only=True)
     """Seconds the client has to answer; `None` waits for ever."""
@@ -42,7 +42,7 @@ class ToolResult:
     """A client's answer to one of its calls. `output` is any JSON value."""
 
     call_id: str
-    output: Annotated[Json, LATER]
+    output: Annotated[Json, SkipValidation]
     is_error: bool = False
     _limits: ClassVar[Limits] = GIVEN
 

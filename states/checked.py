@@ -6,16 +6,32 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial, wraps
-from typing import Any, Final, TypeVar, cast, get_type_hints
+from typing import Any, Final, Literal, TypeVar, cast, get_type_hints
 
-import msgspec
+from pydantic_core import ArgsKwargs, CoreConfig, ErrorDetails, SchemaValidator, ValidationError, core_schema
 
 from turnwise.states.errors import InvalidArgument, InvalidContent, WrongCall
+from turnwise.states.hints import Validator, adapter_of, misfit_of
 from turnwise.states.plain import Misfit
-from turnwise.states.shapes import Shape, shape_of
 
 _T = TypeVar("_T")
-_VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_MODES: Final[Mapping[Any, Literal["positional_only", "positional_or_keyword", "keyword_only"]]] = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional_only",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional_or_keyword",
+    inspect.Parameter.KEYWORD_ONLY: "keyword_only",
+}
+_PLACES: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_WRONG_CALLS: Final = frozenset(
+    {
+        "missing_argument",
+        "missing_keyword_only_argument",
+        "missing_positional_only_argument",
+        "multiple_argument_values",
+        "unexpected_keyword_argument",
+        "unexpected_positional_argument",
+    }
+)
+"""pydantic's types of the errors of calls that Python itself would refuse."""
 
 
 def checked(target: _T) -> _T:
@@ -49,24 +65,25 @@ def _checked(within: str, target: _T) -> _T:
     return cast("_T", target)
 
 
-def fit(argument: str, shape: Shape | None, value: Any) -> Any:
+def fit(argument: str, validator: Validator, value: Any) -> Any:
     """Return an argument in the form in which it is used.
 
     Raises:
-        InvalidArgument: it does not have the shape.
-        InvalidContent: it has the shape, but cannot be stored.
+        InvalidArgument: the validator refuses it.
+        InvalidContent: it is of the right type, but cannot be stored.
     """
-    if shape is None:
-        return value
     try:
-        return shape(value)
+        return validator(value)
     except Misfit as misfit:
-        place = argument + misfit.place
-        if misfit.unstorable:
-            raise InvalidContent(f"{place}: {misfit.problem}", argument=place) from None
-        raise InvalidArgument(place, misfit.problem) from None
-    except Exception as error:
-        raise InvalidArgument(argument, f"could not be looked at: it raised {type(error).__name__}") from error
+        raise error_of(argument, misfit) from None
+
+
+def error_of(argument: str, misfit: Misfit) -> InvalidArgument:
+    """Return the error that says what is wrong with an argument."""
+    place = argument + misfit.place
+    if misfit.unstorable:
+        return InvalidContent(f"{place}: {misfit.problem}", argument=place)
+    return InvalidArgument(place, misfit.problem)
 
 
 def no_such_argument(called: str, name: str, names: Iterable[str]) -> str:
@@ -99,27 +116,6 @@ def _checked_function(function: Any, within: str) -> Any:
     return call
 
 
-class _Form(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls that a function accepts. `missing` and `names` go by the number of positional arguments."""
-
-    places: tuple[tuple[str, Shape | None], ...]
-    shapes: Mapping[str, Shape | None]
-    missing: tuple[frozenset[str], ...]
-    """By number of positional arguments: the names that must be given."""
-    names: tuple[frozenset[str], ...]
-    """By number of positional arguments: the names that may be given."""
-    others: bool
-    """Whether any name may be given."""
-
-    def matches(self, count: int, names: Mapping[str, Any]) -> bool:
-        """Return whether `count` positional arguments and these named ones make a valid call."""
-        return (
-            count < len(self.names)
-            and self.missing[count] <= names.keys()
-            and (self.others or names.keys() <= self.names[count])
-        )
-
-
 class _Parameters:
     """The parameters of a function. Resolved at the first call, when every name in the type hints exists."""
 
@@ -129,45 +125,62 @@ class _Parameters:
 
     def fit(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the arguments in the form in which they are used."""
-        form = self._form
-        if not form.matches(len(args), options):
-            raise self._wrong_call(len(args), options)
-        within = self._within
-        return (
-            [fit(within + name, shape, value) for (name, shape), value in zip(form.places, args, strict=False)],
-            {name: fit(within + name, form.shapes.get(name), value) for name, value in options.items()},
-        )
+        try:
+            fit: tuple[Sequence[Any], Mapping[str, Any]] = self._validator.validate_python(ArgsKwargs(args, options))
+        except ValidationError as error:
+            raise self._error_of(error.errors(include_url=False), args, options) from None
+        return fit
 
     @cached_property
-    def _form(self) -> _Form:
-        hints = get_type_hints(self._function, include_extras=True)
-        every = inspect.signature(self._function).parameters.values()
-        fixed = [one for one in every if one.kind not in _VARIABLE]
-        shapes = {one.name: shape_of(hints.get(one.name, Any)) for one in fixed}
-        places = [one.name for one in fixed if one.kind is not one.KEYWORD_ONLY]
-        by_place = [frozenset(places[:count]) for count in range(len(places) + 1)]
-        required = frozenset(one.name for one in fixed if one.default is one.empty)
-        named = frozenset(one.name for one in fixed if one.kind is not one.POSITIONAL_ONLY)
-        return _Form(
-            places=tuple((name, shapes[name]) for name in places),
-            shapes=shapes,
-            missing=tuple(required - names for names in by_place),
-            names=tuple(named - names for names in by_place),
-            others=len(fixed) < len(every),
-        )
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self._function).parameters
 
-    def _wrong_call(self, count: int, options: Mapping[str, Any]) -> WrongCall:
+    @cached_property
+    def _validator(self) -> SchemaValidator:
+        hints = get_type_hints(self._function, include_extras=True)
+        options: dict[str, Any] = {}
+        arguments = []
+        for name, one in self._parameters.items():
+            if one.kind is one.VAR_POSITIONAL:
+                options["var_args_schema"] = core_schema.any_schema()
+            elif one.kind is one.VAR_KEYWORD:
+                options["var_kwargs_schema"] = core_schema.any_schema()
+            else:
+                schema = adapter_of(hints.get(name, Any)).core_schema
+                if one.default is not one.empty:
+                    schema = core_schema.with_default_schema(schema, default=one.default)
+                arguments.append(core_schema.arguments_parameter(name, schema, mode=_MODES[one.kind]))
+        schema = core_schema.arguments_schema(arguments, **options)
+        return SchemaValidator(schema, CoreConfig(strict=True))
+
+    def _error_of(
+        self, errors: Sequence[ErrorDetails], args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> InvalidArgument:
+        wrong_calls = [error for error in errors if error["type"] in _WRONG_CALLS]
+        if wrong_calls:
+            return self._wrong_call(wrong_calls, len(args))
+        root = errors[0]["loc"][0]
+        name, value = ([*self._parameters][root], args[root]) if isinstance(root, int) else (root, options[root])
+        own = [error for error in errors if error["loc"][0] == root]
+        return error_of(self._within + name, misfit_of(own, value, depth=1))
+
+    def _wrong_call(self, errors: Sequence[ErrorDetails], count: int) -> WrongCall:
         """Return the error of a call that Python itself would refuse."""
-        form, called = self._form, self._function.__qualname__.removesuffix(".__init__")
-        if count >= len(form.names):
-            places = [name for name, _ in form.places if name not in ("self", "cls")]  # which nobody has typed
-            given = count - len(form.places) + len(places)
-            last = places[-1] if places else called
-            return WrongCall(self._within + last, f"{called} takes {len(places)} arguments by place, not {given}")
-        for name in options:
-            if name not in form.names[count] and not form.others:
-                twice = name in form.shapes
-                problem = "was given by place, too" if twice else no_such_argument(called, name, form.names[count])
-                return WrongCall(self._within + str(name), problem)
-        missing = sorted(form.missing[count] - options.keys())
-        return WrongCall(self._within + missing[0], f"{called} needs it")
+        called = self._function.__qualname__.removesuffix(".__init__")
+        by_kind = {error["type"]: error for error in reversed(errors)}
+        places = [name for name, one in self._parameters.items() if one.kind in _PLACES]
+        own = [name for name in places if name not in ("self", "cls")]
+        if "unexpected_positional_argument" in by_kind:
+            given = count - len(places) + len(own)
+            place = own[-1] if own else called
+            return WrongCall(self._within + place, f"{called} takes {len(own)} arguments by place, not {given}")
+        for kind in ("multiple_argument_values", "unexpected_keyword_argument"):
+            if kind in by_kind:
+                name = str(by_kind[kind]["loc"][0])
+                twice = kind == "multiple_argument_values"
+                names = self._parameters.keys() - places[:count]
+                problem = "was given by place, too" if twice else no_such_argument(called, name, names)
+                return WrongCall(self._within + name, problem)
+        missing = next(iter(by_kind.values()))["loc"][0]
+        name = places[missing] if isinstance(missing, int) else missing
+        return WrongCall(self._within + name, f"{called} needs it")

@@ -9,13 +9,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
+from pydantic import SkipValidation
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk, content_in, fault_of_file, fault_of_lines, file_at
+from turnwise.states.hints import validator_of
 from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
-from turnwise.states.shapes import LATER, Shape, shape_of
 from turnwise.states.usage import Usage
 from turnwise.states.values import Checked, Counter, Json, Tagged, Time, Value
 
@@ -93,7 +94,7 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
     @classmethod
     @checked
     def from_path(
-        cls, path: Annotated[str | OnDisk, LATER], *, media_type: str | None = None, name: str | None = None
+        cls, path: Annotated[str | OnDisk, SkipValidation], *, media_type: str | None = None, name: str | None = None
     ) -> FilePart:
         """Return a file of the disk, read now and sent inline. Reading blocks.
 
@@ -160,11 +161,11 @@ Part = Annotated[
     Tagged("type"),
 ]
 Role = Literal["system", "user", "assistant", "tool"]
-Content = Annotated[str | Sequence[TextPart | FilePart], LATER]
+Content = Annotated[str | Sequence[TextPart | FilePart], SkipValidation]
 """What a user may send: text, or a sequence of text and file parts."""
 
 
-_PARTS: Final = cast("Shape", shape_of(Sequence[TextPart | FilePart]))
+_PARTS: Final = validator_of(Sequence[TextPart | FilePart])
 
 
 class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weakref=True):

@@ -43,7 +43,7 @@ _PASSWORD: Final = re.compile(r"(://[^:/@\s]*:)\S*@")
 """The password in a URL: the address of a store may be given where something else belongs."""
 
 
-class Misfit(Exception):
+class Misfit(ValueError):
     """A value is not what it must be.
 
     `place` is the place inside the argument. `type_only`: the value is of another type altogether. `unstorable`: it is
@@ -164,6 +164,14 @@ def plain(value: Any, limits: Limits = GIVEN, depth: int = 0) -> Any:
     if issubclass(kind, list | tuple):
         return [plain(inner, limits, depth + 1) for inner in listed(value)]
     raise Misfit(f"must hold JSON values only; it held {shown(value)}", unstorable=True)
+
+
+def plain_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object as plain JSON, a copy."""
+    if not isinstance(value, Mapping):
+        raise Misfit(f"must be a mapping with string keys; it was {shown(value)}", type_only=True)
+    mapping: dict[str, Any] = plain(value)
+    return mapping
 
 
 def copied(value: Any) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic
 
+from pydantic import SkipValidation
+
 from turnwise.engine.agents.answer_format import OutputMode
 from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
 from turnwise.engine.results import Chat
@@ -17,7 +19,6 @@ from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.limits import Name
 from turnwise.states.plain import shown
-from turnwise.states.shapes import LATER
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -46,11 +47,11 @@ class Agent(Generic[Deps, Output]):
     name: Name
     model: Model | str | None = None
     """A `Model`, or the name of one; by default the engine's."""
-    system: Annotated[SystemPrompt | None, LATER] = None
+    system: Annotated[SystemPrompt | None, SkipValidation] = None
     """The system prompt of chats that have none of their own."""
     tools: Sequence[Tool | ToolFunction | ToolSource] = ()
     """Tools, functions that become tools with the defaults, and sources of tools, such as `MCPTools`."""
-    output: Annotated[type[Output] | Mapping[str, Any] | None, LATER] = None
+    output: Annotated[type[Output] | Mapping[str, Any] | None, SkipValidation] = None
     """The form of final answers: a type that pydantic can check, or a JSON schema. `TurnResult.output` is the value."""
     settings: Settings | None = None
     """What is left out is as the engine's settings have it. Those that `Settings.scope` calls the engine's are given

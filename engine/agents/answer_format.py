@@ -17,8 +17,7 @@ from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import ALTERNATIVES, check_schema, problems_with
 from turnwise.foreign import guarded
 from turnwise.states.errors import SettingsError, ToolFailed
-from turnwise.states.plain import Misfit, shown, type_name
-from turnwise.states.shapes import plain_object
+from turnwise.states.plain import Misfit, plain_object, shown, type_name
 
 ANSWER_TOOL: Final = "final_answer"
 """The name of the tool by which a model gives an answer in the form that its agent wants."""

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
+from pydantic import SkipValidation
+
 from turnwise.engine.checkpoints.address import Address
 from turnwise.engine.checkpoints.destination import Destination
 from turnwise.engine.checkpoints.file import PublishedFile
@@ -17,7 +19,6 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.files import path_text
 from turnwise.states.limits import Count, Positive
 from turnwise.states.plain import of_kind, shown
-from turnwise.states.shapes import LATER
 
 WEB: Final = ("http", "https")
 Place = str | os.PathLike[str]
@@ -48,7 +49,7 @@ class Checkpoints:
     def __init__(
         self,
         key: SigningKey,
-        to: Annotated[Place | Sequence[Place], LATER],
+        to: Annotated[Place | Sequence[Place], SkipValidation],
         *,
         every: Positive | None = None,
         headers: Mapping[str, str] | None = None,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Self
 import anyio
 import mcp
 from anyio.abc import TaskGroup
+from pydantic import AfterValidator, SkipValidation
 
 from turnwise.engine.clock import fail_after
 from turnwise.engine.mcp.connection import Answer, Connection, Listing, MCPUnreachable
@@ -26,14 +27,13 @@ from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.limits import Duration, said
 from turnwise.states.plain import shown
-from turnwise.states.shapes import LATER
 
 CONNECT_TIMEOUT: Final = 60.0
 """Seconds: a server that is started may have to be downloaded first."""
 LIST_AGAIN_AFTER_S: Final = 30.0
 """Seconds for which a server that has not listed its new tools is not asked for them again."""
 
-_Said = Annotated[str, said]
+_Said = Annotated[str, AfterValidator(said)]
 Adapt = Callable[[Tool], Tool | None]
 """Returns a server's tool as it is to be offered, `None` to leave it out."""
 
@@ -114,7 +114,7 @@ class MCPTools:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: Annotated[Credentials | None, LATER] = None,
+        auth: Annotated[Credentials | None, SkipValidation] = None,
         prefix: str = "",
         adapt: Adapt | None = None,
         connect_timeout: Duration = CONNECT_TIMEOUT,

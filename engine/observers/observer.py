@@ -23,9 +23,9 @@ from turnwise.states.checked import fit
 from turnwise.states.decide import Decision
 from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, FatalToolError, ModelError, SettingsError
 from turnwise.states.facts import Facts
+from turnwise.states.hints import validator_of
 from turnwise.states.messages import length_of
 from turnwise.states.plain import type_name
-from turnwise.states.shapes import shape_of
 from turnwise.states.values import unshared
 
 
@@ -168,7 +168,7 @@ class Observer:
         return None
 
 
-_TRACE: Final = shape_of(str)
+_TRACE: Final = validator_of(str)
 _METHODS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"))
 Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
 

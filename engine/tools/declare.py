@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, overload
 
+from pydantic import SkipValidation
+
 from turnwise.engine.files.streams import FileContent, source_of
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.settings import LONGEST
@@ -35,7 +37,6 @@ from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart
 from turnwise.states.names import Approver, Crash, HelperAction
 from turnwise.states.plain import type_name
-from turnwise.states.shapes import LATER
 from turnwise.states.values import Json
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ else:
 class ToolOutput:
     """What a tool returns to attach files to its output."""
 
-    output: Annotated[Json, LATER]
+    output: Annotated[Json, SkipValidation]
     attachments: tuple[FilePart, ...] = ()
 
 
@@ -136,7 +137,7 @@ class Reconciled:
     """What a tool's `reconcile` found out after a crash: make one by `done`, `not_done` or `unknown`."""
 
     verdict: Literal["done", "not_done", "unknown"]
-    output: Annotated[Json | ToolOutput, LATER] = None
+    output: Annotated[Json | ToolOutput, SkipValidation] = None
 
     @classmethod
     def done(cls, output: Json | ToolOutput = None) -> Reconciled:

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, cast
 
+from pydantic import SkipValidation
+
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.files import path_text
 from turnwise.states.plain import shown
-from turnwise.states.shapes import LATER
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -34,7 +35,7 @@ class SigningKey:
         SettingsError: that is no such key, or the extra `audit` is not installed.
     """
 
-    def __init__(self, pem: Annotated[bytes, LATER]) -> None:
+    def __init__(self, pem: Annotated[bytes, SkipValidation]) -> None:
         self._key: Ed25519PrivateKey = _private_key(pem)
         self.key_id: str = _id_of(self._key.public_key())
         """The first 16 hex digits of the SHA-256 of the public key's 32 bytes."""
@@ -46,7 +47,7 @@ class SigningKey:
         return cls(_private_pem(key))
 
     @classmethod
-    def from_file(cls, path: Annotated[str | os.PathLike[str], LATER]) -> Self:
+    def from_file(cls, path: Annotated[str | os.PathLike[str], SkipValidation]) -> Self:
         """Return the key that a file holds.
 
         Raises:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, NamedTuple
 
+from pydantic import InstanceOf
+
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.check_rows import Evidence
 from turnwise.persistence.audit.check_transitions import Replay
@@ -22,7 +24,6 @@ from turnwise.persistence.rows import GARBLED
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.checked import checked
 from turnwise.states.errors import TurnwiseError
-from turnwise.states.shapes import RAW
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class Verdict:
 
 @checked
 def verify_export(
-    text: Annotated[str, RAW],
+    text: Annotated[str, InstanceOf],
     *,
     key: bytes | None = None,
     public_key: bytes | None = None,
-    checkpoints: Annotated[str, RAW] | None = None,
+    checkpoints: Annotated[str, InstanceOf] | None = None,
 ) -> Verdict:
     """Check an exported log. Whatever the text holds, it raises nothing.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import anyio
+from pydantic import Field
 
 from turnwise.logger import logger
 from turnwise.persistence.audit.record import AuditRecord
@@ -54,7 +55,6 @@ from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.limits import between, number_between
 from turnwise.states.messages import Message
 from turnwise.states.names import Answerer, ChatState
 from turnwise.states.plain import shown
@@ -66,9 +66,9 @@ _SCHEMA: Final = "turnwise"
 _OWN_OPTIONS: Final = ("schema", "listen", "direct_url")
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL."""
-_Connections = Annotated[int, between(1, 262_143)]
+_Connections = Annotated[int, Field(ge=1, le=262_143)]
 """As many as a server can be told to accept."""
-_Timeout = Annotated[float, number_between(0.001, 2_147_483)]
+_Timeout = Annotated[float, Field(ge=0.001, le=2_147_483)]
 """Seconds; in PostgreSQL a timeout is a whole number of milliseconds, of 32 bits, and 0 is none."""
 _BETWEEN_TRIES: Final = 3.0
 """Seconds between two tries to migrate: whoever has queued for a table behind the first goes on meanwhile."""

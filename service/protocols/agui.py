@@ -9,6 +9,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
+from pydantic import SkipValidation
+
 from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.agui_messages import (
     content_of,
@@ -28,7 +30,6 @@ from turnwise.states.events import Event, TurnFinishedEvent
 from turnwise.states.messages import FilePart, Message, SourcePart
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.plain import of_kind, shown
-from turnwise.states.shapes import LATER
 from turnwise.states.usage import NO_USAGE, Usage
 
 _ANSWER: Final = {
@@ -76,7 +77,7 @@ class AGUIEncoder:
         thread_id: Text,
         run_id: Text,
         *,
-        history: Annotated[Sequence[dict[str, Any]] | None, LATER] = None,
+        history: Annotated[Sequence[dict[str, Any]] | None, SkipValidation] = None,
         known_calls: Collection[Text] = (),
         answered: Collection[Text] = (),
         for_owner: bool = False,

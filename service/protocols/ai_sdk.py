@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Annotated, Any, Final, Literal
 
+from pydantic import InstanceOf
+
 from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.states.actions.calls import DENIED_TEXT
@@ -16,10 +18,9 @@ from turnwise.states.checked import checked
 from turnwise.states.events import Event
 from turnwise.states.messages import FilePart, SourcePart
 from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
-from turnwise.states.shapes import RAW
 
 Version = Literal[6, 7]
-Text = Annotated[str, RAW]
+Text = Annotated[str, InstanceOf]
 """What is sent to a client, and stored nowhere."""
 FileAddress = Callable[[FilePart], str | None]
 """Returns where a client gets a file; `None` if it cannot."""

@@ -20,13 +20,13 @@ from turnwise.states.calls import ClientTool
 from turnwise.states.checked import fit
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidArgument, InvalidContent, MessageNotFound
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
+from turnwise.states.hints import validator_of
 from turnwise.states.limits import Name
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
-from turnwise.states.shapes import shape_of
 
 _LOOK_BACK: Final = 256
-_CLIENT_ID: Final = shape_of(Name)
+_CLIENT_ID: Final = validator_of(Name)
 _STOPPED: Final = frozenset({ChatState.interrupted, ChatState.error})
 """States in which no message of the queue is answered by itself."""
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Final, cast
 
 import msgspec
+from pydantic import Field
 
 from turnwise.engine.clock import sleep
 from turnwise.engine.engine import Engine
@@ -17,7 +18,6 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.facts import Facts
-from turnwise.states.limits import number_between
 from turnwise.states.names import RESTING
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.crash.databases import Database, databases
@@ -45,7 +45,7 @@ async def crash_everywhere(  # noqa: PLR0913 - all but two are options
     reset: Callable[[], object] | None = None,
     store: str = "sqlite",
     only: str | None = None,
-    timeout: Annotated[float, number_between(0.1, 3600)] = 30,  # noqa: ASYNC109 - of each run, by the machine's clock
+    timeout: Annotated[float, Field(ge=0.1, le=3600)] = 30,  # noqa: ASYNC109 - of each run, by the machine's clock
 ) -> CrashReport:
     """Kill an engine before and after every commit and at every await of user code; each time, start it again.
 

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import anyio
 from anyio.abc import TaskGroup
+from pydantic import Field, SkipValidation
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.engine import Engine
@@ -21,9 +22,7 @@ from turnwise.foreign import described
 from turnwise.providers.protocol import Model
 from turnwise.states.checked import checked
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
-from turnwise.states.limits import between
 from turnwise.states.names import ChatState
-from turnwise.states.shapes import LATER
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.cast import Agentmaker, Given, Stage, Toolmaker, cast_of
@@ -89,11 +88,11 @@ class World:
         self,
         seed: int,
         *,
-        chats: Annotated[int, between(1, 1000)] = 2,
-        rounds: Annotated[int, between(1, 1_000_000)] = 25,
-        tools: Annotated[Toolmaker | Sequence[Tool | ToolFunction] | None, LATER] = None,
-        agents: Annotated[Agentmaker | Sequence[Agent] | None, LATER] = None,
-        deps: Annotated[object, LATER] = None,
+        chats: Annotated[int, Field(ge=1, le=1000)] = 2,
+        rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 25,
+        tools: Annotated[Toolmaker | Sequence[Tool | ToolFunction] | None, SkipValidation] = None,
+        agents: Annotated[Agentmaker | Sequence[Agent] | None, SkipValidation] = None,
+        deps: Annotated[object, SkipValidation] = None,
         model: Model | None = None,
         settings: Settings | None = None,
         mischief: Mischief | None = None,

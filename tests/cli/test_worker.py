@@ -111,7 +111,7 @@ TARGETS = {
     "failing:make": "'failing:make' raised KeyError: 'NO_SUCH_VARIABLE'",
     "broken:x": "'broken' cannot be imported: ZeroDivisionError",
     "needy:x": "'needy' cannot be imported: No module named 'not_installed'",
-    "unset:x": "turnwise: renew_every: must be shorter than lease (1); it was 2; nothing was stored.",
+    "unset:x": "turnwise: renew_every: must be shorter than lease (1.0); it was 2.0; nothing was stored.",
     "shop:agents": "there is no file 'turnwise.db'; --create creates it",
 }
 

@@ -88,7 +88,7 @@ async def test_unknown_option_values_are_refused(open_chat: OpenChat) -> None:
             await engine.wait(chat.id, until={"done"})
         with pytest.raises(SettingsError, match="when_busy: must be one of 'queue', 'interrupt', 'reject'"):
             await engine.send_message(chat.id, "hi", when_busy="wait")
-        with pytest.raises(SettingsError, match="limit: must be from 1 to 10000; it was 0"):
+        with pytest.raises(SettingsError, match="limit: must be at least 1; it was 0"):
             await engine.list_chats(limit=0)
 
 
@@ -128,7 +128,7 @@ FIELDS = [
 @pytest.mark.parametrize(("policy", "name", "hint"), FIELDS)
 def test_setting_of_another_type_is_refused(policy: Any, name: str, hint: str) -> None:
     """A truth is no number, text no whole number; nothing is taken for what it resembles."""
-    odd = [True, "3", 1.5, math.nan, object(), 2**70, None]
+    odd = [True, "3", 1.5, math.nan, object(), None]
     fits: dict[str, set[str]] = {"bool": {"True"}, "float": {"1.5"}, "str": {"'3'"}}
     kind = hint.partition(" ")[0]
     others = {"renew_every": 1e-7} if name == "lease" else {}
@@ -176,7 +176,7 @@ async def test_message_over_the_limit_is_refused(open_chat: OpenChat) -> None:
     [
         ({"model": ScriptedModel}, "model: must be a Model or a string or None; it was a class, not an instance of it"),
         ({"model": "demo", "tools": [1]}, r"tools\[0\]: must be a Tool or a function or a ToolSource; it was 1"),
-        ({"model": "demo", "settings": {}}, "settings: must be a Settings or None"),
+        ({"model": "demo", "settings": {}}, "settings: must be a Settings or None; it was a value of type dict"),
         ({"model": "demo", "observers": [object()]}, r"observers\[0\]: must be an Observer"),
         ({"modle": "demo"}, "modle: Engine has no such argument; did you mean 'model'"),
     ],

@@ -179,7 +179,7 @@ async def test_pace_delays_words_and_no_pace_yields_to_other_tasks() -> None:
     ("wrong", "problem"),
     [
         ({"name": ""}, "name: must say something; it was empty"),
-        ({"context_limit": -1}, "context_limit: must be from 0 to"),
+        ({"context_limit": -1}, "context_limit: must be at least 0; it was -1"),
         ({"pace": math.inf}, "pace: must be finite; it was inf"),
         ({"speed": 1}, "speed: DemoModel has no such argument"),
     ],

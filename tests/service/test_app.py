@@ -131,7 +131,7 @@ def test_limits_are_not_negative(name: str) -> None:
 def test_origins_and_models_are_lists_of_text(name: str, odd: Any) -> None:
     with pytest.raises(SettingsError, match=rf"^{name}.*: must be a (sequence|string)"):
         ServiceSettings(**{name: odd})
-    assert getattr(ServiceSettings(**{name: ["demo"]}), name) == ["demo"]
+    assert getattr(ServiceSettings(**{name: ["demo"]}), name) == ("demo",)
 
 
 # Health

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Protocol, Self, TypedDict
 
 import pytest
+from pydantic import AfterValidator, InstanceOf, SkipValidation
 
 from turnwise.engine.engine import Engine
 from turnwise.states.checked import checked, checked_within
@@ -16,7 +17,6 @@ from turnwise.states.errors import InvalidArgument, InvalidContent, SettingsErro
 from turnwise.states.limits import JsonObject, Key, Ordinal
 from turnwise.states.names import ChatState
 from turnwise.states.plain import plain
-from turnwise.states.shapes import LATER, RAW
 from turnwise.states.values import Json
 
 DEEP: Any = 1
@@ -66,18 +66,17 @@ def call(  # noqa: PLR0913 - one of each kind
     texts: Mapping[str, str] | None = None,
     choices: Choices | None = None,
     version: Literal[6, 7] = 7,
-    value: Annotated[Json, plain] = None,
+    value: Annotated[Json, AfterValidator(plain)] = None,
     pair: tuple[int, int] = (0, 0),
     function: Callable[..., Any] = print,
     voice: Speaks | str = "x",
-    later: Annotated[int, LATER] = 0,
-    raw: Annotated[str, RAW] = "",
+    later: Annotated[int, SkipValidation] = 0,
+    raw: Annotated[str, InstanceOf] = "",
     anything: Any = None,
     nothings: Sequence[None] = (),
     row: tuple[None, int] = (None, 0),
     either: Sequence[int | None] = (),
     nested: Sequence[Sequence[str]] = (),
-    streamed: Iterable[int] = (),
     words: Sequence[Literal["a", "b"]] = (),
     content: str | Sequence[str] = "",
     named: Named | None = None,
@@ -92,7 +91,7 @@ def call(  # noqa: PLR0913 - one of each kind
         ({"key": "é" * 513}, "key: must be 1,024 bytes at most; it was 1,026"),
         ({"count": True}, "count: must be a whole number; it was True"),
         ({"count": 1.0}, r"count: must be a whole number; it was 1\.0"),
-        ({"count": 2**63}, "count: must be a whole number of 64 bits at most; it was a whole number of 64 bits"),
+        ({"count": 2**63}, "count: must be at most 9223372036854775807; it was a whole number of 64 bits"),
         ({"seconds": float("nan")}, "seconds: must be a number; it was nan"),
         ({"word": "Ask"}, "word: must be one of 'ask', 'auto'; it was 'Ask'"),
         ({"version": "6"}, "version: must be one of 6, 7; it was '6'"),
@@ -100,19 +99,18 @@ def call(  # noqa: PLR0913 - one of each kind
         ({"state": "idle"}, "state: must be one of 'waiting', 'pending', .*; it was 'idle'"),
         ({"names": "abc"}, "names: must be a sequence; it was 'abc'"),
         ({"names": ["a", 1]}, r"names\[1\]: must be a string; it was 1"),
-        ({"labels": [1]}, "labels: must be a Mapping or None; it was a value of type list"),
+        ({"labels": [1]}, "labels: must be a mapping with string keys or None; it was a value of type list"),
         ({"labels": {"k": "x" * 300_000}}, "labels: must be 262,144 bytes of JSON at most"),
         ({"texts": {"k": "v", "n": 1}}, r"texts\['n'\]: must be a string; it was 1"),
-        ({"pair": (1,)}, "pair: must be a sequence of 2; it was one of 1"),
-        ({"function": 1}, "function: must be callable; it was 1"),
+        ({"pair": (1,)}, r"pair\[1\]: must be given"),
+        ({"function": 1}, "function: must be a function; it was 1"),
         ({"voice": Speaker}, "voice: must be a Speaks or a string; it was a class, not an instance of it"),
         ({"raw": b""}, "raw: must be a string; it was b''"),
         ({"nothings": [None, 0]}, r"nothings\[1\]: must be None; it was 0"),
         ({"row": (0, 0)}, r"row\[0\]: must be None; it was 0"),
         ({"either": [1, None, "x"]}, r"either\[2\]: must be a whole number or None; it was 'x'"),
         ({"nested": [["a"], ["b", 1]]}, r"nested\[1\]\[1\]: must be a string; it was 1"),
-        ({"streamed": [1, "x"]}, r"streamed\[1\]: must be a whole number; it was 'x'"),
-        ({"named": SimpleNamespace(name=5)}, "named: must be a Named, whose name must be a string; it was 5"),
+        ({"named": SimpleNamespace()}, "named: must be a Named or None; it was a value of type SimpleNamespace"),
         ({"content": ["a", 1]}, r"content\[1\]: must be a string; it was 1"),
         ({"words": ["a", "c"]}, r"words\[1\]: must be one of 'a', 'b'; it was 'c'"),
     ],
@@ -151,7 +149,7 @@ def test_checked_values_become_plain_copies() -> None:
     assert taken["labels"] is not metadata
     assert (taken["later"], taken["raw"]) == ("x", "\ud800")
     nested = call("x", nothings=[None], row=(None, 1), either=[1, None])
-    assert (nested["nothings"], nested["row"], nested["either"]) == ([None], (None, 1), [1, None])
+    assert (nested["nothings"], nested["row"], nested["either"]) == ((None,), (None, 1), (1, None))
 
 
 def test_misspelt_or_missing_argument_is_named() -> None:

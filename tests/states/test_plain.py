@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from turnwise.states import limits
+from turnwise.states.hints import validator_of
 from turnwise.states.output_limit import shared_within, size_in_json, text_within, within
 from turnwise.states.plain import DEEPEST, SAID, Misfit, copied, plain, shown, text
-from turnwise.states.shapes import shape_of
 
 
 def nested(levels: int, innermost: Any = 1) -> Any:
@@ -137,10 +137,10 @@ EDGES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
         [{}, {"a": "x" * (262_144 - 8)}],
         [({"a": "x" * (262_144 - 7)}, "must be 262,144 bytes of JSON at most; it was 262,145")],
     ),
-    "PageSize": ([1, 10_000], [(0, "must be from 1 to 10000; it was 0"), (10_001, "10001")]),
-    "Ordinal": ([0, 2**53], [(-1, "must be from 0"), (2**53 + 1, f"to {2**53}; it was {2**53 + 1}")]),
-    "Count": ([0, 2**53], [(-1, "must be from 0"), (2**53 + 1, f"to {2**53}; it was {2**53 + 1}")]),
-    "Positive": ([1, 2**53], [(0, "must be from 1"), (2**53 + 1, f"to {2**53}; it was {2**53 + 1}")]),
+    "PageSize": ([1, 10_000], [(0, "must be at least 1; it was 0"), (10_001, "at most 10000; it was 10001")]),
+    "Ordinal": ([0, 2**53], [(-1, "must be at least 0; it was -1"), (2**53 + 1, f"must be at most {2**53}; it")]),
+    "Count": ([0, 2**53], [(-1, "must be at least 0; it was -1"), (2**53 + 1, f"must be at most {2**53}; it")]),
+    "Positive": ([1, 2**53], [(0, "must be at least 1; it was 0"), (2**53 + 1, f"must be at most {2**53}; it")]),
     "Duration": (
         [0, 0.5, 1e9],
         [(-0.001, "must be at least 0"), (float("nan"), ""), (float("inf"), "must be finite; it was inf")],
@@ -151,7 +151,7 @@ EDGES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
 
 @pytest.mark.parametrize("name", EDGES)
 def test_limits_at_their_edges(name: str) -> None:
-    shape = shape_of(getattr(limits, name))
+    shape = validator_of(getattr(limits, name))
     assert shape is not None
     fitting, misfits = EDGES[name]
     for value in fitting:
