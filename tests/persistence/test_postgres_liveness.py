@@ -17,6 +17,7 @@ _LOCKED = (
     "FROM pg_locks WHERE locktype = 'advisory'"
     " AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || $1, 0)"
 )
+_KNOWN = f"SELECT count(*) FROM workers WHERE worker = $1 AND EXISTS (SELECT {_LOCKED})"  # noqa: S608 - our own text
 Attend = Callable[[str], Awaitable[tuple[PostgresStore, AsyncIterator[str | None]]]]
 
 
@@ -43,7 +44,7 @@ async def attend(postgres_url: str, beside: asyncpg.Connection) -> AsyncIterator
             watch = aiter(store.watch())
             watches.append(watch)
             assert await anext(watch) is None
-            while not await beside.fetchval(f"SELECT count(*) {_LOCKED}", worker):
+            while not await beside.fetchval(_KNOWN, worker):
                 await anyio.lowlevel.checkpoint()
             return store, watch
 
