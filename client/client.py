@@ -54,7 +54,7 @@ from turnwise.states.files import is_digest
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage, parts_of
 from turnwise.states.names import RESTING, Answerer, ChatState, WhenBusy
-from turnwise.states.plain import of_kind, shown
+from turnwise.states.plain import shown
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
 
@@ -383,7 +383,7 @@ class Client:
         self, chat_id: str, file: Annotated[FilePart | str, SkipValidation]
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a file that a chat holds, piece by piece, see `Engine.open_file`."""
-        if not of_kind(file, FilePart, str):
+        if not isinstance(file, FilePart | str):
             raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
         if isinstance(file, FilePart) and file.data is not None:
             yield decoded(file)

@@ -8,7 +8,6 @@ from typing import Any
 
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import FilePart
-from turnwise.states.plain import Misfit, begun
 
 
 async def lines_out(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
@@ -49,11 +48,7 @@ async def _each(lines: Any) -> AsyncIterator[Any]:
         async for line in lines:
             yield line
     elif isinstance(lines, Iterable):
-        try:
-            left = begun(lines.split("\n") if isinstance(lines, str) else lines)
-        except Misfit as misfit:
-            raise InvalidArgument("lines", misfit.problem) from None
-        for line in left:
+        for line in lines.split("\n") if isinstance(lines, str) else lines:
             yield line
     else:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")

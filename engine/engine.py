@@ -110,7 +110,7 @@ from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage
 from turnwise.states.names import DEFAULT_AGENT, RESTING, Answerer, ChatState, WhenBusy
-from turnwise.states.plain import of_kind, shown
+from turnwise.states.plain import shown
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,
@@ -888,7 +888,7 @@ class Engine:
             InvalidArgument: the file is given by address: turnwise fetches nothing.
         """
         self._chats()
-        if not of_kind(file, FilePart, str):
+        if not isinstance(file, FilePart | str):
             raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
         async with aclosing(self._files.read(chat_id, file)) as pieces:
             async for piece in pieces:

@@ -32,7 +32,7 @@ from turnwise.states.messages import (
     size_of,
 )
 from turnwise.states.names import OPEN_STATUSES, Audience, Executor
-from turnwise.states.plain import SAID, Misfit, listed, of_kind, plain, shown
+from turnwise.states.plain import SAID, Misfit, plain, shown
 from turnwise.states.values import Time, Value, place_and_problem
 
 
@@ -101,14 +101,14 @@ def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
 
 def _fields_of(entry: Any) -> dict[str, Any] | None:
     """Return the fields that are taken over, as plain JSON; `None` of a message that is not taken over."""
-    if of_kind(entry, Message):
+    if isinstance(entry, Message):
         fields: dict[str, Any] = asdict(entry)
-    elif of_kind(entry, Mapping):
-        fields = {key: entry[key] for key in listed(entry)}
+    elif isinstance(entry, Mapping):
+        fields = dict(entry)
     else:
         raise Misfit(f"must be a Message, or a mapping with the fields of one; it was {shown(entry)}")
     for key in fields:
-        if not of_kind(key, str) or key not in _FIELDS:
+        if not isinstance(key, str) or key not in _FIELDS:
             raise Misfit(f"has a field {shown(key)}; a message has {', '.join(_TAKEN)}, or content instead of parts")
     taken: dict[str, Any] = plain({key: fields[key] for key in _TAKEN if key in fields and key not in _APART})
     if taken.get("audience") == Audience.user or fields.get("id") == GO_ON:
@@ -135,14 +135,14 @@ def _parts_of(fields: Mapping[str, Any]) -> list[Any]:
     if (parts is None) == (content is None):
         raise Misfit(f"needs either content, a text, or parts; it has {'neither' if parts is None else 'both'}")
     if content is not None:
-        if not of_kind(content, str):
+        if not isinstance(content, str):
             raise Misfit(f"must have a text as content, or parts; content was {shown(content)}")
         if not content.strip():
             raise Misfit("must say something; its content was empty", unstorable=True)
         return [{"type": "text", "text": plain(content, SAID)}]
-    if not of_kind(parts, list, tuple):
+    if not isinstance(parts, list | tuple):
         raise Misfit(f"must have a list of parts; it was {shown(parts)}")
-    return [_part(place, part) for place, part in enumerate(listed(parts))]
+    return [_part(place, part) for place, part in enumerate(parts)]
 
 
 def _part(place: int, entry: Any) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from turnwise.persistence.files.protocol import BlobGone
 from turnwise.persistence.files.references import blobs_of
 from turnwise.persistence.files.spool import Spool
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
-from turnwise.states.plain import Misfit, begun
 from turnwise.states.triggers import Imported, LeaseExpired
 
 _LONG: Final = 100_000
@@ -111,10 +110,7 @@ async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[
                     batch = []
         yield batch
     elif isinstance(lines, Iterable):
-        try:
-            rest = begun(lines.split("\n") if isinstance(lines, str) else lines)
-        except Misfit as misfit:
-            raise InvalidArgument("lines", misfit.problem) from None
+        rest = iter(lines.split("\n") if isinstance(lines, str) else lines)
         while batch := _next_batch(rest):
             yield batch
     else:

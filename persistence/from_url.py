@@ -13,7 +13,7 @@ from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import SettingsError
 from turnwise.states.hints import validator_of
-from turnwise.states.plain import Misfit, of_kind, shown
+from turnwise.states.plain import Misfit, shown
 
 _RIGHT: Final = (
     "use sqlite:///chats.db, sqlite:////absolute/path.db, sqlite:// for a database in memory,"
@@ -29,7 +29,7 @@ def url_or_store(value: Any) -> Any:
     Raises:
         Misfit: it is neither a string nor a store; the problem says what would have been right.
     """
-    if of_kind(value, PurePath):
+    if isinstance(value, PurePath):
         raise Misfit(f"must be a store's URL or a ChatStore; it was a path: write {shown(f'sqlite:///{value}')}")
     try:
         return _URL_OR_STORE(value)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.limits import Count, said
-from turnwise.states.plain import listed, of_kind, shown
+from turnwise.states.plain import shown
 
 Role = Literal["owner", "operator", "auditor"]
 """An `owner` has chats of their own; an `operator` may do everything to all; an `auditor` may read all."""
@@ -50,7 +50,7 @@ class Principal:
             raise SettingsError("name", f"must be text of 1 to {_LONGEST_NAME} bytes; it was {shown(self.name)}")
         if role not in _ROLES:
             raise SettingsError("role", f"must be one of {', '.join(_ROLES)}; it was {shown(self.role)}")
-        if self.until is not None and (not of_kind(self.until, datetime) or self.until.utcoffset() is None):
+        if self.until is not None and (not isinstance(self.until, datetime) or self.until.utcoffset() is None):
             raise SettingsError("until", f"must be a time with its zone, or None; it was {shown(self.until)}")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "role", role)
@@ -68,7 +68,7 @@ class Principal:
 
 def _own(text: object) -> str:
     """Return text as Python's own class; nothing for what is no text."""
-    return str.__str__(text) if of_kind(text, str) else ""
+    return str.__str__(text) if isinstance(text, str) else ""
 
 
 Authenticator = Callable[[Request], Principal | Awaitable[Principal | None] | None]
@@ -131,11 +131,10 @@ class StaticTokens:
 
 
 def _entries(tokens: Mapping[str, Principal]) -> list[tuple[str, Principal]]:
-    try:
-        entries = [(token, tokens[token]) for token in listed(tokens)]
-    except Exception as error:
-        raise SettingsError("tokens", f"must be a mapping of principals by token; it was {shown(tokens)}") from error
-    if not all(of_kind(token, str) and of_kind(principal, Principal) for token, principal in entries):
+    if not isinstance(tokens, Mapping):
+        raise SettingsError("tokens", f"must be a mapping of principals by token; it was {shown(tokens)}")
+    entries = [*tokens.items()]
+    if not all(isinstance(token, str) and isinstance(principal, Principal) for token, principal in entries):
         raise SettingsError("tokens", "must hold text, and a Principal for each")  # never a token itself
     return [(str.__str__(token), principal) for token, principal in entries]
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, unquote_to_bytes
 
 from turnwise.states.errors import InvalidContent
-from turnwise.states.plain import of_kind, shown
+from turnwise.states.plain import shown
 from turnwise.states.unicode import well_formed
 
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]*/[A-Za-z0-9*][\w.+-]*(\s*;.*)?", re.ASCII)
@@ -55,10 +55,10 @@ def guessed_type(name: str) -> str | None:
 def path_text(path: Any) -> str | None:
     """Return a path as text of Python's own class; `None` if it is neither text nor like `pathlib.Path`."""
     try:
-        place = path if of_kind(path, str) else type(path).__fspath__(path)
+        place = path if isinstance(path, str) else type(path).__fspath__(path)
     except Exception:  # noqa: BLE001 - user code
         return None
-    return str.__str__(place) if of_kind(place, str) else None
+    return str.__str__(place) if isinstance(place, str) else None
 
 
 def fault_of_file(

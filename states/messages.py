@@ -16,7 +16,7 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk, content_in, fault_of_file, fault_of_lines, file_at
 from turnwise.states.hints import validator_of
 from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
-from turnwise.states.plain import Misfit, of_kind, plain, text
+from turnwise.states.plain import Misfit, plain, text
 from turnwise.states.usage import Usage
 from turnwise.states.values import Checked, Counter, Json, Tagged, Time, Value
 
@@ -261,7 +261,7 @@ def parts_of(content: Content) -> tuple[TextPart | FilePart, ...]:
             stored.
     """
     try:
-        unchecked = [TextPart(text=text(cast("str", content)))] if of_kind(content, str) else _given_parts(content)
+        unchecked = [TextPart(text=text(content))] if isinstance(content, str) else _given_parts(content)
         sound = [_sound(part) for part in unchecked]
     except Misfit as misfit:
         raise InvalidContent(f"the content of a message {misfit.problem}") from None

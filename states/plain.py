@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
-
-_T = TypeVar("_T")
+from typing import Any, Final, NamedTuple
 
 DEEPEST: Final = 100
 """How many objects and arrays may stand inside each other."""
@@ -99,49 +96,6 @@ def text(value: str, *, nul: bool = False) -> str:
     return own
 
 
-def listed(value: Collection[Any]) -> Collection[Any]:
-    """Return the items of a collection.
-
-    Raises:
-        Misfit: it yields more items than its length says, so that it may never end; or it raises an error.
-    """
-    if type(value) in (list, tuple, dict, set, frozenset):
-        return value
-    try:
-        size = len(value)
-        items = list(islice(value, size + 1))
-    except Exception as error:
-        raise _unreadable(error) from error
-    if len(items) != size:
-        raise Misfit(
-            f"must hold as many items as it says, {size}; it held {'more' if len(items) > size else len(items)}"
-        )
-    return items
-
-
-def begun(value: Iterable[_T]) -> Iterator[_T]:
-    """Return an iterator over what is iterable.
-
-    Raises:
-        Misfit: it raises an error instead.
-    """
-    try:
-        return iter(value)
-    except Exception as error:
-        raise _unreadable(error) from error
-
-
-def _found(mapping: Mapping[Any, Any], key: Any) -> Any:
-    try:
-        return mapping[key]
-    except Exception as error:
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: Exception) -> Misfit:
-    return Misfit(f"must be readable; to read it raised {type_name(error)}")
-
-
 def plain(value: Any, limits: Limits = GIVEN, depth: int = 0) -> Any:
     """Return a JSON value as Python's own objects, a copy.
 
@@ -160,9 +114,9 @@ def plain(value: Any, limits: Limits = GIVEN, depth: int = 0) -> Any:
     if depth >= limits.levels:
         raise Misfit(f"must not be nested deeper than {limits.levels} levels", unstorable=True)
     if issubclass(kind, Mapping):
-        return {_key(key, limits): plain(_found(value, key), limits, depth + 1) for key in listed(value)}
+        return {_key(key, limits): plain(inner, limits, depth + 1) for key, inner in value.items()}
     if issubclass(kind, list | tuple):
-        return [plain(inner, limits, depth + 1) for inner in listed(value)]
+        return [plain(inner, limits, depth + 1) for inner in value]
     raise Misfit(f"must hold JSON values only; it held {shown(value)}", unstorable=True)
 
 
@@ -197,7 +151,7 @@ def is_shallow(value: Any, room: int = DEEPEST) -> bool:
 
 
 def _key(key: Any, limits: Limits) -> str:
-    if not of_kind(key, str):
+    if not isinstance(key, str):
         raise Misfit(f"must have strings as keys; one was {shown(key)}", unstorable=True)
     return text(key, nul=limits.nul)
 

@@ -18,7 +18,7 @@ from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.files import path_text
 from turnwise.states.limits import Count, Positive
-from turnwise.states.plain import of_kind, shown
+from turnwise.states.plain import shown
 
 WEB: Final = ("http", "https")
 Place = str | os.PathLike[str]
@@ -80,7 +80,7 @@ def _maker(place: object, headers: Mapping[str, str], timeout: float) -> Callabl
     path = path_text(place)
     if path is None:
         raise SettingsError("to", f"must be a path or an address; one was {shown(place)}")
-    if of_kind(place, str) and "://" in path:
+    if isinstance(place, str) and "://" in path:
         try:
             url = urlsplit(path)
             usable = url.scheme in WEB and bool(url.hostname) and url.port != 0 and path.isprintable()

@@ -13,7 +13,7 @@ from turnwise.engine.user_code import in_thread
 from turnwise.persistence.files.pieces import closing
 from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk, guessed_type, path_text
-from turnwise.states.plain import Misfit, begun, of_kind, shown
+from turnwise.states.plain import shown
 from turnwise.states.unicode import well_formed
 
 FileContent = str | OnDisk | bytes | Iterable[bytes] | AsyncIterable[bytes]
@@ -41,25 +41,18 @@ async def source_of(content: Any) -> Source:
     Raises:
         InvalidContent: nothing can be read there.
     """
-    if of_kind(content, bytes, bytearray, memoryview):
+    if isinstance(content, bytes | bytearray | memoryview):
         whole = bytes(content)
         return Source(_cut(whole), size=len(whole))
-    if of_kind(content, str) or isinstance(content, PathLike):
+    if isinstance(content, str | PathLike):
         return await _on_disk(content)
     if isinstance(content, AsyncIterable):
         return Source(_yielded(content))
     if isinstance(content, Iterable):
-        return Source(_drawn(_begun(content)))
+        return Source(_drawn(iter(content)))
     raise InvalidContent(
         f"content: must be a path, bytes, or something that yields bytes; it was {shown(content)}", argument="content"
     )
-
-
-def _begun(content: Iterable[bytes]) -> Iterator[bytes]:
-    try:
-        return begun(content)
-    except Misfit as misfit:
-        raise InvalidContent(f"content: {misfit.problem}", argument="content") from None
 
 
 async def _on_disk(given: Any) -> Source:

@@ -29,7 +29,7 @@ from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import Event, TurnFinishedEvent
 from turnwise.states.messages import FilePart, Message, SourcePart
 from turnwise.states.names import ChatState, StopReason
-from turnwise.states.plain import of_kind, shown
+from turnwise.states.plain import shown
 from turnwise.states.usage import NO_USAGE, Usage
 
 _ANSWER: Final = {
@@ -301,10 +301,10 @@ def encode_agui(events: Iterable[Event], *, thread_id: Text, run_id: Text) -> It
 
 def _messages_in(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages in a list of its own. They may be megabytes: only what is read of them is checked."""
-    if not of_kind(history, list, tuple):
+    if not isinstance(history, list | tuple):
         raise InvalidArgument("history", f"must be a list of messages; it was {shown(history)}")
     for place, message in enumerate(history):
-        if not (of_kind(message, dict) and {"id", "role"} <= message.keys()):
+        if not (isinstance(message, dict) and {"id", "role"} <= message.keys()):
             raise InvalidArgument(f"history[{place}]", f"must be a message of AG-UI; it was {shown(message)}")
     return list(history)
 
