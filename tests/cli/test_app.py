@@ -108,7 +108,8 @@ def test_unexpected_error_is_one_sentence(terminal: Terminal, monkeypatch: pytes
 def test_unopenable_store_is_explained(terminal: Terminal) -> None:
     (terminal.folder / "turnwise.db").write_bytes(b"no database" * 100)
     worker = ("worker", "support.processes.demo_agents:AGENTS")
-    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi"), worker):
+    serve = ("serve", "support.processes.demo_agents:AGENTS", "--port", "0")
+    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi"), ("inspect",), worker, serve):
         refused = terminal.run(*arguments)
         assert (refused.code, "Traceback" in refused.err) == (1, False), refused
 

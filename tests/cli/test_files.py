@@ -91,22 +91,6 @@ async def lines_of(path: Path) -> list[str]:
         return [line async for line in lines.read(source)]
 
 
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (b"", []),
-        (b"one\ntwo", ["one", "two"]),
-        (b"one\r\n\ntwo\n", ["one\r", "", "two"]),
-        (b"\xff\n", ["\udcff"]),
-        (b"{}\n" + b"a" * 600_000 + b"\nb", ["{}", "a" * 600_000, "b"]),
-    ],
-    ids=["nothing", "no line feed at the end", "other line ends", "no text", "in pieces"],
-)
-async def test_lines_lose_line_feeds(tmp_path: Path, content: bytes, lines: list[str]) -> None:
-    (tmp_path / "file").write_bytes(content)
-    assert await lines_of(tmp_path / "file") == lines
-
-
 async def test_endless_first_line_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         file.truncate(2**33)  # eight GiB that take no room

@@ -176,19 +176,6 @@ def test_signed_export_needs_its_key(terminal: Terminal) -> None:
     assert terminal.run("import", "chat.jsonl", "--key", "key", *OTHER).code == 1
 
 
-def test_import_refuses_other_files(terminal: Terminal) -> None:
-    rested(terminal)
-    for content, problem in {
-        b"": "line 1 of the exported chat: the header is missing",
-        b"\xff\xfe\n": "line 1 of the exported chat: it is no line of JSON",
-        b'{"format":"turnwise-audit/1"}\n': "the header of an exported chat belongs here",
-    }.items():
-        (terminal.folder / "chat.jsonl").write_bytes(content)
-        refused = terminal.run("import", "chat.jsonl", *OTHER)
-        assert (refused.code, problem in refused.words) == (1, True), refused.words
-    assert json.loads(terminal.run("list", "--json", *OTHER).out) == []
-
-
 def test_transfer_misuse_is_named(terminal: Terminal) -> None:
     rested(terminal)
     Path(terminal.folder / "chat.jsonl").write_text("{}")

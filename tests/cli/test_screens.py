@@ -19,9 +19,9 @@ from cli.look import look
 from cli.terminal_chats import CHAT, begun, url_of
 from support.audit_records import AT
 from support.terminal import Terminal
-from turnwise import ChatNotFound, ClientTool, Engine, ModelError, Settings, SettingsError, StoreError
+from turnwise import ChatNotFound, ClientTool, Engine, ModelError, Settings, SettingsError
 from turnwise.cli import style
-from turnwise.cli.chat_argument import AmbiguousChat, attached, on_chat
+from turnwise.cli.chat_argument import AmbiguousChat, on_chat
 from turnwise.cli.diagram import diagram
 from turnwise.cli.explain import explanation_table
 from turnwise.cli.list_chats import _table
@@ -345,27 +345,6 @@ def test_unreadable_chat_is_found_by_prefix(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
         on.execute("UPDATE chats SET facts = 'broken' WHERE id = 'x'")
     assert [meant(url, name) for name in ("x", "x3")] == ["x", "x3"]
-
-
-async def test_reading_opens_no_worker_and_creates_no_store(tmp_path: Path) -> None:
-    there, empty = f"sqlite:///{tmp_path}/there.db", f"sqlite:///{tmp_path}/empty.db"
-    (tmp_path / "empty.db").touch()
-    async with Engine(there, model="demo"):
-        pass
-    async with attached(there) as engine:
-        assert not engine.settings.run_worker
-    before = sorted([path.name async for path in anyio.Path(tmp_path).iterdir()])
-    for store, problem in (
-        ("sqlite:///", "names no file"),
-        (f"sqlite:///{tmp_path}/missing.db", "there is no file"),
-        (f"sqlite:///{tmp_path}", "--store"),
-        (empty, "there is no store in"),
-        ("sqlite://", "there is no store in"),
-    ):
-        with pytest.raises((SettingsError, StoreError), match=problem):
-            async with attached(store):
-                pass
-    assert sorted([path.name async for path in anyio.Path(tmp_path).iterdir()]) == before
 
 
 # Diagrams

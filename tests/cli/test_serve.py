@@ -131,15 +131,6 @@ def test_taken_port_is_explained(shop: Terminal, asked: list[Asked]) -> None:
     assert asked == []
 
 
-def test_unopenable_store_serves_nothing(shop: Terminal) -> None:
-    (shop.folder / "words.db").write_text("This is no database. " * 200)
-    for command in ("serve booth:agents --token t", "inspect"):
-        refused = shop.run(*command.split(), "--port", "0", "--store", "sqlite:///words.db")
-        assert (refused.code, "words.db" in refused.err) == (1, True)
-        assert len(refused.err.strip().splitlines()) < 4
-        assert not re.search("Traceback|serving on|look at", refused.out + refused.err)
-
-
 def test_tokens_come_from_a_file_or_one_operator(
     shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,7 @@ import msgspec
 import pytest
 
 from support.node import needs_node
-from support.rich_chat import engine_on, live
-from turnwise.diagrams import mermaid, path, slide, svg
+from turnwise.diagrams import mermaid, slide, svg
 from turnwise.diagrams.__main__ import graphs
 from turnwise.diagrams.elk import NoLayout, laid_out
 from turnwise.diagrams.extract import machine
@@ -22,7 +20,6 @@ from turnwise.diagrams.layout import RENEW, Layout, StaleLayout, committed, edge
 from turnwise.diagrams.rows import COLUMNS
 from turnwise.diagrams.slide import WAYS, Way
 from turnwise.states import triggers
-from turnwise.states.events import StatusEvent
 from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE, rows_of
 
@@ -243,33 +240,3 @@ def test_slide_has_and_reaches_every_state() -> None:
 def test_slide_highlights_the_current_state(state: ChatState) -> None:
     assert [group.attrib["data-state"] for group in groups_in(slide(state), "current")] == [state]
     assert re.findall(r"class (\w+) current", mermaid(state, simple=True)) == [state]
-
-
-# A chat's path
-
-
-def read_from(drawing: str) -> ET.Element:
-    assert drawing.encode()
-    return ET.fromstring(drawing)  # noqa: S314 - that it can be read is the claim
-
-
-async def test_path_counts_the_transitions_of_a_chat() -> None:
-    async with engine_on("sqlite://") as engine:  # type: ignore[arg-type]
-        events = [event async for event in engine.events(await live(engine), follow=False)]
-    told = [event for event in events if isinstance(event, StatusEvent)]
-    taken = Counter((str(event.previous or "new"), str(event.state)) for event in told)
-    drawn = read_from(path(events))
-    labels = {
-        (edge.attrib["data-source"], edge.attrib["data-target"]): edge.attrib["data-label"]
-        for edge in drawn.iter(f"{SVG}g")
-        if "edge" in edge.get("class", "")
-    }
-    said = {pair: "once" if taken[pair] == 1 else f"{taken[pair]} times" for pair in WAYS if taken[pair]}
-    assert {pair: label for pair, label in labels.items() if label} == said
-    assert [one.attrib["data-state"] for one in drawn.iter(f"{SVG}g") if one.get("class") == "stay"] == [
-        event.state for event in told
-    ]
-    assert [one.attrib["data-state"] for one in drawn.iter(f"{SVG}g") if one.get("class") == "state current"] == [
-        "requires_action"
-    ]
-    assert "compacting to requires_action, once" in "".join(drawn.itertext())

@@ -120,16 +120,6 @@ def lines_of_text(drawing: str) -> list[str]:
     return [one.text or "" for one in parsed(drawing).iter(f"{SVG}text")]
 
 
-def test_rest_that_is_shortened_is_broken_and_says_how_long() -> None:
-    drawing = timeline(eventful())
-    assert {"waiting, 1 d 1 h", "requires_action, 1 min 4 s"} <= {*lines_of_text(drawing)}
-    assert "Broken bars" in "".join(lines_of_text(drawing))
-    short = timeline(stays((S.waiting, 0), (S.pending, 1), (S.streaming, 30), (S.waiting, 60)))
-    assert "Broken bars" not in "".join(lines_of_text(short))
-    for one, rests in ((drawing, 4), (short, 0)):
-        assert [group.get("class") for group in parsed(one).iter()].count("break") == rests
-
-
 async def test_every_bar_is_named() -> None:
     """Inside of it, beside it or below it, unless there are dozens in one place."""
     for events in (eventful(), await rich_events()):

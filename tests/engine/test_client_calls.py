@@ -16,7 +16,7 @@ from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import join
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ConflictingReplay, DeadlineExpired, ModelError, ToolResultMismatch
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, ModelError
 from turnwise.testing import ManualClock
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object", "properties": {"question": {"type": "string"}}})
@@ -35,18 +35,6 @@ async def waiting_chat(engine: Engine, *, tools: Sequence[ClientTool] = (ASK, PI
 
 def results_in(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("tool: ") for line in lines if line.startswith("tool: ")]
-
-
-async def test_client_call_releases_the_chat(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await waiting_chat(engine)
-        chat = await engine.get_chat(chat_id)
-        expected = [("call_1", "ask_user", {"question": "why?"}), ("call_2", "ask_user", {"question": "how?"})]
-        assert [(call.call_id, call.name, call.arguments) for call in chat.open_calls] == expected
-        (event,) = await events_of(engine, chat_id, "action_required")
-        assert [call.call_id for call in event.calls] == ["call_1", "call_2"]
-        explained = await engine.explain(chat_id)
-        assert explained.lease_worker is None
 
 
 async def test_mixed_step_runs_local_tools_first(open_engine: Any, strict_model: Any) -> None:
@@ -68,51 +56,6 @@ async def test_mixed_step_runs_local_tools_first(open_engine: Any, strict_model:
         expected = ["call_1=a", "call_2=seen", "call_3=c"]
         assert results_in(lines_of(model.requests[1].messages)) == expected
         assert results_in(lines_of(await engine.messages(chat_id))) == expected
-
-
-async def test_provider_result_is_stored_inline(open_engine: Any, strict_model: Any) -> None:
-    from turnwise import ModelPart  # noqa: PLC0415 - only here
-
-    parts = [
-        ModelPart("tool_call", id="p1", name="search", arguments={"q": "x"}, executor="provider", metadata={"k": "v"}),
-        ModelPart("provider_result", call_id="p1", output=["hit"], metadata={"enc": "zzz"}),
-        ModelPart("tool_call", id="call_1", name="ask_user", arguments={}),
-        ModelPart("finish", stop_reason="tool_use"),
-    ]
-    model = strict_model([Reply(parts=parts), "done"])
-    async with open_engine(model) as engine:
-        chat_id = await waiting_chat(engine)
-        reply = (await engine.messages(chat_id))[1]
-        assert [part.type for part in reply.parts] == ["tool_call", "tool_result", "tool_call"]
-        assert all(part.metadata is None for part in reply.parts)
-        assert "zzz" not in str(await events_of(engine, chat_id))
-        assert [call.call_id for call in (await engine.get_chat(chat_id)).open_calls] == ["call_1"]
-        await engine.submit_tool_results(chat_id, [ToolResult("call_1", "ok")])
-        await engine.wait(chat_id)
-        back = model.requests[1].messages[1].parts
-        assert [part.metadata for part in back] == [{"k": "v"}, {"enc": "zzz"}, None]
-
-
-@pytest.mark.parametrize(
-    ("results", "missing", "extra", "duplicate"),
-    [
-        (ANSWERS[:1], ("call_2",), (), ()),
-        ([ANSWERS[0], ToolResult("call_9", "x")], ("call_2",), ("call_9",), ()),
-        ([*ANSWERS, ANSWERS[0]], (), (), ("call_1",)),
-        ([], ("call_1", "call_2"), (), ()),
-    ],
-)
-async def test_mismatched_submission_names_the_ids(
-    open_engine: Any, strict_model: Any, results: Any, missing: Any, extra: Any, duplicate: Any
-) -> None:
-    async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await waiting_chat(engine)
-        async with untouched(engine, chat_id):
-            with pytest.raises(ToolResultMismatch) as refused:
-                await engine.submit_tool_results(chat_id, results)
-        assert (refused.value.missing, refused.value.extra, refused.value.duplicate) == (missing, extra, duplicate)
-        for call_id in (*missing, *extra, *duplicate):
-            assert call_id in str(refused.value)
 
 
 @pytest.mark.parametrize("output", [object(), {"a": ["\udfff"]}], ids=["object", "surrogate"])

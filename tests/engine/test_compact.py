@@ -29,7 +29,6 @@ from turnwise.engine.observers.observer import CompactionRun
 from turnwise.engine.spending import Spending
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.arguments import Reply as StepReply
-from turnwise.states.facts import CompactionFacts
 from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart
 
 
@@ -103,27 +102,6 @@ class Notes(Observer):
 
 def by(strategy: Any) -> Settings:
     return Settings(compaction=CompactionPolicy(strategy=strategy))
-
-
-async def test_strategy_gets_figures_and_reports_usage() -> None:
-    calls: list[Any] = []
-
-    async def strategy(messages: Sequence[Message], figures: CompactionInput) -> CompactionResult:
-        calls.append((messages, figures))
-        return CompactionResult(messages=messages[2:], usage=Usage(input_tokens=3))
-
-    known = CompactionFacts(context_tokens=90, context_limit=100, count=4)
-    leased, _ = leased_chat(HISTORY, facts=streams(compaction=known), settings=by(strategy))
-    spending = Spending()
-    summary = await _fold(leased, spending)
-    assert (summary.messages, summary.folded) == ((3,), 2)
-    assert summary.tokens is not None
-    assert 0 < summary.tokens < 90
-    ((messages, figures),) = calls
-    assert messages == HISTORY
-    assert (figures.context_tokens, figures.context_limit, figures.compactions) == (90, 100, 4)
-    assert figures.model is leased.configuration.model
-    assert spending.usage == Usage(input_tokens=3)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from turnwise import CompactionInput, CompactionPolicy, CompactionResult, Messag
 from turnwise.engine.prompt.history import SUMMARY_PREFIX
 from turnwise.engine.settings import SUMMARY_PROMPT
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import NothingToCompact
 from turnwise.states.events import CompactionEvent
 from turnwise.testing.clock import ManualClock
 
@@ -116,38 +115,6 @@ async def test_after_final_step_rest_makes_no_new_step(open_full: OpenChat) -> N
         assert step_requests(model)[1] == [SUMMARY, ("user", "and now?")]
 
 
-@pytest.mark.parametrize("reentries", [0, 3])
-async def test_reentries_after_compaction_are_limited(open_full: OpenChat, reentries: int) -> None:
-    def endless(request: Any) -> Reply:
-        """Use a tool after each compaction, so that none is unproductive, then end the turn over the threshold."""
-        looked = any(message.role == "tool" for message in request.messages)
-        return Reply("over", usage=(80, 5)) if looked else Reply("", calls=[Call("look", {})], usage=(20, 5))
-
-    async with open_full(endless, settings=compacting(max_reentries=reentries)) as (engine, chat, model):
-        assert (await engine.ask(chat.id, "hello")).stop_reason == "end_turn"
-        assert await phases(engine, chat.id) == FULL * (reentries + 1)
-        assert len(step_requests(model)) == 2 * (reentries + 1)
-
-
-async def test_unproductive_compaction_is_reported_once(open_full: OpenChat) -> None:
-    over = Reply("", calls=[Call("look", {})], usage=(90, 5))
-    script = [over, over, over, Reply("done", usage=(90, 5))]
-    async with open_full(script) as (engine, chat, _):
-        result = await engine.ask(chat.id, "hello")
-        assert (result.text, result.stop_reason, result.chat.state) == ("done", "end_turn", "waiting")
-        assert await phases(engine, chat.id) == [*FULL, "unproductive"]
-
-
-async def test_next_turn_compacts_after_unproductive_one(open_full: OpenChat) -> None:
-    over = Reply("over", usage=(90, 5))
-    script = [over, over, over, Reply("small", usage=(10, 5))]
-    async with open_full(script) as (engine, chat, _):
-        await engine.ask(chat.id, "one")
-        assert await phases(engine, chat.id) == [*FULL, "unproductive"]
-        await engine.ask(chat.id, "two")
-        assert await phases(engine, chat.id) == [*FULL, "unproductive", *FULL]
-
-
 @pytest.mark.parametrize(
     ("summary", "kind"),
     [
@@ -193,15 +160,6 @@ async def test_summary_alone_is_not_summarised_again(open_chat: OpenChat) -> Non
     assert [request.purpose for request in model.requests] == ["step", "step", "summary", "step", "summary"]
 
 
-async def test_step_after_failed_compaction_compacts_again(open_full: OpenChat) -> None:
-    summaries = iter([Reply(error=ModelError("network")), "summary"])
-    over = Reply("", calls=[Call("look", {})], usage=(80, 5))
-    script = [over, over, Reply("done", usage=(20, 5))]
-    async with open_full(script, summary=lambda _: next(summaries)) as (engine, chat, _):
-        assert (await engine.ask(chat.id, "hello")).text == "done"
-        assert await phases(engine, chat.id) == ["started", "failed", *FULL]
-
-
 async def test_summary_timeout_fails_the_compaction(open_full: OpenChat) -> None:
     clock, silent = ManualClock(), Started(Reply("late", stall_after=0))
     async with open_full([Reply("done", usage=(80, 5))], summary=silent, clock=clock) as (engine, chat, _):
@@ -210,35 +168,6 @@ async def test_summary_timeout_fails_the_compaction(open_full: OpenChat) -> None
         await pass_time(clock, 90)
         assert (await engine.wait(chat.id)).state == "waiting"
         assert (await seen(engine, chat.id, "compaction", phase="failed")).error.kind == "network"
-
-
-@pytest.mark.parametrize(
-    ("limit", "policy"),
-    [(None, {}), (100, {"context_limit": 0}), (100, {"threshold_percent": 100}), (None, {"context_limit": 1000})],
-)
-async def test_no_limit_or_compaction_off_never_compacts(
-    open_chat: OpenChat, limit: int | None, policy: dict[str, Any]
-) -> None:
-    script = [Reply("hi", usage=(100, 5))]
-    async with open_chat(script, context_limit=limit, settings=compacting(**policy)) as (engine, chat, _):
-        assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
-        assert await phases(engine, chat.id) == []
-
-
-async def test_requested_compaction_ends_in_waiting(open_chat: OpenChat) -> None:
-    async with open_chat(["hi", "bye"], settings=compacting()) as (engine, chat, model):
-        with pytest.raises(NothingToCompact):
-            await engine.request_compaction(chat.id)
-        await engine.ask(chat.id, "hello")
-        await engine.request_compaction(chat.id)
-        rested = await engine.wait(chat.id)
-        assert (rested.state, rested.step) == ("waiting", 2)
-        assert await phases(engine, chat.id) == FULL
-        assert [request.purpose for request in model.requests] == ["step", "summary"]
-        assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]
-        await engine.ask(chat.id, "and now?")
-        assert step_requests(model)[-1] == [SUMMARY, ("user", "and now?")]
-        await assert_told_right(engine, chat.id)
 
 
 async def test_stop_after_tool_ends_after_due_compaction(open_full: OpenChat) -> None:
@@ -275,17 +204,6 @@ async def test_strategy_result_keeps_calls_paired(open_full: OpenChat) -> None:
         await engine.ask(chat.id, "hello")
         assert [(one.context_tokens, one.context_limit, one.compactions) for one in budgets] == [(80, 100, 0)]
         assert step_requests(model)[1] == [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
-
-
-async def test_clear_context_keeps_transcript(open_chat: OpenChat) -> None:
-    async with open_chat(["hi", "fresh"], settings=compacting()) as (engine, chat, model):
-        await engine.ask(chat.id, "hello")
-        assert (await engine.clear_context(chat.id)).state == "waiting"
-        await engine.ask(chat.id, "again")
-        assert step_requests(model) == [[("user", "hello")], [("user", "again")]]
-        roles = [role for role, _ in said(await engine.messages(chat.id))]
-        assert roles == ["user", "assistant", "system", "user", "assistant"]
-        await assert_told_right(engine, chat.id)
 
 
 async def test_open_turn_message_survives_compactions(open_full: OpenChat) -> None:

@@ -11,25 +11,13 @@ from hypothesis import strategies as st
 from tests.engine.chats import untouched
 
 from support.engines import OpenChat
-from turnwise import Chat, ChatArchived, ChatDeleted, ClientTool, Engine, Settings, SettingsError, ToolResult, tool
+from turnwise import Chat, ChatArchived, ChatDeleted, Engine, Settings, SettingsError, tool
 from turnwise.engine.chat_ids import chat_id_for, new_chat_id
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.digests import digest
 from turnwise.states.errors import VersionMismatch
 from turnwise.states.usage import Usage
-
-ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
-
-
-async def test_new_chat_is_as_requested(open_chat: OpenChat) -> None:
-    async with open_chat([]) as (engine, parent, _):
-        chat = await engine.create_chat(
-            system="Be kind.", owner="ada", title="T", metadata={"a": [1, None]}, parent=parent.id, client_tools=[ASK]
-        )
-        assert (chat.state, chat.version, chat.turn, chat.archived, chat.settled) == ("waiting", 1, 0, False, True)
-        assert (chat.owner, chat.title, chat.metadata, chat.parent) == ("ada", "T", {"a": [1, None]}, parent.id)
-        assert await engine.get_chat(chat.id) == chat
 
 
 async def test_client_id_makes_chat_creation_idempotent(open_engine: Any, strict_model: Any) -> None:
@@ -56,56 +44,6 @@ async def test_client_id_makes_chat_creation_idempotent(open_engine: Any, strict
         await engine.delete_chat(again.id)
         with pytest.raises(ChatDeleted):
             await engine.create_chat(owner="ada", client_id="tab-1")
-
-
-async def test_archived_chat_accepts_nothing(open_chat: OpenChat) -> None:
-    async with open_chat("ok") as (engine, chat, _):
-        said = (await engine.ask(chat.id, "hi")).messages[0]
-        assert (await engine.archive(chat.id)).archived
-        refused: list[Any] = [
-            lambda: engine.send_message(chat.id, "x"),
-            lambda: engine.submit_tool_results(chat.id, [ToolResult("c", 1)]),
-            lambda: engine.interrupt(chat.id),
-            lambda: engine.resume(chat.id),
-            lambda: engine.edit_message(chat.id, said.id, "x"),
-            lambda: engine.request_compaction(chat.id),
-            lambda: engine.rename(chat.id, "x"),
-            lambda: engine.archive(chat.id),
-            lambda: engine.delete_queued(chat.id, "m9"),
-        ]
-        async with untouched(engine, chat.id):
-            for act in refused:
-                with pytest.raises(ChatArchived, match="unarchive it first"):
-                    await act()
-        opened = await engine.unarchive(chat.id)
-        assert not opened.archived
-        assert await engine.unarchive(chat.id) == opened
-        assert [record.trigger for record in await engine.audit(chat.id)][-2:] == ["archived", "unarchived"]
-        assert (await engine.ask(chat.id, "again")).text == "ok"
-
-
-async def test_list_is_paged_newest_first_and_filtered(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        made = [(await engine.create_chat(owner="ada" if number % 2 else "bob")).id for number in range(7)]
-        await engine.send_message(made[0], "hi")
-        await engine.wait(made[0])
-        seen: list[str] = []
-        after = None
-        sizes = []
-        while True:
-            page = await engine.list_chats(limit=3, after=after)
-            seen += [chat.id for chat in page.items]
-            sizes.append(len(page.items))
-            after = page.next
-            if after is None:
-                break
-        assert sizes == [3, 3, 1]
-        assert seen == made[::-1]
-        assert {chat.owner for chat in (await engine.list_chats(owner="ada")).items} == {"ada"}
-        assert (await engine.list_chats(owner="nobody")).items == []
-        assert len((await engine.list_chats(state="waiting", limit=7)).items) == 7
-        assert (await engine.list_chats(state="error")).items == []
-        assert (await engine.list_chats(limit=7)).next is None
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1.0, 1), (False, 0), (1, 1.0)])

@@ -16,13 +16,12 @@ from tests.engine.shelf import Shelf, stands
 
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.exploring import examples
-from turnwise import EngineClosed, Settings, StoreError, tool
+from turnwise import EngineClosed, Settings, StoreError
 from turnwise.engine.follow.broadcast import Broadcaster, Listener
 from turnwise.engine.follow.follow import follow, wait_for
 from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.engine.follow.watch import watch
 from turnwise.persistence.protocol import Committed
-from turnwise.providers.scripted import Call, Reply
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event, StatusEvent
@@ -179,19 +178,6 @@ async def test_erased_events_are_not_handed_out() -> None:
         assert (seen, len(shelf.limits)) == ([6, 7, 8], 1)
 
 
-def test_late_deliveries_bring_no_old_facts() -> None:
-    """A listener that begins between commits delivered out of order has to ask the store where the chat stands."""
-    shelf = Shelf(events(1), busy(1, 1))
-    broadcaster = shelf.broadcaster
-    latest = broadcaster.latest.of("c")
-    older = [shelf.put(busy(number, number), *events(number)) for number in (2, 3)]
-    broadcaster.deliver(shelf.put(at_rest(4, 4), *events(4)), latest, hints=0)
-    with broadcaster.listen("c") as listener:
-        for committed in older:
-            broadcaster.deliver(committed, latest, hints=0)
-            assert listener.facts is None
-
-
 # Following
 
 
@@ -201,19 +187,6 @@ async def test_stored_events_are_read_in_pages(count: int, after: int) -> None:
     assert await read(shelf, after=after, live=False) == list(range(after + 1, count + 1))
     assert max(shelf.limits) < 1000
     assert len(shelf.limits) <= 1 + (count - after) // 400
-
-
-async def test_foreign_commits_are_read_after_hint_or_gap() -> None:
-    shelf = Shelf(events(1))
-    async with following(shelf) as seen:
-        shelf.put(busy(2, 2), *events(2))
-        shelf.broadcaster.hint("c")
-        await anyio.wait_all_tasks_blocked()
-        assert seen == [1, 2]
-        shelf.put(busy(3, 4), *events(3, 4))
-        shelf.commit(busy(4, 5), *events(5))
-        await anyio.wait_all_tasks_blocked()
-        assert seen == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("known", [0, 1])
@@ -413,28 +386,3 @@ async def test_foreign_message_wakes_the_worker(
         async with open_chat([], settings=IDLE) as (other, chat, _):
             await other.send_message(chat.id, "hello")
         assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
-
-
-async def test_foreign_interrupt_ends_running_tool(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    entered, ended = anyio.Event(), anyio.Event()
-
-    @tool
-    async def work() -> None:
-        """Work for ever."""
-        entered.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.set()
-
-    model = strict_model([Reply(calls=[Call("work", {})])])
-    async with (
-        open_engine(model, tools=[work], settings=SELDOM) as engine,
-        open_engine(strict_model([]), tools=[work], settings=IDLE) as other,
-    ):
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await entered.wait()
-        await other.interrupt(chat.id)
-        with anyio.fail_after(60):
-            await ended.wait()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.life import BLANK, ERROR, NOW, asking, executing, failed, local, queued, said, waiting
-from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, SettingsError, ToolResult, Usage, tool
+from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, ToolResult, Usage, tool
 from turnwise.engine.inheritance import inheritance_of
 from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
 from turnwise.engine.results import chat_of
@@ -44,15 +44,6 @@ async def test_fork_has_the_history_of_its_version() -> None:
         assert [message.text for message in model.requests[-1].messages] == ["1", "one", "3"]
         assert await engine.get_chat(parent.id) == before
         assert (await engine.verify(fork.id)).ok
-
-
-@pytest.mark.parametrize("version", [0, 99])
-async def test_fork_of_an_unknown_version_is_refused(version: int) -> None:
-    async with Engine("sqlite://", model=ScriptedModel([])) as engine:
-        chat = await engine.create_chat()
-        with pytest.raises(SettingsError, match="must be from 1 to 1"):
-            await engine.fork(chat.id, at_version=version)
-        assert len((await engine.list_chats()).items) == 1
 
 
 ANSWERED = ["answered by a call", "compacted", "cleared"]

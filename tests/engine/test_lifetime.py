@@ -14,7 +14,7 @@ import sniffio  # noqa: F401 - its presence changes how anyio finds the event lo
 from support.engines import OpenChat
 from support.latches import Gate, Latch
 from support.stores import stored_at
-from turnwise import Engine, EngineClosed, EngineInUse, Event, ModelRequest, RetryPolicy, Settings, SettingsError
+from turnwise import Engine, EngineClosed, EngineInUse, Event, ModelRequest, Settings, SettingsError
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
 
@@ -263,9 +263,6 @@ async def _done(method: Callable[..., Any], given: dict[str, Any]) -> None:
 # Plain asyncio
 
 
-SOON = 0.05
-
-
 def lived(model: ScriptedModel, life: Callable[[Engine, str], Awaitable[None]], **settings: object) -> None:
     async def main() -> None:
         known = Settings(**settings)  # type: ignore[arg-type]
@@ -275,28 +272,6 @@ def lived(model: ScriptedModel, life: Callable[[Engine, str], Awaitable[None]], 
             assert (await engine.verify(chat.id)).ok
 
     asyncio.run(main())
-
-
-def test_long_stream_is_shown_while_it_runs() -> None:
-    async def life(engine: Engine, chat_id: str) -> None:
-        result = await engine.ask(chat_id, "hi")
-        parts = [event.part.delta async for event in engine.events(chat_id, follow=False) if event.kind == "part"]
-        assert (result.text, "".join(parts)) == ("abc", "abc")
-        assert len(parts) > 1
-
-    lived(ScriptedModel([Reply("abc", chunks=1, delay=SOON)]), life, coalesce=SOON / 5)
-
-
-def test_model_times_out() -> None:
-    async def life(engine: Engine, chat_id: str) -> None:
-        assert (await engine.ask(chat_id, "hi")).text == "at last"
-        kinds = [event.error.kind async for event in engine.events(chat_id, follow=False) if event.kind == "retry"]
-        assert kinds == ["startup_timeout", "network"]
-
-    patience = 10 * SOON  # what is not late on purpose must not be late on a busy machine either
-    slow, silent = Reply("never", stall_after=0), Reply("never", chunks=["ne", "ver"], stall_after=1)
-    model = ScriptedModel([slow, silent, "at last"])
-    lived(model, life, startup_timeout=patience, idle_timeout=patience, retry=RetryPolicy(first_delay=SOON))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has eager tasks from 3.12 on")

@@ -8,7 +8,7 @@ from tests.engine.chats import lines_of
 
 from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of
-from turnwise import ClientTool, CompactionPolicy, ModelError, ModelPart, RetryPolicy, Settings, Usage, fold, tool
+from turnwise import ClientTool, CompactionPolicy, ModelError, ModelPart, Settings, Usage, fold, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import PartEvent
 from turnwise.states.names import StopReason
@@ -18,17 +18,6 @@ from turnwise.states.names import StopReason
 async def count(what: str = "things") -> str:
     """Count."""
     return f"2 {what}"
-
-
-async def test_model_sees_the_tool_result(open_chat: OpenChat) -> None:
-    script = [Reply(calls=[Call("count", {})]), "all done"]
-    async with open_chat(script, system="Count.", tools=[count]) as (engine, chat, model):
-        result = await engine.ask(chat.id, "how many?")
-        assert result.text == "all done"
-        assert [request.system for request in model.requests] == ["Count.", "Count."]
-        seen = ["user: how many?", "assistant: count(call_1)", "tool: call_1=2 things"]
-        assert lines_of(model.requests[1].messages) == seen
-        assert [request.step for request in model.requests] == [1, 2]
 
 
 FATAL = [
@@ -145,20 +134,6 @@ async def test_events_of_a_turn_come_in_order(open_engine: Any, strict_model: An
         ]
 
 
-async def test_reasoning_signature_returns_to_provider(open_chat: OpenChat) -> None:
-    signed = [
-        ModelPart("reasoning_delta", text="", signature="c2ln+/=="),
-        ModelPart("text_delta", text="hello"),
-        ModelPart("finish", stop_reason="end_turn"),
-    ]
-    script = [Reply(parts=signed), Reply("two", reasoning="hm\n", signature="\u2028x"), "three"]
-    async with open_chat(script) as (engine, chat, model):
-        for text in ("a", "b", "c"):
-            await engine.ask(chat.id, text)
-        back = [part for message in model.requests[2].messages for part in message.parts if part.type == "reasoning"]
-        assert [(part.text, part.signature) for part in back] == [("", "c2ln+/=="), ("hm\n", "\u2028x")]
-
-
 async def test_half_characters_are_replaced(open_chat: OpenChat) -> None:
     """Cut in the middle of an emoji, text cannot be stored; the chat must live on."""
     parts = [
@@ -181,15 +156,6 @@ LATER = Settings(coalesce=3600)  # shows no part before a reply has ended
 
 def finished(**fields: Any) -> Reply:
     return Reply(parts=[ModelPart("text_delta", text="well"), ModelPart("finish", **fields)])
-
-
-@pytest.mark.parametrize("odd", [ModelPart("text_delta", text={"a": 1}), ModelPart("tool_call", id=5, name="look")])
-async def test_malformed_part_costs_one_attempt(odd: ModelPart, open_chat: OpenChat) -> None:
-    settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
-    model = ScriptedModel([Reply(parts=[odd]), "well"])
-    async with open_chat(model, settings=settings) as (engine, chat, _):
-        result = await engine.ask(chat.id, "Hello?")
-    assert (result.text, result.chat.state, len(model.requests)) == ("well", "waiting", 2)
 
 
 @pytest.mark.parametrize(
@@ -245,16 +211,6 @@ async def test_context_tokens_are_reported_or_estimated(
 async def look(at: int) -> str:
     """Look."""
     return f"seen {at}"
-
-
-@pytest.mark.parametrize("given", ['{"at": "3"}', {"at": "3"}, {"at": 3}])
-async def test_arguments_are_stored_in_the_tools_types(open_chat: OpenChat, given: Any) -> None:
-    script = [Reply("so", calls=[Call("look", given)]), "done"]
-    async with open_chat(script, settings=QUICK, tools=[look]) as (engine, chat, _):
-        result = await engine.ask(chat.id, "hi")
-    answer = result.messages[1]
-    assert (answer.text, [call.arguments for call in answer.calls]) == ("so", [{"at": 3}])
-    assert result.messages[2].result.output == "seen 3"
 
 
 @pytest.mark.parametrize("settings", [QUICK, LATER], ids=["at once", "with the end"])

@@ -639,11 +639,3 @@ async def test_server_that_does_not_start_is_named() -> None:
     with pytest.raises(MCPUnreachable, match="no-such-command"):
         async with MCPTools.stdio("no-such-command"):
             raise AssertionError("it started")
-
-
-def test_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("turnwise.engine.mcp")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(SettingsError, match=r"turnwise\[mcp\]"):
-        __import__("turnwise.engine.mcp")

@@ -187,24 +187,6 @@ async def test_failure_and_cancellation_become_outcomes(what: str) -> None:
     assert log[-1] == ("w", "ended", "cancelled")
 
 
-def test_watched_call_holds_its_facts() -> None:
-    with WATCHED["a model call"](Observers((Observer(),))) as call:
-        assert (call.provider, call.model, call.request, call.trace) == ("scripted", "scripted", REQUEST, "t")
-    for known in (True, False):
-        with Observers((Observer(),)).tool_run("c", CALL, known=known, trace="t") as run:
-            assert (run.chat_id, run.call, run.known, run.trace) == ("c", CALL, known, "t")
-    life = Life()
-    life.create()
-    life.send("hello", trace="t")
-    life.claim()
-    life.attempt()
-    for by_strategy in (True, False):
-        with Observers((Observer(),)).compaction(life.facts, by_strategy=by_strategy, messages=5) as folding:
-            assert folding.strategy == ("custom" if by_strategy else "summary")
-            assert (folding.chat_id, folding.messages_before, folding.messages_after) == ("c", 5, None)
-            assert (folding.step, folding.attempt, folding.trace) == (1, 1, "t")
-
-
 @pytest.mark.parametrize("odd", [5, "half a character: \ud800"])
 def test_invalid_trace_is_ignored(caplog: pytest.LogCaptureFixture, odd: Any) -> None:
     """Whatever an observer returns, the chat can be read."""
@@ -277,17 +259,6 @@ async def test_interrupted_stream_is_reported_with_its_text(open_chat: OpenChat)
     assert (call.outcome, call.error, call.reply.text) == ("cancelled", None, "half of")
 
 
-@pytest.mark.parametrize(
-    ("module", "library"), [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")]
-)
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, module: str, library: str) -> None:
-    name = f"turnwise.engine.observers.{module}"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(SettingsError, match=r"turnwise\[observability\]"):
-        __import__(name)
-
-
 async def test_observer_gets_waiting_time_of_unserved_agents(database: Path) -> None:
     """So an alarm can be set on it, whichever process looks."""
     store, clock = f"sqlite:///{database}", ManualClock()
@@ -349,15 +320,6 @@ async def test_compaction_cost_is_included(open_chat: OpenChat) -> None:
         assert (usage.cost, usage.compaction.cost) == (COST + Decimal("0.00225"), Decimal("0.00225"))
         (compaction,) = await engine.compactions(chat.id)
         assert compaction.usage.cost == Decimal("0.00225")
-
-
-async def test_turn_cost_ends_the_turn(open_chat: OpenChat) -> None:
-    async with open_chat(sonnet(LOOK), tools=[look], settings=Settings(turn_cost=0.03)) as (engine, chat, _):
-        result = await engine.ask(chat.id, "Look!")
-        assert (result.stop_reason, result.usage.cost) == ("cost_budget", 3 * COST)
-        assert [message.role for message in result.messages] == ["user", *["assistant", "tool"] * 3]
-        again = await engine.ask(chat.id, "Look!")  # each turn has a budget of its own
-        assert (again.stop_reason, again.usage.cost) == ("cost_budget", 3 * COST)
 
 
 async def test_budget_without_prices_warns_once(caplog: pytest.LogCaptureFixture, open_chat: OpenChat) -> None:
@@ -611,22 +573,6 @@ async def test_failing_log_handler_stops_no_chat(capsys: pytest.CaptureFixture[s
         assert kinds[-1] == "turn_finished"
         assert (await engine.get_chat(chat.id)).state == "waiting"
     assert "ConnectionError: no server for" in capsys.readouterr().err
-
-
-def test_import_leaves_heavy_libraries_out() -> None:
-    heavy = [
-        "typer",
-        "jsonschema",
-        "json_repair",
-        "asyncpg",
-        "pydantic_ai",
-        "mcp",
-        "opentelemetry",
-        "prometheus_client",
-    ]
-    code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
-    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (lines.stdout.strip(), lines.stderr) == ("[]", "")
 
 
 def test_logging_imports_nothing() -> None:

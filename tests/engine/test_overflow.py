@@ -74,15 +74,6 @@ async def test_second_overflow_ends_in_error_until_resume(open_chat: OpenChat, r
         assert purposes(model)[4:] == ["step", "summary", "step"]
 
 
-async def test_step_compacts_once_after_overflow(open_chat: OpenChat) -> None:
-    """A reply over the threshold does not compact a step again that an overflow has compacted."""
-    before, after = (Reply("", calls=[Call("look", {})], usage=(tokens, 1)) for tokens in (10, 90))
-    script = [before, TOO_LONG, after, Reply("done", usage=(10, 1))]
-    async with open_chat(script, context_limit=100, settings=quick(), tools=[look]) as (engine, chat, _):
-        assert (await engine.ask(chat.id, "hello")).text == "done"
-        assert [made.step for made in await engine.compactions(chat.id)] == [2]
-
-
 async def test_overlong_summary_request_is_folded_in_pieces(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """Each piece is sent with the summary of those before it, so that nothing is lost on the way."""
     model = strict_model(

@@ -16,10 +16,8 @@ from support.engines import OpenChat
 from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
-from turnwise import Chat, ChatNotFound, Engine, Settings, StoreError
-from turnwise.engine import leased_chat
+from turnwise import ChatNotFound, Settings, StoreError
 from turnwise.engine.guarded_store import guarded_store
-from turnwise.persistence.sqlite import connection
 from turnwise.providers.scripted import Reply
 
 
@@ -34,26 +32,6 @@ def refusing(database: Path, when: str, table: str, *, operation: str = "INSERT"
             yield
         finally:
             connection.execute("DROP TRIGGER refuse")
-
-
-@contextmanager
-def away(database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lock the file while inside, as another program does, or a server that is away."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as other, monkeypatch.context() as patch:
-        patch.setattr(connection, "PATIENCE", 0)
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
-
-
-async def at_rest(engine: Engine, chat_id: str) -> Chat:
-    """Wait until a chat rests whose store is back. What was under way by then may tell once more that it was away."""
-    while True:
-        try:
-            return await engine.wait(chat_id)
-        except StoreError as error:
-            if not error.passing:
-                raise
 
 
 ASSISTANT = 'NEW.body LIKE \'%"role":"assistant"%\''
@@ -138,27 +116,6 @@ async def test_refused_parts_are_not_shown(open_engine: Any, strict_model: Any, 
         assert "step 1" in (await engine.explain(chat.id)).last_error.detail
         assert await events_of(engine, chat.id, "part") == []
         latch.open()
-
-
-async def test_reply_waits_for_an_unreachable_store(
-    open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0.01)
-    latch = Latch()
-    model = strict_model([Reply("paid for once", first_delay=1)], sleep=latch.pass_through)
-    async with open_engine(model, settings=Settings(coalesce=60)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await latch.entered.wait()
-        with away(database, monkeypatch):
-            latch.open()
-            with pytest.raises(StoreError) as failure:
-                await engine.wait(chat.id)
-            assert failure.value.passing
-            assert (await engine.get_chat(chat.id)).state == "streaming"
-        assert (await at_rest(engine, chat.id)).state == "waiting"
-        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: paid for once"]
-        assert [one.trigger for one in await engine.audit(chat.id)].count("attempt_started") == 1
 
 
 # Stores of others

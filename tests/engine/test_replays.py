@@ -143,16 +143,6 @@ async def test_late_result_closes_its_own_call_only(open_engine: Any, open_chat:
         assert (await alone.get_chat(chat.id)).state == "pending"
 
 
-async def test_result_before_deadline_is_accepted(open_engine: Any, strict_model: Any) -> None:
-    clock = ManualClock()
-    model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
-    async with open_engine(model, clock=clock) as engine:
-        chat_id = await chat_with_open_call(engine, PICK)
-    async with open_engine(model, clock=clock, settings=ALONE) as alone:
-        await clock.advance(59.999)
-        assert not (await alone.submit_tool_results(chat_id, YES)).replayed
-
-
 async def test_tool_timeout_is_no_missed_deadline(open_chat: OpenChat) -> None:
     """The client approved the call in time; the tool itself ran for too long."""
     clock = ManualClock()

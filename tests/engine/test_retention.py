@@ -13,12 +13,12 @@ from tests.engine.subagents import asks, buyer, family, inbox_of, lead, sent, st
 
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
-from support.events import events_of, shown
+from support.events import events_of
 from support.sql_by_hand import raw
 from support.stores import Delegate, stored_at
 from turnwise import ChatArchived, ChatDeleted, ChatState, Engine, Event, Settings, ToolResult, fold, verify_export
 from turnwise.persistence.protocol import ChatStore, Pruned
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.providers.scripted import ScriptedModel
 from turnwise.testing.clock import ManualClock
 
 DAY = 86_400.0
@@ -241,19 +241,3 @@ async def test_reader_resumes_to_the_same_transcript_after_pruning(
         await engine.erase_message(chat_id, erased)
         assert fold(await events_of(engine, chat_id)).messages == await engine.messages(chat_id)
         assert verify_export(await engine.export_audit(chat_id)).ok
-
-
-async def test_parts_of_a_running_reply_are_not_pruned(
-    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
-) -> None:
-    """A reader that joins sees it, and an interrupt makes a message of it."""
-    settings = Settings(coalesce=0, keep_parts=KEPT, idle_timeout=None)
-    model = strict_model(Reply("Hello", chunks=["Hel", "lo"], stall_after=1))
-    async with open_engine(model, store=store, settings=settings, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await shown(engine, chat.id, "Hel")
-        assert fold(await pruned(engine, store, clock, chat.id)).live_text == "Hel"
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hel")]

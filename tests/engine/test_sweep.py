@@ -19,14 +19,13 @@ import structlog
 
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import ChatNotFound, ChatUnreadable, Engine, IllegalTransition, Settings, StoreError
+from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker import identity
 from turnwise.engine.worker.identity import is_dead, worker_name
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
-from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.facts import Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.triggers import Archived, Claimed, Create, SendMessage
@@ -382,39 +381,3 @@ def test_worker_of_another_machine_is_not_dead() -> None:
     assert is_dead(f"{machine}:{pid}:{int(started) + 1}:{word}")
     for name in ("", "worker", f"{machine}:x:1:{word}", f"{machine}:1:0:{word}", f"{machine}:{10**30}:1:{word}"):
         assert not is_dead(name)
-
-
-@pytest.mark.deep
-async def test_chats_of_a_killed_process_are_taken_over_at_once(tmp_path: object) -> None:
-    """The lease would last a minute; the takeover needs one poll."""
-    url = f"sqlite:///{tmp_path}/chats.db"
-    with subprocess.Popen([sys.executable, "-c", HOLD_AND_WAIT, url], stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
-        chat_id = process.stdout.readline().strip()
-        process.kill()
-    async with Engine(url, model=ScriptedModel([]), settings=Settings(run_worker=False)) as onlooker:
-        assert "its process is dead" in (await onlooker.explain(chat_id)).reason
-    settings = Settings(lease=60, poll_interval=0.05)
-    async with Engine(url, model=ScriptedModel([Reply("taken over")]), settings=settings) as engine:
-        chat = await engine.wait(chat_id)
-        assert chat.state == "waiting"
-        assert [message.text for message in await engine.messages(chat_id)] == ["hello", "taken over"]
-        assert (await engine.verify(chat_id)).ok
-
-
-HOLD_AND_WAIT = """
-import sys
-import anyio
-from turnwise import Engine, Settings
-from turnwise.providers.scripted import Reply, ScriptedModel
-
-async def main():
-    model = ScriptedModel([Reply("never", chunks=["ne", "ver"], stall_after=1)])
-    async with Engine(sys.argv[1], model=model, settings=Settings(lease=60)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        async for event in engine.events(chat.id):
-            if event.kind == "part":
-                print(chat.id, flush=True)
-
-anyio.run(main)
-"""

@@ -266,15 +266,6 @@ async def test_forbidden_call_is_answered_and_not_run(given: ToolCall, settings:
     assert word in output
 
 
-@pytest.mark.parametrize("describe", [lambda error: 3, lambda error: " ", lambda error: 1 / 0])
-async def test_failing_describe_error_shows_the_type_only(describe: Any) -> None:
-    async def fails() -> None:
-        raise OSError("secret")
-
-    failing = box(tool(description="Fail.")(fails), describe_error=describe)
-    assert await ran(failing, call("fails", "a", arguments={})) == ("failed", "OSError")
-
-
 def group(*errors: BaseException) -> BaseExceptionGroup:
     return BaseExceptionGroup("unhandled errors in a TaskGroup", errors)
 

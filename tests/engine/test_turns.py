@@ -6,7 +6,6 @@ from typing import Any
 
 import anyio
 import pytest
-from msgspec.json import encode
 from tests.engine.chats import lines_of, untouched
 from tests.engine.shelf import Shelf, stands
 
@@ -25,7 +24,6 @@ from turnwise.states.errors import ConflictingReplay
 from turnwise.states.events import HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.names import ChatState, StopReason
-from turnwise.states.usage import NO_USAGE
 from turnwise.testing.clock import ManualClock
 
 ASKS = ClientTool("ask_user", "Ask the user.", {"type": "object"})
@@ -114,24 +112,6 @@ async def test_queued_message_streams_its_own_turn(open_chat: OpenChat) -> None:
             assert lines_of(fold(events).messages) == [f"user: {word}", f"assistant: answer {number}"]
             assert (events[0].kind, events[-1].kind) == ("message", "turn_finished")
             assert {event.turn for event in events if event.kind == "turn_finished"} == {number}
-
-
-async def test_concurrent_asks_get_their_own_answers(open_chat: OpenChat) -> None:
-    results: dict[str, TurnResult] = {}
-    async with open_chat(echo, settings=Settings(queue_limit=50)) as (engine, chat, _):
-
-        async def ask(word: str) -> None:
-            results[word] = await engine.ask(chat.id, word)
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(20):
-                tasks.start_soon(ask, f"w{number}")
-        assert len(results) == 20
-        for word, result in results.items():
-            assert result.text == f"you said {word}"
-            assert lines_of(result.messages) == [f"user: {word}", f"assistant: you said {word}"]
-            assert (result.stop_reason, result.message_state) == ("end_turn", "taken")
-            assert result.usage == NO_USAGE.marked_partial()
 
 
 @pytest.mark.parametrize("way", ["interrupted", "queued behind", "deleted", "edited", "edited while queued", "failed"])
@@ -337,30 +317,6 @@ async def test_joining_at_any_event_gives_same_transcript(open_engine: OpenEngin
             rest = await events_of(elsewhere, chat_id, after=known)
             assert rest == whole[known:]
             assert fold(rest, fold(whole[:known])) == fold(whole)
-
-
-async def test_provider_metadata_and_prompts_are_never_shown(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    hidden = {"secret": "do-not-show"}
-    parts = [
-        ModelPart("reasoning_delta", text="think", signature="sig", metadata=hidden),
-        ModelPart("text_delta", text="searching", metadata=hidden),
-        ModelPart("tool_call", id="p", name="search", arguments={}, executor="provider", metadata=hidden),
-        ModelPart("provider_result", call_id="p", output="found", metadata=hidden),
-        ModelPart("source", url="https://example.org", metadata=hidden),
-        ModelPart("tool_call", id="l", name="look", arguments={}, metadata=hidden),
-        ModelPart("finish", context_limit=50, metadata=hidden),
-    ]
-    model = strict_model([Reply(parts=parts), "done"], summary="the summary in confidence")
-    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
-        chat = await engine.create_chat(system="a system prompt in confidence")
-        await engine.ask(chat.id, "hello, " * 20)
-        shown = "".join(encode(event).decode() for event in await events_of(engine, chat.id))
-        shown += "".join(encode(message).decode() for message in await engine.messages(chat.id))
-        assert "searching" in shown
-        assert "found" in shown
-        assert "do-not-show" not in shown
-        assert "in confidence" not in shown
-        await assert_told_right(engine, chat.id)
 
 
 async def test_provider_metadata_returns_to_provider(open_chat: OpenChat) -> None:

@@ -79,16 +79,6 @@ async def test_worker_never_runs_more_chats_than_max_running(open_engine: Any, c
     assert model.most == 3
 
 
-async def test_full_claim_is_followed_by_another_at_once(open_engine: Any, database: Any) -> None:
-    """25 chats wait, ten are claimed at a time, and the clock stands still."""
-    waiting = await filled(open_engine, 25)
-    clock = ManualClock()
-    store = Unwatched(stored_at(database, clock))
-    async with open_engine(ScriptedModel(lambda _: "hello"), store=store, clock=clock) as engine:
-        for chat_id in waiting:
-            assert (await engine.wait(chat_id)).state == "waiting"
-
-
 async def test_parallel_calls_run_up_to_the_cap(open_engine: Any, strict_model: Any) -> None:
     """As one call ends, the next one starts."""
     running, most, full, ended = 0, 0, anyio.Event(), list[int]()
@@ -368,6 +358,3 @@ async def test_stopping_worker_claims_nothing(open_engine: Any, database: Any) -
         assert (await onlooker.get_chat(runs)).state == "waiting"
         assert (await onlooker.get_chat(waits)).state == "pending"
         assert "claimed" not in [record.trigger for record in await onlooker.audit(waits)]
-
-
-# What it holds, and what it keeps

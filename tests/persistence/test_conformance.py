@@ -4,7 +4,6 @@ There also on hash partitions, and behind a pooler that pools by transaction.
 """
 
 import math
-import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -106,16 +105,6 @@ def test_option_in_sqlite_url_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"takes no options: write 'sqlite:///chats\.db'") as caught:
         located("sqlite:///chats.db?mode=ro")
     assert caught.value.field == "store"
-
-
-def test_missing_postgres_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("turnwise.persistence.postgres")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delattr("turnwise.persistence.postgres")
-    monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(SettingsError, match=r"pip install 'turnwise\[postgres\]'") as caught:
-        store_from_url("postgresql://host/db", durability="full", now=None)
-    assert caught.value.field == "turnwise.persistence.postgres"
 
 
 async def test_missing_folder_is_named(tmp_path: Path) -> None:

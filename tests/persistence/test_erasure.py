@@ -261,18 +261,3 @@ async def test_digests_do_not_reveal_short_secrets(tmp_path: Path) -> None:
     guesses |= {digest_of_answer("red", is_error=False), salted("", canonical("waits"))}
     assert not [guess for guess in guesses if guess in log]
     assert all(salt and salt not in log for salt in salts)
-
-
-async def test_erasure_names_forks_and_summaries(tmp_path: Path) -> None:
-    async with engine_on(SQLiteStore(tmp_path / "chats.db")) as engine:
-        chat_id = await live(engine)
-        version = (await engine.get_chat(chat_id)).version
-        fork = await engine.fork(chat_id, at_version=version)
-        fork_of_fork = await engine.fork(fork.id, at_version=fork.version)
-        first = (await engine.messages(chat_id))[0]
-        report = await engine.erase(chat_id, messages=[first.id])
-        assert set(report.forks) == {fork.id, fork_of_fork.id}
-        assert report.may_quote
-        again = await engine.erase(chat_id, messages=report.may_quote)
-        assert set(report.may_quote) <= set(again.messages)
-        assert not (await engine.erase(chat_id, messages=[first.id])).may_quote

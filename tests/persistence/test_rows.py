@@ -367,25 +367,6 @@ async def test_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts]]) 
     assert (rest.facts.profile.owner, rest.facts.profile.created_at) == ("ann", datetime(1970, 1, 1, tzinfo=UTC))
 
 
-async def test_unreadable_rows_leave_the_others(lived: list[tuple[Stored, Facts]]) -> None:
-    stored, facts = lived[-1]
-    rest = salvage(stored._replace(calls=["poison", *stored.calls[1:]], queue=["poison", *stored.queue]))
-    assert [flaw.column for flaw in rest.flaws] == ["calls.body", "queue.body"]
-    assert ([*rest.facts.calls], rest.facts.queue) == ([*facts.calls][1:], facts.queue)
-    for known in (stored.calls[1:], [*stored.calls, stored.calls[0]]):
-        (flaw,) = salvage(stored._replace(calls=known)).flaws
-        assert (flaw.column, flaw.problem) == ("calls.call_id", f"{len(known)} of 2 calls are there")
-        with pytest.raises(ChatUnreadable, match=r"calls\.call_id"):
-            facts_of(stored._replace(calls=known))
-
-
-async def test_unknown_state_is_kept(lived: list[tuple[Stored, Facts]]) -> None:
-    stored, _ = lived[-1]
-    for found in (facts_of(stored._replace(state="lost")), salvage(stored._replace(state="lost")).facts):
-        assert (found.state, found.stored_state) == (ChatState.error, "lost")
-    assert salvage(stored._replace(state="lost")).flaws == ()
-
-
 def test_flaw_hides_the_stored_value() -> None:
     stored = Stored("c", b"hunter2", 1, 0, 1, "[]", "{}", '{"created_at": "hunter2"}', (), (), None, None, 0, "f", "l")
     told = str(salvage(stored).flaws)

@@ -31,24 +31,6 @@ from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.triggers import Renamed
 
-WRITE_FOR_EVER = """
-import anyio, sys
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.states.triggers import Renamed
-
-async def main(path, count):
-    store = SQLiteStore(path)
-    await store.open()
-    while count:
-        committed = await store.change("chat", plans.plan(plans.move(Renamed(title=str(count)))))
-        print(committed.facts.version, flush=True)
-        count -= 1
-    await store.close()
-
-anyio.run(main, sys.argv[1], int(sys.argv[2]))
-"""
-
 FORK = """
 import anyio, asyncio, multiprocessing, sys
 from turnwise.persistence.conformance import plans
@@ -116,26 +98,6 @@ async def test_two_writing_stores_see_no_lock_errors(path: Path) -> None:
     async with opened(path) as store:
         assert (await store.facts("chat")).version == 41
         assert verify_records(await store.audit("chat")).ok
-
-
-async def test_killed_process_keeps_acknowledged_commits(path: Path) -> None:
-    async with opened(path) as store:
-        await plans.created(store, "chat")
-    async with await anyio.open_process([sys.executable, "-c", WRITE_FOR_EVER, str(path), "-1"]) as process:
-        assert process.stdout is not None
-        acknowledged = b""
-        while acknowledged.count(b"\n") < 20:
-            acknowledged += await process.stdout.receive()
-        process.kill()
-    last = int(acknowledged[: acknowledged.rindex(b"\n")].split()[-1])
-    async with opened(path) as store:
-        facts = await store.facts("chat")
-        records = await store.audit("chat")
-        assert facts.version >= last
-        assert [record.version for record in records] == list(range(1, facts.version + 1))
-        assert verify_records(records).ok
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 async def test_commit_of_another_process_wakes_the_watcher(path: Path) -> None:

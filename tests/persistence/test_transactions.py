@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Final
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +12,6 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
-from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
@@ -27,11 +25,6 @@ def chats() -> Iterator[Chats]:
         yield chats
 
 
-def claimed(chats: Chats, limit: int = 9) -> list[str]:
-    found = chats.transactions.claim(chats.on, plans.plan(plans.claim()), plans.RUNS, limit)
-    return [committed.facts.chat_id for committed in found]
-
-
 @pytest.mark.parametrize(
     ("column", "value"), [("event_seq", "poison"), ("event_seq", -1), ("head", "poison"), ("head", 5)]
 )
@@ -42,32 +35,6 @@ def test_change_refuses_garbled_columns(chats: Chats, column: str, value: object
         chats.change("chat", plans.send("hello"))
     assert caught.value.chat_id == "chat"
     assert chats.sql("SELECT version FROM chats") == [(1,)]
-
-
-def test_failed_claim_leaves_its_chat_unchanged(chats: Chats) -> None:
-    for chat_id in "ab":
-        chats.live(chat_id, plans.send("hello"))
-    taken = "INSERT INTO events (chat_id, seq, kind, body) SELECT id, event_seq + 1, 'status', '{}' FROM chats"
-    chats.sql(f"{taken} WHERE id = 'a'")
-    before = chats.sql("SELECT * FROM chats WHERE id = 'a'")
-    assert claimed(chats) == ["b"]
-    assert chats.sql("SELECT * FROM chats WHERE id = 'a'") == before
-    assert chats.sql("SELECT chat_id FROM leases") == [("b",)]
-    assert not chats.on.in_transaction
-
-
-def test_worker_renews_only_its_own_leases(chats: Chats) -> None:
-    chats.live("a", plans.send("hello"), plans.claim("w", lease=30))
-    chats.live("b", plans.send("hello"), plans.claim("other", lease=30))
-    chats.at = NOON + timedelta(seconds=10)
-    assert chats.transactions.renew(chats.on, "w", 60) == {"a": 1}
-    later = micros_of(chats.at)
-    expected = [("a", later + 60_000_000, 60_000_000), ("b", micros_of(NOON) + 30_000_000, 30_000_000)]
-    assert chats.sql("SELECT chat_id, expires, lasts FROM leases ORDER BY 1") == expected
-    chats.at = NOON - timedelta(hours=1)
-    assert chats.transactions.renew(chats.on, "nobody", 60) == {}
-    expected = [(micros_of(chats.at) + 60_000_000,), (micros_of(chats.at) + 30_000_000,)]
-    assert chats.sql("SELECT expires FROM leases ORDER BY chat_id") == expected
 
 
 def test_erased_chat_leaves_the_cache(chats: Chats) -> None:
@@ -128,9 +95,6 @@ def test_changed_row_defeats_the_cache(chats: Chats, sql: str) -> None:
 # Queries
 
 
-MICROS: Final = micros_of(NOON)
-
-
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -152,27 +116,6 @@ def test_invalid_head_names_its_column(chats: Chats, column: str, value: str) ->
     assert queries.head(chats.on, "sound")[0] == 1
     with pytest.raises(ChatUnreadable, match=f"chats.{column}"):
         queries.head(chats.on, "bad")
-
-
-def test_expired_leases_are_listed_in_order(chats: Chats) -> None:
-    for number, chat_id in enumerate("cab"):
-        chats.at = NOON + timedelta(seconds=number)
-        chats.live(chat_id, plans.send("hello"), plans.claim(f"w{number}", lease=10))
-    ends = MICROS + 10_000_000
-
-    def out(now: int, limit: int = 9) -> list[str]:
-        return [chat_id for chat_id, _ in queries.overdue(chats.on, now=now, limit=limit).leases]
-
-    assert out(ends - 1) == []
-    assert out(ends) == ["c"]
-    assert out(ends + 2_000_000) == ["c", "a", "b"]
-    assert out(ends + 2_000_000, 2) == ["c", "a"]
-    assert queries.overdue(chats.on, now=ends, limit=9).leases == (("c", 1),)
-    chats.sql("UPDATE leases SET expires = 'poison' WHERE chat_id = 'b'")
-    assert out(0) == ["b"]
-    assert queries.holders(chats.on) == {"w0", "w1", "w2"}
-    chats.sql("UPDATE leases SET worker = x'ff' WHERE chat_id = 'b'")
-    assert queries.holders(chats.on) == {"w0", "w1"}
 
 
 def test_invalid_boundary_names_its_column(chats: Chats) -> None:
@@ -203,16 +146,6 @@ def test_pruning_passes_over_parts_without_a_chat(chats: Chats, caplog: pytest.L
     assert pruning.prune(chats.on, PassedOver(), until=NOON, after="", limit=9) == Pruned(1, None)
     assert len(queries.shown(chats.on, "gone", 1, 1)) == 1
     assert "prune_refused chat_id=gone" in caplog.text
-
-
-def test_pruning_stops_at_its_limit(chats: Chats) -> None:
-    chats.live("chat", plans.send("hi"), plans.claim(), plans.start())
-    chats.transactions.journal(chats.on, "chat", 1, ChatState.streaming, [part("a"), part("b"), part("c")])
-    chats.change("chat", plans.reply("abc"))
-    asked: list[str] = []
-    chats.on.set_trace_callback(asked.append)
-    assert pruning.prune(chats.on, PassedOver(), until=NOON, after="", limit=2) == Pruned(2, "")
-    assert sum("SELECT chat_id" in sql and "FROM events" in sql for sql in asked) == 1
 
 
 def test_snapshot_read_leaves_no_transaction(chats: Chats) -> None:

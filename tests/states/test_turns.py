@@ -351,15 +351,6 @@ def test_should_compact_is_ignored_where_compaction_is_off(limits: dict[str, int
 # Interrupts, lost attempts and repairs
 
 
-def test_interrupt_keeps_the_partial_answer() -> None:
-    life = unsettled()
-    life.settle(life.partial(text="so f", usage=USAGE))
-    message = life.messages[-1]
-    assert (message.text, message.partial, message.synthetic) == ("so f", True, False)
-    assert (life.facts.history.tail, life.facts.stop_reason) == (Tail.partial, StopReason.interrupted)
-    assert life.facts.usage == USAGE.marked_partial()
-
-
 def test_edit_does_not_wait_for_settling() -> None:
     """Stop, then say it better: what was shown would be cut as soon as it was kept."""
     life = unsettled()
@@ -385,14 +376,6 @@ def test_discarded_attempt_is_not_kept() -> None:
     life.interrupt()
     life.settle(shown)
     assert [message.role for message in life.messages] == ["user"]
-
-
-def test_interrupted_chat_starts_nothing() -> None:
-    life = executing()
-    life.interrupt()
-    for work in (life.attempt, life.reply, life.run_tools):
-        with pytest.raises(IllegalTransition):
-            work()
 
 
 def test_next_holder_settles_an_interrupted_chat() -> None:
@@ -565,15 +548,6 @@ def test_an_edit_empties_the_queue(state: ChatState) -> None:
     assert [message.text for message in life.messages] == ["rather"]
     assert any(event.kind == "queue" and event.change == "deleted" for event in decision.events)
     assert fold(life.events).queue == ()
-
-
-def test_receipt_names_message_and_queued() -> None:
-    life = interrupted()
-    direct = life.send("a", client_id="one")
-    waits = life.send("b", client_id="two")
-    receipts = [write for made in (direct, waits) for write in made.writes if isinstance(write, RecordReceipt)]
-    assert [(receipt.client_id, receipt.queued) for receipt in receipts] == [("one", False), ("two", True)]
-    assert receipts[1].message_id == life.facts.queue[0].id
 
 
 def test_receipt_of_the_next_message_is_not_queued() -> None:

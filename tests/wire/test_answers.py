@@ -11,7 +11,7 @@ from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Google, Respon
 from tests.wire.requests import asked
 
 from support.wire.server import Answer, Server
-from turnwise import Agent, ClientTool, Engine, StopReason, TurnResult, tool
+from turnwise import Agent, Engine, StopReason, TurnResult, tool
 from turnwise.providers.reply_builder import join
 
 
@@ -175,34 +175,6 @@ async def test_word_decides_what_a_reply_is_worth(
         assert (last.text, last.stop_reason, len(server.asked)) == ("Done.", "end_turn", 3)
         assert ran == ([] if reason is StopReason.content_filter else ["/srv"])
         assert (await engine.verify(chat.id)).ok
-
-
-@pytest.mark.parametrize(("dialect", "word"), [one.values[1:] for one in ENDINGS if one.values[1] is not GOOGLE])
-async def test_cut_call_never_runs(dialect: Dialect, word: str, server: Server, connect: Connect) -> None:
-    """Nor is a person or a client asked; the model is told what was missing. Gemini sends no text of arguments."""
-    ran: list[str] = []
-
-    @tool
-    async def remove(path: str) -> str:
-        """Remove a folder."""
-        ran.append(path)
-        return "removed"
-
-    @tool(policy="ask")
-    async def pay(path: str) -> str:
-        """Pay."""
-        ran.append(path)
-        return "paid"
-
-    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-    half = '{"path": "/srv/shop'
-    cut = Said("", calls=[(f"c{place}", name, half) for place, name in enumerate(["remove", "pay", "move"])])
-    server.script = [Answer(ended(dialect, cut, word)), Answer(dialect.frames(Said("Done.")))]
-    async with Engine("sqlite://", model=await connect(dialect), tools=[remove, pay]) as engine:
-        chat = await engine.create_chat(client_tools=[ClientTool("move", "Move.", schema)])
-        result = await engine.ask(chat.id, "Remove /srv/shop/tmp.", timeout=60)
-        assert (result.text, result.chat.state, ran, len(server.asked)) == ("Done.", "waiting", [], 2)
-    assert json.dumps(server.asked[1].body).count("end inside a string") == 3
 
 
 def _refused(dialect: Dialect) -> list[str]:
