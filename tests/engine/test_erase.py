@@ -9,9 +9,7 @@ import pytest
 from support.engines import OpenChat, OpenEngine
 from support.sql_by_hand import by_hand, raw
 from turnwise import ChatUnreadable, ClientTool, CompactionPolicy, Engine, ModelError, Settings, ToolResult, fold, tool
-from turnwise.engine.erase import wanted
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import InvalidArgument
 
 SECRET = "hunter2-erase"  # noqa: S105
 EDITED = {"approved": True, "arguments": {"to": SECRET}}
@@ -174,9 +172,3 @@ async def test_queued_message_is_erased_by_event_or_record(database: Path, lost:
     async with Engine(url, model="demo", settings=IDLE) as engine:
         assert (await engine.erase(chat.id, messages=[sent.message_id])).queued == (sent.message_id,)
         assert SECRET.encode() not in raw(database)
-
-
-@pytest.mark.parametrize("what", [["titel"], ["title", "titel"], ["titel", "everything"]])
-def test_unknown_erasure_target_is_named(what: list[str]) -> None:
-    with pytest.raises(InvalidArgument, match=r"must be of everything, .*found 'titel'"):
-        wanted(["m1"], what)

@@ -108,25 +108,13 @@ def test_trailing_answer_is_followed_by_a_continue_request() -> None:
         (said("assistant", " "), False),
         (said("assistant", SIGNED), False),
         (said("tool", result("a")), False),
-    ],
-)
-def test_whole_reply_without_open_calls_is_an_answer(after: Message, *, answered: bool) -> None:
-    asked = [said("user", "one", position=3), said("user", "two", position=4)]
-    assert unanswered([*asked, after]) == (() if answered else (3, 4))
-    assert unanswered([asked[0], after, asked[1]]) == ((4,) if answered else (3, 4))
-
-
-@pytest.mark.parametrize(
-    ("after", "answered"),
-    [
         (said("tool", result("last")), True),
         (said("tool", result("last", outcome=CallStatus.failed, is_error=True)), False),
         (said("tool", result("last", outcome=CallStatus.interrupted), synthetic=True), False),
-        (said("tool", result("a")), False),
         (said("assistant", call("last")), False),
     ],
 )
-def test_successful_turn_ending_call_is_an_answer(after: Message, *, answered: bool) -> None:
+def test_whole_reply_or_turn_ending_call_is_an_answer(after: Message, *, answered: bool) -> None:
     asked = [said("user", "one", position=3), said("user", "two", position=4)]
     assert unanswered([*asked, after], ending={"last"}) == (() if answered else (3, 4))
     assert unanswered([asked[0], after, asked[1]], ending={"last"}) == ((4,) if answered else (3, 4))

@@ -130,20 +130,16 @@ async def test_interrupting_message_goes_ahead_of_the_queue(busy: Any) -> None:
         assert (messages[1].partial, messages[2].id) == (True, receipt.message_id)
 
 
-async def test_interrupt_holds_the_queue_until_resume(busy: Any) -> None:
-    async with busy("two") as chat:
+@pytest.mark.parametrize("promotes", [False, True])
+async def test_interrupt_holds_the_queue_until_resume(busy: Any, *, promotes: bool) -> None:
+    """With `promote_after_interrupt` the queue goes on by itself."""
+    async with busy("two", settings=Settings(promote_after_interrupt=promotes)) as chat:
         await chat.engine.send_message(chat.id, "second")
         await chat.engine.interrupt(chat.id)
-        stopped = await chat.engine.wait(chat.id)
-        assert (stopped.state, stopped.queued) == ("interrupted", 1)
-        await chat.engine.resume(chat.id)
-        assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
-
-
-async def test_promote_after_interrupt_continues_the_queue(busy: Any) -> None:
-    async with busy("two", settings=Settings(promote_after_interrupt=True)) as chat:
-        await chat.engine.send_message(chat.id, "second")
-        await chat.engine.interrupt(chat.id)
+        if not promotes:
+            stopped = await chat.engine.wait(chat.id)
+            assert (stopped.state, stopped.queued) == ("interrupted", 1)
+            await chat.engine.resume(chat.id)
         await chat.engine.wait(chat.id, until={"waiting"})
         assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
 

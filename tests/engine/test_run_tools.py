@@ -209,6 +209,7 @@ async def test_interrupted_calls_are_reconciled_first(
 async def test_reconcile_that_times_out_is_cancelled(
     open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Then the crash class decides, as where the tool cannot tell."""
     contexts: list[ToolContext] = []
     reconciled, ended = anyio.Event(), anyio.Event()
 
@@ -221,7 +222,7 @@ async def test_reconcile_that_times_out_is_cancelled(
             ended.set()
         raise AssertionError
 
-    work = Gate(reconcile=reconcile, timeout=30)
+    work = Gate(crash="at_most_once", reconcile=reconcile, timeout=30)
     model, clock = strict_model([Reply("", calls=[Call("work", {}, id="w")]), "done"]), ManualClock()
     options = {"settings": AT_ONCE, "tools": [work.tool], "clock": clock}
     async with open_engine(model, **options) as engine:
@@ -230,12 +231,15 @@ async def test_reconcile_that_times_out_is_cancelled(
         await work.entered.wait()
     async with open_engine(model, **options) as engine:
         await reconciled.wait()
+        await clock.advance(29)
         assert not contexts[0].cancelled
-        await clock.advance(30)
+        assert (await engine.get_chat(chat.id)).state == "executing_tools"
+        await clock.advance(1)
         await engine.wait(chat.id)
         with anyio.fail_after(60):
             await ended.wait()
-    assert contexts[0].cancelled
+        answer = (await engine.messages(chat.id))[2].result
+    assert (contexts[0].cancelled, len(work.runs), answer.outcome) == (True, 1, "unknown")
     (line,) = [record.getMessage() for record in caplog.records if "reconcile_timed_out" in record.getMessage()]
     assert all(word in line for word in (f"chat_id={chat.id}", "call_id=w", "work"))
 

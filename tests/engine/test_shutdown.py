@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 from tests.engine.chats import said
 
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, shown
 from support.latches import Gate
-from turnwise import ChatState, Settings, ToolContext
+from turnwise import ChatState, Settings
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import AttemptDiscardedEvent, StatusEvent
-from turnwise.testing.clock import ManualClock
 
 AT_ONCE = Settings(coalesce=0, shutdown_grace=0)
 
@@ -59,29 +57,6 @@ async def test_cancelled_tool_ends_as_its_crash_class_says(
         assert history[3] == ("assistant", "done")
         assert never_rested(await states_of(engine, chat_id))
         await assert_told_right(engine, chat_id)
-
-
-async def test_reconcile_has_the_timeout_of_its_tool(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """Then the crash class decides, as where the tool cannot tell."""
-    asked = anyio.Event()
-
-    async def reconcile(_: ToolContext) -> str:
-        asked.set()
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    work = Gate(crash="at_most_once", reconcile=reconcile, timeout=30)
-    model, clock = strict_model([Reply("", calls=[Call("work", {})]), "done"]), ManualClock()
-    chat_id = await cut_off(open_engine, model, work, clock=clock)
-    async with open_engine(model, settings=AT_ONCE, tools=[work.tool], clock=clock) as engine:
-        await asked.wait()
-        clock.advance(29)
-        await anyio.wait_all_tasks_blocked()
-        assert (await engine.get_chat(chat_id)).state == "executing_tools"
-        clock.advance(1)
-        assert (await engine.wait(chat_id)).state == "waiting"
-        answer = (await engine.messages(chat_id))[2].result
-    assert (len(work.runs), answer.outcome) == (1, "unknown")
 
 
 async def test_reply_cut_off_by_shutdown_is_made_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:

@@ -69,21 +69,6 @@ async def test_concurrent_jobs_share_a_commit(bench: Bench) -> None:
     assert len(await bench.notes()) == 100
 
 
-async def test_jobs_during_a_commit_share_the_next(bench: Bench) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(bench.group_commit.submit, bench.hold)
-        await anyio.to_thread.run_sync(bench.reached.wait)
-        commits: list[str] = []
-        for number in range(5):
-            tasks.start_soon(bench.group_commit.submit, note(str(number)))
-        await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(bench.connection.run, lambda on: on.set_trace_callback(commits.append))
-        await anyio.wait_all_tasks_blocked()
-        bench.gate.set()
-    assert commits.count("COMMIT") == 1
-    assert len(await bench.notes()) == 6
-
-
 async def test_failing_job_rolls_back_only_itself(bench: Bench) -> None:
     def fail(connection: sqlite3.Connection) -> None:
         note("undone")(connection)
