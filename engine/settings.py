@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from math import inf
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field
 
 from turnwise.engine.parameters import check_parameters
 from turnwise.providers.protocol import Model, ToolSpec
@@ -14,6 +15,7 @@ from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits
 from turnwise.states.files import is_type_pattern
+from turnwise.states.limits import Count, Positive, said
 from turnwise.states.messages import Message
 from turnwise.states.names import AfterFinalStep
 from turnwise.states.usage import Usage
@@ -71,35 +73,33 @@ OF_ENGINE: Final = {"scope": "engine"}
 LONGEST: Final = 946_684_800.0
 """Seconds that any time may last, 30 years: a date can be made of them."""
 
+PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST)]
+"""Seconds."""
+NonNegativeSeconds = Annotated[float, Field(ge=0, le=LONGEST)]
+"""Seconds, perhaps none."""
+
 
 @checked_within("retry.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How a failed model call is tried again: after 1, 2, 4 ... seconds, without jitter."""
 
-    first_delay: float = 1
-    max_delay: float = 60
-    attempts: int | None = 25
+    first_delay: PositiveSeconds = 1
+    max_delay: PositiveSeconds = 60
+    attempts: Positive | None = 25
     """How many attempts a step gets in all; `None` sets no limit."""
-    openings: int | None = None
+    openings: Positive | None = None
     """How many attempts may fail before their stream is open; `None` leaves it to `attempts`."""
-    reconnects: int | None = None
+    reconnects: Positive | None = None
     """How often a stream that broke once it was open is opened again; `None` leaves it to `attempts`."""
-    alike: int | None = 3
+    alike: Positive | None = 3
     """How many attempts may fail with the same kind of error after the model had begun to answer: each of them is
     paid. `None` leaves it to `attempts`."""
-    max_retry_after: float | None = 3600
+    max_retry_after: PositiveSeconds | None = 3600
     """The longest wait that a provider may ask for (`Retry-After`); a longer one ends in `error`, with the time until
     which the provider asks to wait. `None` waits as long as it asks."""
     after_output: Literal["reset", "never"] = "reset"
     """After visible output: take it back and try again, or end in `error` with the partial text kept."""
-
-    def __post_init__(self) -> None:
-        _positive("retry.first_delay", self.first_delay)
-        _positive("retry.max_delay", self.max_delay)
-        _positive("retry.max_retry_after", self.max_retry_after)
-        for name in ("attempts", "openings", "reconnects", "alike"):
-            _at_least_one(f"retry.{name}", getattr(self, name))
 
     @classmethod
     @checked
@@ -142,21 +142,21 @@ class RetryPolicy:
 class CompactionPolicy:
     """When and how a history is summarised before it outgrows the context window."""
 
-    threshold_percent: float = 80
+    threshold_percent: Annotated[float, Field(gt=0, le=100)] = 80
     """Share of the context limit at which a compaction is due; 100 turns compaction off."""
-    context_limit: int | None = None
+    context_limit: Count | None = None
     """Tokens; used where the provider reports none with its replies. 0 turns compaction off."""
-    prompt: str = SUMMARY_PROMPT
-    timeout: float = 90
+    prompt: Annotated[str, AfterValidator(said)] = SUMMARY_PROMPT
+    timeout: PositiveSeconds = 90
     """For each request of a summary, for a strategy as a whole, and for `should_compact`."""
     model: Model | None = None
     """A model for the summaries; the chat's own by default."""
     after_final_step: AfterFinalStep = "continue"
     """What a turn does whose last step made a compaction due. One that is to give an answer in a form, and a helper's,
     always rest: the answer stands."""
-    max_reentries: int = 3
+    max_reentries: Count = 3
     """How often a turn may go on after a compaction that followed its final step."""
-    max_per_turn: int | None = 10
+    max_per_turn: Count | None = 10
     """After how many compactions, those that failed included, a turn makes no more; `None` sets no limit. A prompt that
     the provider then refuses as too long ends the turn in `error`."""
     strategy: CompactionStrategy | None = None
@@ -165,19 +165,6 @@ class CompactionPolicy:
     """Decides when a compaction is due, instead of the threshold, unless compaction is off. Everything else about
     compactions stays: a step is compacted once at most, and a turn no more after a compaction that this rule finds was
     not enough."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold_percent <= 100:  # noqa: PLR2004 - percent
-            raise SettingsError("compaction.threshold_percent", f"must be in (0, 100]; it was {self.threshold_percent}")
-        if self.context_limit is not None and self.context_limit < 0:
-            raise SettingsError("compaction.context_limit", f"must be 0 (off) or more; it was {self.context_limit}")
-        if not self.prompt.strip():
-            raise SettingsError("compaction.prompt", "must say what the summary shall keep; it was empty")
-        _positive("compaction.timeout", self.timeout)
-        if self.max_reentries < 0:
-            raise SettingsError("compaction.max_reentries", f"must be 0 or more; it was {self.max_reentries}")
-        if self.max_per_turn is not None and self.max_per_turn < 0:
-            raise SettingsError("compaction.max_per_turn", f"must be 0 or more; it was {self.max_per_turn}")
 
     def strictest(self, context_limit: int | None) -> int | None:
         """Return the smaller of a context limit and the summary model's own; `None` if neither is known."""
@@ -198,78 +185,78 @@ class Settings:
     """
 
     run_worker: bool = field(default=True, metadata=OF_ENGINE)
-    max_running: int = field(default=100, metadata=OF_ENGINE)
+    max_running: Positive = field(default=100, metadata=OF_ENGINE)
     """Chats one worker runs at once."""
-    poll_interval: float = field(default=1, metadata=OF_ENGINE)
-    lease: float = field(default=30, metadata=OF_ENGINE)
-    renew_every: float = field(default=10, metadata=OF_ENGINE)
-    shutdown_grace: float = field(default=5, metadata=OF_ENGINE)
+    poll_interval: PositiveSeconds = field(default=1, metadata=OF_ENGINE)
+    lease: PositiveSeconds = field(default=30, metadata=OF_ENGINE)
+    renew_every: PositiveSeconds = field(default=10, metadata=OF_ENGINE)
+    shutdown_grace: NonNegativeSeconds = field(default=5, metadata=OF_ENGINE)
     durability: Literal["full", "normal"] = field(default="full", metadata=OF_ENGINE)
-    max_steps: int | None = 50
-    turn_tokens: int | None = None
-    turn_seconds: float | None = None
+    max_steps: Positive | None = 50
+    turn_tokens: Positive | None = None
+    turn_seconds: PositiveSeconds | None = None
     """Seconds from a turn's first step on; those for which a client is awaited do not count."""
-    answer_retries: int = 3
+    answer_retries: Positive = 3
     """How often in a turn an agent's answer without its form goes back to the model; then the chat fails."""
-    helper_depth: int = 3
+    helper_depth: Positive = 3
     """How many chats may stand above a helper; a helper at that depth is refused helpers of its own."""
-    helpers_at_once: int = 10
+    helpers_at_once: Positive = 10
     """How many helpers of one chat work at a time; further tasks wait until one has ended."""
-    turn_cost: float | None = None
+    turn_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """US dollars that a turn may cost, compactions included; calls of unknown price count nothing."""
     tools_parallel: Literal["safe", "all"] = "safe"
-    parallel_cap: int = 10
-    tool_timeout: float | None = 120
+    parallel_cap: Positive = 10
+    tool_timeout: PositiveSeconds | None = 120
     """For each call of a tool that has no limit of its own, and before it for opening deps."""
-    output_limit_bytes: int = 65536
+    output_limit_bytes: Positive = 65536
     """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
-    message_limit_bytes: int = field(default=33_554_432, metadata=OF_ENGINE)
+    message_limit_bytes: Positive = field(default=33_554_432, metadata=OF_ENGINE)
     """The largest message of a user, system prompt, and edited arguments of a call. Of a message everything counts that
     its parts say: text, inline files in base64, names, addresses and metadata."""
-    attachment_limit_bytes: int = 10 * 1024 * 1024
+    attachment_limit_bytes: Positive = 10 * 1024 * 1024
     """The limit for the bytes of all files together that one tool call returns inline; one above it is left out, with
     a note. Files that the tool has put into the file store do not count."""
-    inline_file_bytes: int = field(default=65536, metadata=OF_ENGINE)
+    inline_file_bytes: Positive = field(default=65536, metadata=OF_ENGINE)
     """Files of at most so many bytes may stay inside messages and results; turnwise keeps larger ones apart from them,
     in the file store, and the message refers to them."""
-    file_limit_bytes: int = field(default=100 * 1024 * 1024, metadata=OF_ENGINE)
+    file_limit_bytes: Positive = field(default=100 * 1024 * 1024, metadata=OF_ENGINE)
     """The largest file."""
     file_types: Sequence[str] | None = field(default=None, metadata=OF_ENGINE)
     """Media types that files may have, such as `image/png` or `image/*`; `None` allows all."""
-    picture_limit_pixels: int | None = field(default=8000, metadata=OF_ENGINE)
+    picture_limit_pixels: Positive | None = field(default=8000, metadata=OF_ENGINE)
     """The most pixels of a picture on each side, as far as its first bytes tell them; `None` for no limit."""
-    request_file_bytes: int = field(default=20 * 1024 * 1024, metadata=OF_ENGINE)
+    request_file_bytes: Positive = field(default=20 * 1024 * 1024, metadata=OF_ENGINE)
     """The bytes of all files together that are loaded from the file store for one request, the newest first; a note
     takes the place of any other."""
-    keep_unsent_files: float = field(default=86400, metadata=OF_ENGINE)
+    keep_unsent_files: PositiveSeconds = field(default=86400, metadata=OF_ENGINE)
     """How long a file is kept that was put and never sent."""
     describe_error: Callable[[BaseException], str] | None = None
     """Says what the model and the clients see of an error that a tool, deps, a model, a compaction or code around them
     raised. By default the model reads the type and the message of a tool's error, cut; of any other clients read what
     kind it is and what to do, and operators the rest."""
-    startup_timeout: float | None = 60
+    startup_timeout: PositiveSeconds | None = 60
     """Opening the stream plus its first part. A function that makes the system prompt has as long before that, and so
     have `prepare_messages` and `reminders`. This, `idle_timeout` and `CompactionPolicy.timeout` double after each
     attempt in a row that one of them ended, up to 600."""
-    idle_timeout: float | None = 90
+    idle_timeout: PositiveSeconds | None = 90
     """Between two parts."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
-    queue_limit: int = 20
-    queue_limit_bytes: int = 104_857_600
+    queue_limit: Positive = 20
+    queue_limit_bytes: Positive = 104_857_600
     """What all messages of a queue may hold together; their parts count as in `message_limit_bytes`."""
     promote_after_interrupt: bool = False
-    action_deadline: float | None = None
-    coalesce: float = 0.03
+    action_deadline: PositiveSeconds | None = None
+    coalesce: NonNegativeSeconds = 0.03
     """How long text deltas are gathered before they are stored and shown."""
-    keep_parts: float | None = field(default=86400, metadata=OF_ENGINE)
+    keep_parts: PositiveSeconds | None = field(default=86400, metadata=OF_ENGINE)
     """How long the deltas of a reply that is over are kept; its message stays. `None` keeps them for ever."""
-    archive_after: float | None = field(default=None, metadata=OF_ENGINE)
+    archive_after: PositiveSeconds | None = field(default=None, metadata=OF_ENGINE)
     """How long a resting chat may be unchanged before a worker archives it; `None` archives none."""
-    delete_after: float | None = field(default=None, metadata=OF_ENGINE)
+    delete_after: PositiveSeconds | None = field(default=None, metadata=OF_ENGINE)
     """How long an archived chat may be unchanged before a worker deletes it, for good; `None` deletes none. Being
     archived is a change: what is archived after 30 days and deleted after 60 is gone after 90."""
-    continue_prompt: str = "Continue."
+    continue_prompt: Annotated[str, AfterValidator(said)] = "Continue."
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
     `frequency_penalty`, `tool_choice`, `parallel_tool_calls`, `web_search`; in `provider_options` what only one
@@ -298,23 +285,12 @@ class Settings:
         """Note which settings are given: `dataclasses.replace` gives all, of which those count that are not usual."""
         settings = object.__new__(cls)
         names = frozenset(given)
-        if names == _TYPES.keys():
+        if names == _SETTINGS.keys():
             names = frozenset(name for name in names if given[name] != _usual(name))
         object.__setattr__(settings, "_given", names)
         return settings
 
     def __post_init__(self) -> None:
-        for name, kind in _TYPES.items():
-            value = getattr(self, name)
-            if name in ("shutdown_grace", "coalesce"):
-                if value < 0:
-                    raise SettingsError(name, f"must be 0 or more; it was {value}")
-                _at_most_thirty_years(name, value)
-            elif kind.startswith("int"):
-                _at_least_one(name, value)
-            elif kind.startswith("float") and name != "turn_cost":
-                _positive(name, value)
-        _affordable("turn_cost", self.turn_cost)
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
         for one in self.file_types or ():
@@ -323,8 +299,6 @@ class Settings:
                     "file_types", f"must be media types such as 'image/png' or 'image/*'; one was {one!r}"
                 )
         check_parameters(self.parameters)
-        if not self.continue_prompt.strip():
-            raise SettingsError("continue_prompt", "must hold text; an empty message is refused by providers")
 
     @classmethod
     def for_reasoning(cls, **settings: Any) -> Self:
@@ -339,7 +313,7 @@ class Settings:
     @property
     def misplaced(self) -> tuple[str, ...]:
         """The given settings that are the engine's: an agent's own settings may hold none."""
-        return tuple(name for name in _TYPES if name in self._given and name in _OF_ENGINE)
+        return tuple(name for name in _SETTINGS if name in self._given and name in _OF_ENGINE)
 
     def over(self, engine: Settings) -> Settings:
         """Return an agent's settings: those that were given, and the engine's for all others."""
@@ -367,35 +341,9 @@ class Settings:
 
 
 _SETTINGS: Final = {one.name: one for one in fields(Settings) if one.init}
-_TYPES: Final = {name: str(one.type) for name, one in _SETTINGS.items()}
-"""The type hint of each setting: it tells how the value is checked, and whether `None` would do."""
 _OF_ENGINE: Final = frozenset(name for name, one in _SETTINGS.items() if one.metadata == OF_ENGINE)
 
 
 def _usual(name: str) -> Any:
     one = _SETTINGS[name]
     return one.default if one.default_factory is MISSING else one.default_factory()
-
-
-def _positive(name: str, value: float | None) -> None:
-    if value is None:
-        return
-    if value <= 0:
-        raise SettingsError(name, f"must be a number of seconds above 0; it was {value!r}")
-    _at_most_thirty_years(name, value)
-
-
-def _at_most_thirty_years(name: str, value: float) -> None:
-    if value > LONGEST:
-        instead = ", or None for no limit" if "None" in _TYPES.get(name, "") else ""
-        raise SettingsError(name, f"must be {LONGEST:.0f} s (30 years) at most{instead}; it was {value!r}")
-
-
-def _affordable(name: str, value: float | None) -> None:
-    if value is not None and not 0 < value < inf:
-        raise SettingsError(name, f"must be a number of US dollars above 0; it was {value!r}")
-
-
-def _at_least_one(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise SettingsError(name, f"must be a whole number of at least 1; it was {value!r}")

@@ -129,7 +129,8 @@ FIELDS = [
 def test_setting_of_another_type_is_refused(policy: Any, name: str, hint: str) -> None:
     """A truth is no number, text no whole number; nothing is taken for what it resembles."""
     odd = [True, "3", 1.5, math.nan, object(), None]
-    fits: dict[str, set[str]] = {"bool": {"True"}, "float": {"1.5"}, "str": {"'3'"}}
+    fits: dict[str, set[str]] = {"bool": {"True"}, "PositiveSeconds": {"1.5"}, "NonNegativeSeconds": {"1.5"}}
+    fits |= {"Annotated[float,": {"1.5"}, "Annotated[str,": {"'3'"}}
     kind = hint.partition(" ")[0]
     others = {"renew_every": 1e-7} if name == "lease" else {}
     refused: list[SettingsError] = []
