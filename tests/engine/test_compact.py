@@ -222,6 +222,27 @@ async def test_erasure_discards_running_summary(open_engine: OpenEngine, where: 
     assert [usage.input_tokens for usage in entries] == [6]
 
 
+async def test_interrupt_discards_running_summary(open_engine: OpenEngine) -> None:
+    """However soon the worker hears of it: the commit finds the chat stopped."""
+
+    async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
+        await other.interrupt(chat.id)
+        return CompactionResult(messages=messages[1:])
+
+    model = ScriptedModel(["noted"], context_limit=100)
+    async with (
+        open_engine(model, settings=by(strategy)) as engine,
+        open_engine(model, settings=Settings(run_worker=False)) as other,
+    ):
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await engine.request_compaction(chat.id)
+        stopped = await engine.wait(chat.id)
+        assert (stopped.state, stopped.settled) == ("interrupted", True)
+        assert await engine.compactions(chat.id) == []
+        assert (await engine.verify(chat.id)).ok
+
+
 def _has_failed(event: Any) -> bool:
     return bool(event.kind == "compaction" and event.phase == "failed")
 

@@ -23,7 +23,7 @@ from support.engines import OpenChat, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
 from turnwise import Engine, FilePart, FolderFiles, ModelPart, Settings, TextPart, ToolContext, ToolOutput, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import FileNotFound, InvalidContent, StoreError
+from turnwise.states.errors import ChatNotFound, FileNotFound, InvalidArgument, InvalidContent, StoreError
 from turnwise.states.messages import ToolResultPart
 from turnwise.testing import ManualClock
 
@@ -108,6 +108,15 @@ async def test_invalid_file_is_refused_and_not_stored(
             await engine.put_file(chat.id, content() if callable(content) else content, **options)
         assert await engine._store.held_files(chat.id) == {}
         assert await engine._store.file_store().size(digest_of(b"one")) is None
+
+
+@pytest.mark.parametrize("file", ["../../etc/passwd", FilePart(media_type="a/b", url="x:y")])
+async def test_opening_an_unknown_file_raises(file: Any, open_chat: OpenChat) -> None:
+    async with open_chat(ScriptedModel([])) as (engine, chat, _):
+        with pytest.raises((InvalidArgument, FileNotFound)):
+            await whole(engine, chat.id, file)
+        with pytest.raises((InvalidArgument, ChatNotFound)):
+            await whole(engine, "nobody", file)
 
 
 async def test_file_limits_apply_to_inline_files(open_chat: OpenChat) -> None:

@@ -133,6 +133,18 @@ async def test_waiting_chats_occupy_no_worker_slot(open_engine: OpenEngine) -> N
         assert len((await engine.list_chats(limit=1000)).items) == 3 * (1 + 3 + 3)
 
 
+async def test_turn_budget_counts_subagent_usage(open_engine: OpenEngine) -> None:
+    costly = ScriptedModel(lambda _: Reply("found", usage=(900, 100)))
+    endless = ScriptedModel(lambda _: Reply(calls=[Call("ask_research", {"task": "more"})], usage=(10, 10)))
+    agents = family(endless, costly, settings=Settings(turn_tokens=2500))
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        answer = await engine.ask(chat.id, "go", timeout=60)
+        assert answer.stop_reason == "token_budget"
+        assert answer.chat.helpers_usage.input_tokens == 2700
+        assert answer.chat.usage.input_tokens == 30
+
+
 async def test_parent_gets_the_answer_before_subagent_compacts(open_engine: OpenEngine) -> None:
     model = ScriptedModel([Reply("There are 3.", usage=(90, 5)), "Nothing is left to do."], context_limit=100)
     async with open_engine(None, agents=family(lead(asks("one")), model)) as engine:
