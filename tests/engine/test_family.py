@@ -69,18 +69,6 @@ def test_invalid_version_in_a_log_is_ignored(name: str) -> None:
     assert answers_in([written]) == {"helper": [Answer(at=1, version=7, head="-")]}
 
 
-async def test_subagents_of_a_missing_chat_raise(open_engine: OpenEngine) -> None:
-    """As everything else of it; a list without helpers would say that it has none."""
-    async with open_engine("demo") as engine:
-        chat = await engine.create_chat()
-        assert await engine.helpers(chat.id) == []
-        await engine.delete_chat(chat.id)
-        with pytest.raises(ChatDeleted):
-            await engine.helpers(chat.id)
-        with pytest.raises(ChatNotFound):
-            await engine.helpers("nobody")
-
-
 def tells(**arguments: str) -> ToolCall:
     """Return a call that tells a helper more."""
     return replace(delegated("call_2", helper=None, helper_action="message"), arguments=arguments)

@@ -173,8 +173,6 @@ def test_content_follows_the_conventions(traces: Traces, open_book: Traces) -> N
         *said("hi"),
         ReasoningPart(text="hm"),
         ToolCallPart(call_id="x", name="add", arguments={"n": 1}),
-    )
-    parts += (
         ToolResultPart(call_id="x", name="add", output=[2]),
         FilePart(media_type="image/png", data="AAAA"),
     )

@@ -64,6 +64,7 @@ _METHODS: dict[str, Callable[[Engine, str], Awaitable[object]]] = {
     "messages": lambda engine, it: engine.messages(it),
     "events": lambda engine, it: anext(engine.events(it, follow=False)),
     "wait": lambda engine, it: engine.wait(it),
+    "helpers": lambda engine, it: engine.helpers(it),
     "audit": lambda engine, it: engine.audit(it),
     "export_chat": lambda engine, it: anext(engine.export_chat(it)),
     "verify": lambda engine, it: engine.verify(it),

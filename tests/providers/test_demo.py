@@ -211,38 +211,31 @@ async def test_answer_depends_on_last_question_and_later_results(messages: tuple
 ROLL = ToolSpec("roll", "", takes(dice=INTEGER))
 PEEK = ToolSpec("peek", "Shows lines of a text.", takes("lines", "note", path=TEXT, lines=INTEGER, note=TEXT))
 FIND = ToolSpec("find_book", "", takes(title=TEXT))
-
-
-def calls(text: str, *tools: ToolSpec) -> list[tuple[str, dict[str, Any]]]:
-    return [(wish.tool, wish.arguments) for wish in wishes(text, tools)]
+CONSULT = ToolSpec("consult", "Searches a handbook.", takes(query=TEXT))
 
 
 @pytest.mark.parametrize(
-    ("text", "tool", "arguments"),
+    ("text", "tools", "calls"),
     [
-        ("search the handbook for leave", SEARCH, {"query": "leave"}),
-        ("Leave: search the handbook", SEARCH, {"query": "Leave"}),
-        ("Dune, book to find", FIND, {"title": "Dune"}),
-        ("get_weather", WEATHER, {"city": "get_weather"}),
-        ("weather in a.md and b.md", WEATHER, {"city": "a.md"}),
-        ("What do the lines of a.txt say?", PEEK, {"path": "a.txt"}),
-        ("peek 'soon'", PEEK, {"path": "soon"}),
+        ("search the handbook for leave", [SEARCH], [("lookup", {"query": "leave"})]),
+        ("Leave: search the handbook", [SEARCH], [("lookup", {"query": "Leave"})]),
+        ("Dune, book to find", [FIND], [("find_book", {"title": "Dune"})]),
+        ("get_weather", [WEATHER], [("get_weather", {"city": "get_weather"})]),
+        ("weather in a.md and b.md", [WEATHER], [("get_weather", {"city": "a.md"})]),
+        ("What do the lines of a.txt say?", [PEEK], [("peek", {"path": "a.txt"})]),
+        ("peek 'soon'", [PEEK], [("peek", {"path": "soon"})]),
+        ("search the handbook for leave", [SEARCH, CONSULT], [("lookup", {"query": "leave"})]),
+        ("What about plan.md?", [PEEK, READ_FILE], [("peek", {"path": "plan.md"})]),
+        ("add 1 and 2 of the company handbook", [SEARCH, ADD], [("add", {"a": 1, "b": 2})]),
+        ("add 1 and 2, then roll 7", [ADD, ROLL], [("add", {"a": 1, "b": 2}), ("roll", {"dice": 7})]),
+        ("roll 7 and add 1 and 2", [ADD, ROLL], [("roll", {"dice": 7}), ("add", {"a": 1, "b": 2})]),
     ],
 )
-def test_words_that_name_a_tool_are_no_argument(text: str, tool: ToolSpec, arguments: dict[str, Any]) -> None:
-    assert calls(text, tool) == [(tool.name, arguments)]
-
-
-def test_description_or_path_selects_only_one_tool() -> None:
-    other = ToolSpec("consult", "Searches a handbook.", takes(query=TEXT))
-    assert [name for name, _ in calls("search the handbook for leave", SEARCH, other)] == ["lookup"]
-    assert [name for name, _ in calls("What about plan.md?", PEEK, READ_FILE)] == ["peek"]
-    assert [name for name, _ in calls("add 1 and 2 of the company handbook", SEARCH, ADD)] == ["add"]
-
-
-def test_each_of_two_tools_gets_its_nearest_arguments() -> None:
-    assert calls("add 1 and 2, then roll 7", ADD, ROLL) == [("add", {"a": 1, "b": 2}), ("roll", {"dice": 7})]
-    assert calls("roll 7 and add 1 and 2", ADD, ROLL) == [("roll", {"dice": 7}), ("add", {"a": 1, "b": 2})]
+def test_message_gives_each_tool_its_nearest_arguments(
+    text: str, tools: list[ToolSpec], calls: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """The words that name a tool are no argument of it, and a description or a path names one tool only."""
+    assert [(wish.tool, wish.arguments) for wish in wishes(text, tools)] == calls
 
 
 @pytest.mark.parametrize("text", ["find book {} Dune", "find book Dune {}", "find book Dune {}x"])
@@ -250,5 +243,5 @@ def test_each_of_two_tools_gets_its_nearest_arguments() -> None:
 def test_repetitive_message_is_parsed_in_linear_time(text: str, again: str) -> None:
     """The event loop waits for it: minutes, where an end is looked for from every place where one may begin."""
     began = time.process_time()
-    assert calls(text.format(again * (100_000 // len(again))), FIND)
+    assert wishes(text.format(again * (100_000 // len(again))), [FIND])
     assert time.process_time() - began < 5
