@@ -453,13 +453,6 @@ async def test_deps_have_the_tool_timeout_to_open(open_engine: OpenEngine) -> No
         assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
 
 
-# Answers in a form
-
-
-def answer(**arguments: Any) -> Reply:
-    return Reply(calls=[Call("final_answer", arguments)])
-
-
 async def test_ask_refuses_another_agent_than_the_chats(tmp_path: Path) -> None:
     agent = Agent("support", ScriptedModel([]))
     other = Agent("other", ScriptedModel([]))
@@ -540,7 +533,9 @@ async def test_prompt_that_is_not_text_is_refused() -> None:
 
 
 async def test_prompt_is_made_once_per_turn_and_agent() -> None:
+    """And for a resumed turn: stopped in another process, nobody has told the worker to forget its first prompt."""
     prompts, make = SystemPrompts(), Maker()
+    resumed = replace(chat("numbers", chat_id="d", turn=2), turn=replace(BLANK.turn, number=2, started_at=NOW))
     for facts, expected in (
         (chat("plain"), "1: c"),
         (chat("plain"), "1: c"),
@@ -549,21 +544,14 @@ async def test_prompt_is_made_once_per_turn_and_agent() -> None:
         (chat("numbers", turn=2), "3: c"),
         (chat("numbers", chat_id="d", turn=2), "4: d"),
         (chat("numbers", turn=2), "3: c"),
+        (resumed, "5: d"),
+        (resumed, "5: d"),
     ):
         assert await prompt_of(prompts, facts, make) == expected
     prompts.forget("c")
     prompts.forget("never was")
     assert [*prompts] == ["d"]
-    assert await prompt_of(prompts, chat("numbers", turn=2), make) == "5: c"
-
-
-async def test_prompt_is_made_again_for_a_resumed_turn() -> None:
-    """Its client may have stopped it, in whatever process: then nobody has told the worker to forget the first one."""
-    prompts, make, started = SystemPrompts(), Maker(), chat("plain")
-    assert await prompt_of(prompts, started, make) == "1: c"
-    resumed = replace(started, turn=replace(started.turn, started_at=NOW))
-    assert await prompt_of(prompts, resumed, make) == "2: c"
-    assert await prompt_of(prompts, resumed, make) == "2: c"
+    assert await prompt_of(prompts, chat("numbers", turn=2), make) == "6: c"
 
 
 # Models
