@@ -20,8 +20,8 @@ from turnwise_engine import lookup
 from workload import USER
 
 from turnwise import Engine, Settings
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
+from turnwise.testing.conformance import plans
 
 _SAMPLES: Final = 30
 """How often an operation is measured, but no more often than for a tenth of the chats."""

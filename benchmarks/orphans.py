@@ -21,8 +21,8 @@ from filled_store import ScriptedModel, empty_store
 from workload import DELTA, USER
 
 from turnwise import Engine, ModelPart, ModelRequest, Settings
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
+from turnwise.testing.conformance import plans
 
 _NAME: Final = "from turnwise.engine.worker.identity import worker_name; print(worker_name())"
 _AT_ONCE: Final = 50

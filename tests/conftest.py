@@ -17,7 +17,7 @@ import pytest
 
 from turnwise.states.unicode import well_formed
 
-pytest.register_assert_rewrite("support", "turnwise.persistence.conformance")
+pytest.register_assert_rewrite("support", "turnwise.testing.conformance")
 
 # Only what is imported from here on is rewritten.
 from support.exploring import EXPLORING, examples  # noqa: E402

@@ -52,7 +52,7 @@ def reach(path: str, line: int) -> list[str]:
     by_line = data.contexts_by_lineno(measured)
     found = _tests(by_line.get(line, ())) or _tests(context for contexts in by_line.values() for context in contexts)
     stems = {Path(path).stem, Path(path).parent.name}
-    folder = f"tests/{path.partition('/')[0]}/"
+    folder = f"tests/{Path(path).parts[2]}/"
 
     def distance(test: str) -> tuple[bool, bool, str]:
         return Path(test.partition("::")[0]).stem.removeprefix("test_") not in stems, not test.startswith(folder), test
@@ -134,7 +134,7 @@ def plant(folder: str, count: int, seed: str) -> list[tuple[WorkItem, WorkResult
     """Try a sample of the faults of a folder, and return each with its result."""
     config = ConfigDict(
         {
-            "module-path": [folder],
+            "module-path": [f"src/turnwise/{folder}"],
             "timeout": 7200.0,
             "excluded-modules": [],
             "test-command": f"{sys.executable} {__file__} --judge",
@@ -142,7 +142,7 @@ def plant(folder: str, count: int, seed: str) -> list[tuple[WorkItem, WorkResult
         }
     )
     with use_db(str(COVERAGE.with_name(f"mutation-{folder}.sqlite"))) as session:
-        modules = [path for path in cosmic_ray.modules.find_modules([Path(folder)]) if "conformance" not in path.parts]
+        modules = cosmic_ray.modules.find_modules([Path("src/turnwise", folder)])
         cosmic_ray.commands.init(modules, session, {})
         sample(session, count, f"{seed}:{folder}")
         cosmic_ray.commands.execute(session, config)

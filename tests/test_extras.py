@@ -9,7 +9,7 @@ EXTRAS = {
     "turnwise.service": "service",
     "turnwise.providers.pydantic_ai": "models",
     "turnwise.persistence.postgres.store": "postgres",
-    "turnwise.persistence.files.objects": "bucket",
+    "turnwise.persistence.blobs.objects": "bucket",
     "turnwise.engine.mcp": "mcp",
     "turnwise.engine.observers.opentelemetry": "observability",
     "turnwise.engine.observers.turn_spans": "observability",

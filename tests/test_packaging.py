@@ -15,12 +15,7 @@ import pytest
 import readme_renderer.markdown
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "src" / "turnwise"
-FOLDERS = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
-BESIDE = {"__init__.py", "__main__.py", "extras.py", "foreign.py", "logger.py", "py.typed", "sockets.py"}
-"""The files that stand beside the folders."""
-PROGRAMS = {"turnwise_program.py", "turnwise_pytest.py"}
-"""What stands beside the library."""
+SOURCES = ROOT / "src"
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # pip asks its index for the dependencies
 
@@ -69,10 +64,9 @@ def run(cwd: Path, *command: str | Path) -> str:
 
 
 def shipped() -> set[str]:
-    """Return the files that an installed turnwise must consist of, judged by the folders of the repository."""
-    files = {path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()}
-    names = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    return {f"turnwise/{name}" for name in names} | {f"turnwise/{name}" for name in BESIDE} | PROGRAMS
+    """Return the files that an installed turnwise must consist of."""
+    files = {path for path in SOURCES.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return {path.relative_to(SOURCES).as_posix() for path in files}
 
 
 def test_wheel_holds_exactly_the_files_of_the_library(dist: Path) -> None:
@@ -89,7 +83,7 @@ def test_sdist_holds_tests_docs_and_examples(dist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"README.md", "LICENSE", "CHANGELOG.md", "examples/readme.py", "docs/index.md", "tests/test_packaging.py"}
     assert wanted <= names
-    assert {name.removeprefix("turnwise/") for name in shipped()} - names == BESIDE | PROGRAMS
+    assert {f"src/{name}" for name in shipped()} <= names
 
 
 @pytest.fixture(scope="module")

@@ -4,23 +4,31 @@ The stored state is where the chat is; a declared table says what may happen; a 
 in it.
 """
 
+from turnwise.engine.admin.erase import Erasure
+from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.delegate import delegate
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
+from turnwise.engine.config.results import (
+    Chat,
+    Compaction,
+    Page,
+    SendReceipt,
+    SubmissionReceipt,
+    TurnResult,
+    UsageEntry,
+)
+from turnwise.engine.config.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
 from turnwise.engine.engine import Engine
-from turnwise.engine.erase import Erasure
-from turnwise.engine.explain import Explanation
 from turnwise.engine.observers.observer import CompactionRun, ModelCall, Observer, ToolRun
 from turnwise.engine.prompt.hooks import LoopState, PastCall, ReminderText, RequestContext, history_was_compacted
-from turnwise.engine.results import Chat, Compaction, Page, SendReceipt, SubmissionReceipt, TurnResult, UsageEntry
-from turnwise.engine.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Reconciled, Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export
-from turnwise.persistence.files.bucket import BucketFiles
-from turnwise.persistence.files.folder import FolderFiles
-from turnwise.persistence.files.protocol import FileStore
+from turnwise.persistence.blobs.bucket import BucketFiles
+from turnwise.persistence.blobs.folder import FolderFiles
+from turnwise.persistence.blobs.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, ToolSpec

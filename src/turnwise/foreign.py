@@ -22,8 +22,8 @@ from turnwise.states.errors import (
     ToolOutcomeUnknown,
     TurnwiseError,
 )
-from turnwise.states.plain import of_kind, type_name
 from turnwise.states.unicode import well_formed
+from turnwise.states.values.plain import of_kind, type_name
 
 _T = TypeVar("_T")
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from acceptance.worker_process import Place
-from turnwise.engine.verify_family import verify_family
+from turnwise.engine.subagents.verification import verify_family
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore

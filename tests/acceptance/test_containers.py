@@ -19,7 +19,7 @@ from support.processes.postgres_server import Server
 from support.processes.service_process import AUTHORIZED, TOKEN, Process, running
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("cli", "service", "engine", "states", "persistence", "diagrams", "providers", "testing", "src", "examples")
+SHIPPED = ("src", "examples")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
 
 pytestmark = pytest.mark.timeout(600)  # pip asks its index for the dependencies

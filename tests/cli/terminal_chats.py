@@ -8,7 +8,7 @@ import anyio
 from support.audit_records import AT
 from support.terminal import Terminal
 from turnwise import ClientTool, Engine, Settings, tool
-from turnwise.engine.results import Chat
+from turnwise.engine.config.results import Chat
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.usage import Usage

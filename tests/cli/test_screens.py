@@ -27,7 +27,7 @@ from turnwise.cli.explain import explanation_table
 from turnwise.cli.list_chats import _table
 from turnwise.cli.style import clean, excerpt, plain_table, print_json, tokens
 from turnwise.diagrams import mermaid, slide, table
-from turnwise.engine.explain import Explanation
+from turnwise.engine.admin.explain import Explanation
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall

@@ -20,7 +20,7 @@ from turnwise.client import BadAnswer, Client, ClientSettings, NotAllowed, NotAu
 from turnwise.client.client import _of, sound_url
 from turnwise.client.errors import ServiceUnreachable
 from turnwise.client.events import _server_sent_events, has_arrived
-from turnwise.engine.results import Chat
+from turnwise.engine.config.results import Chat
 from turnwise.states.errors import EngineClosed
 from turnwise.states.names import RESTING
 

@@ -24,9 +24,9 @@ def test_committed_drawings_match_the_table(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     "name",
     [
-        "diagrams/rendered/machine.svg",
-        "diagrams/rendered/simple.mmd",
-        "diagrams/rendered/machine.json",
+        "src/turnwise/diagrams/rendered/machine.svg",
+        "src/turnwise/diagrams/rendered/simple.mmd",
+        "src/turnwise/diagrams/rendered/machine.json",
         "docs/machine/matrix.md",
     ],
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from turnwise import Settings
 from turnwise.client import ClientSettings
-from turnwise.engine.leased_chat import NEWS_S
+from turnwise.engine.jobs.leased_chat import NEWS_S
 from turnwise.engine.worker.leases import AGAIN_S
 from turnwise.engine.worker.worker import LET_GO_S
 from turnwise.persistence.postgres import timeouts

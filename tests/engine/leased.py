@@ -7,10 +7,10 @@ from tests.engine.shelf import Shelf, stands
 
 from support.runtimes import only_agent, runtime_of
 from turnwise import Message, Settings
-from turnwise.engine.leased_chat import LeasedChat
+from turnwise.engine.isolation.tasks import Tasks
+from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.runtime import Runtime
-from turnwise.engine.tasks import Tasks
+from turnwise.engine.transactions.runtime import Runtime
 from turnwise.states.facts import Facts, Lease, StepFacts
 from turnwise.states.names import ChatState, Stage
 from turnwise.testing import ManualClock

@@ -6,7 +6,7 @@ from typing import Any, cast
 import anyio.lowlevel
 
 from support.life import NOW, PROFILE
-from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.persistence.protocol import ChatStore, Committed, EventPage
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts

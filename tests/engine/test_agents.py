@@ -25,10 +25,10 @@ from turnwise import Agent, Chat, ClientTool, Engine, Message, ProviderDefinitio
 from turnwise.engine.agents import models
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.system_prompts import SystemPrompts
+from turnwise.engine.config.settings import CompactionPolicy, RetryPolicy, Settings
+from turnwise.engine.isolation.user_code import UserCalls
 from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import ToolContext
-from turnwise.engine.user_code import UserCalls
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from support.life import NOW, local, parts_of, streaming
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise.engine.apply import Applier, Chain
-from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observer, Observers
+from turnwise.engine.subscriptions.broadcast import Broadcaster
+from turnwise.engine.transactions.apply import Applier, Chain
 from turnwise.states.arguments import Reply
 from turnwise.states.decide import Decision
 from turnwise.states.events import ErrorInfo

@@ -16,7 +16,7 @@ from turnwise.engine.tools import schemas
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
 from turnwise.engine.tools.schemas import check_name, check_schema, meant, problems_with
 from turnwise.providers.argument_text import ARGUMENT_TEXT
-from turnwise.states.plain import DEEPEST
+from turnwise.states.values.plain import DEEPEST
 
 SCHEMA = {
     "type": "object",

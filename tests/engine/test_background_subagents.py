@@ -9,8 +9,8 @@ from tests.engine.subagents import Research, asked, calls, family, lead, outputs
 
 from support.engines import OpenEngine
 from turnwise import Agent, Engine, ModelCall, Observer, Settings, SettingsError, delegate, tool
-from turnwise.engine.worker import helper_calls
-from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.engine.subagents import calls as helper_calls
+from turnwise.engine.subagents.calls import HelperCalls
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 

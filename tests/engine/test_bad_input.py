@@ -12,7 +12,7 @@ from tests.engine.chats import untouched
 
 from support.engines import OpenChat
 from turnwise import ChatNotFound, ClientTool, Engine, FilePart, Settings, SettingsError, TextPart, ToolResult
-from turnwise.engine.settings import CompactionPolicy, RetryPolicy
+from turnwise.engine.config.settings import CompactionPolicy, RetryPolicy
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.errors import IllegalTransition, InvalidArgument, InvalidContent, MessageNotFound, NothingToCompact
 

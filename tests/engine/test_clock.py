@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, time_limit, time_out, wait_until
+from turnwise.engine.isolation.clock import GuardedClock, SystemClock, Timer, sleep, time_limit, time_out, wait_until
 from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.testing import ManualClock
 

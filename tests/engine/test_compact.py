@@ -23,10 +23,10 @@ from turnwise import (
     Settings,
     Usage,
 )
+from turnwise.engine.config.spending import Spending
 from turnwise.engine.jobs.compact import _fold, _to_summarise, can_fold
 from turnwise.engine.jobs.context_window import with_own_rule
 from turnwise.engine.observers.observer import CompactionRun
-from turnwise.engine.spending import Spending
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.arguments import Reply as StepReply
 from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart

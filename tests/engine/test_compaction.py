@@ -13,8 +13,8 @@ from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
 from turnwise import CompactionInput, CompactionPolicy, CompactionResult, Message, ModelError, Settings, tool
+from turnwise.engine.config.settings import SUMMARY_PROMPT
 from turnwise.engine.prompt.history import SUMMARY_PREFIX
-from turnwise.engine.settings import SUMMARY_PROMPT
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import CompactionEvent
 from turnwise.testing.clock import ManualClock

@@ -15,9 +15,9 @@ from turnwise import Chat, ChatArchived, ChatDeleted, Engine, Settings, Settings
 from turnwise.engine.chat_ids import chat_id_for, new_chat_id
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.states.digests import digest
 from turnwise.states.errors import VersionMismatch
 from turnwise.states.usage import Usage
+from turnwise.states.values.digests import digest
 
 
 async def test_client_id_makes_chat_creation_idempotent(open_engine: Any, strict_model: Any) -> None:

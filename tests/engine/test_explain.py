@@ -19,9 +19,9 @@ from support.latches import Latch
 from support.life import BLANK, NOW, client, delegated, local
 from support.sql_by_hand import by_hand
 from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, tool
+from turnwise.engine.admin.diagnose import advice_on, is_repairable, summary_of
+from turnwise.engine.admin.explain import explanation
 from turnwise.engine.agents.delegate import HELPERS, helper_id
-from turnwise.engine.diagnose import advice_on, is_repairable, summary_of
-from turnwise.engine.explain import explanation
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
@@ -235,7 +235,7 @@ async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
 async def test_each_flawed_chat_is_diagnosed_once(
     database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr("turnwise.engine.diagnose.CHATS_PER_READ", at_once)
+    monkeypatch.setattr("turnwise.engine.admin.diagnose.CHATS_PER_READ", at_once)
     chats = await _broken(database, of=5, sound=3)
     async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
         found = [diagnosis async for diagnosis in engine.diagnose()]
@@ -271,7 +271,7 @@ async def test_repair_records_what_it_quarantined(database: Path) -> None:
 LONG: Final = 0.5
 """Seconds that the answer takes here."""
 QUESTIONS: Final[dict[str, tuple[str, Callable[[Engine, str], Awaitable[Any]]]]] = {
-    "explain": ("engine.diagnose.examine", lambda engine, chat: engine.explain(chat)),
+    "explain": ("engine.admin.diagnose.examine", lambda engine, chat: engine.explain(chat)),
     "verify": ("engine.engine.verify_stored", lambda engine, chat: engine.verify(chat)),
     "export the log": ("engine.engine.export", lambda engine, chat: engine.export_audit(chat, key=b"key")),
     "export the rows": ("engine.engine.lines_of", lambda engine, chat: engine.export_rows(chat)),

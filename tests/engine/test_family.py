@@ -20,9 +20,9 @@ from support.rewriting import rewrite
 from support.stores import stored_at
 from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, Settings, Verdict, delegate
 from turnwise.engine.agents.delegate import helper_id
-from turnwise.engine.family import Answer, answers_in, is_wanted
-from turnwise.engine.family_usage import unheard_usage
-from turnwise.engine.verify_family import verify_family
+from turnwise.engine.subagents.family import Answer, answers_in, is_wanted
+from turnwise.engine.subagents.usage import unheard_usage
+from turnwise.engine.subagents.verification import verify_family
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.protocol import ChatStore

@@ -17,10 +17,10 @@ from tests.engine.shelf import Shelf, stands
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.exploring import examples
 from turnwise import EngineClosed, Settings, StoreError
-from turnwise.engine.follow.broadcast import Broadcaster, Listener
-from turnwise.engine.follow.follow import follow, wait_for
-from turnwise.engine.follow.latest_events import Latest, LatestEvents
-from turnwise.engine.follow.watch import watch
+from turnwise.engine.subscriptions.broadcast import Broadcaster, Listener
+from turnwise.engine.subscriptions.follow import follow, wait_for
+from turnwise.engine.subscriptions.latest_events import Latest, LatestEvents
+from turnwise.engine.subscriptions.watch import watch
 from turnwise.persistence.protocol import Committed
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision

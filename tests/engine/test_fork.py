@@ -11,9 +11,9 @@ from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.life import BLANK, ERROR, NOW, asking, executing, failed, local, queued, said, waiting
 from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, ToolResult, Usage, tool
-from turnwise.engine.inheritance import inheritance_of
+from turnwise.engine.config.results import chat_of
+from turnwise.engine.prompt.inheritance import inheritance_of
 from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
-from turnwise.engine.results import chat_of
 from turnwise.persistence.protocol import Snapshot
 from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

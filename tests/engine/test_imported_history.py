@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.eventful_life import ASK
 from turnwise import ClientTool, Engine, FilePart, Message, Page, Settings, TextPart, ToolResult, Usage, fold, tool
-from turnwise.engine.imported_message import read
 from turnwise.engine.prompt.history import GO_ON
+from turnwise.engine.prompt.imported_message import read
 from turnwise.engine.prompt.title import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import InvalidArgument, InvalidContent, MessageNotFound

@@ -18,8 +18,6 @@ from support.latches import Gate, Started
 from support.stores import Delegate, stored_at
 from turnwise import ChatState, Engine, ModelPart, Settings, ToolContext, tool
 from turnwise.engine.worker.identity import worker_name
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import IllegalTransition, ModelError, StaleLease
@@ -27,6 +25,8 @@ from turnwise.states.events import ToolResultEvent, TurnFinishedEvent
 from turnwise.states.messages import ReasoningPart
 from turnwise.states.triggers import Interrupt, LeaseExpired, Settled
 from turnwise.testing.clock import ManualClock
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 QUICK = Settings(coalesce=0)
 DEAD = f"{worker_name().rpartition(':')[0][:-1]}:x"

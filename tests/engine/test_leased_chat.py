@@ -11,8 +11,7 @@ from tests.engine.leased import held_by_nobody_else
 from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise.engine.leased_chat import ChatMoved, LeasedChat
-from turnwise.persistence.conformance import plans
+from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import CallOutcome
@@ -22,6 +21,7 @@ from turnwise.states.facts import Facts, Lease
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.triggers import CallFinished, CallStarted, Interrupt, LeaseExpired, MessageErased, ToolsFinished
 from turnwise.testing import ManualClock
+from turnwise.testing.conformance import plans
 
 
 class Asked(Delegate):

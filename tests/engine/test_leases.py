@@ -15,7 +15,7 @@ from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Settings, StoreError
 from turnwise.engine.worker.leases import AGAIN_S, Leases
-from turnwise.engine.worker.places import Places
+from turnwise.engine.worker.slots import Places
 from turnwise.testing import ManualClock
 
 SETTINGS = Settings(lease=30, renew_every=10, poll_interval=1)

@@ -9,8 +9,8 @@ from support.engines import OpenEngine
 from support.life import NOW
 from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, tool
 from turnwise.engine.agents.answer_format import ANSWER_TOOL, format_of
-from turnwise.engine.follow.turns import answer_in
 from turnwise.engine.prompt.views import erased
+from turnwise.engine.subscriptions.turns import answer_in
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ToolFailed
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart, ToolResultPart

@@ -17,7 +17,7 @@ from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, Settings, StoreError
-from turnwise.engine.guarded_store import guarded_store
+from turnwise.engine.isolation.guarded_store import guarded_store
 from turnwise.providers.scripted import Reply
 
 

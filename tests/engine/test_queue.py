@@ -14,12 +14,12 @@ from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
 from turnwise import ClientTool, Engine, QueueFull, Settings, VersionMismatch, fold, tool
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ConflictingReplay, MessageNotFound
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import LeaseExpired
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 
 class Busy:

@@ -15,9 +15,9 @@ from tests.engine.leased import leased_chat
 from support.latches import Latch
 from support.life import said, streaming
 from turnwise import ClientTool, ModelError, ModelPart, Settings, StoreError, ToolFailed, Usage, tool
-from turnwise.engine.error_texts import describe_error, text_for_model
+from turnwise.engine.isolation.error_texts import describe_error, text_for_model
 from turnwise.engine.jobs.live_parts import LiveParts
-from turnwise.engine.reply import error_info, partial_reply, planned
+from turnwise.engine.jobs.reply import error_info, partial_reply, planned
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
@@ -241,7 +241,7 @@ async def test_parts_wait_for_the_running_batch() -> None:
 
 async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model goes on meanwhile: to end its attempt would be to pay for the reply again."""
-    monkeypatch.setattr("turnwise.engine.leased_chat.AGAIN_AFTER", 0)
+    monkeypatch.setattr("turnwise.engine.jobs.leased_chat.AGAIN_AFTER", 0)
     attempt, failures = Attempt(), [StoreError("away", passing=True) for _ in range(2)]
 
     async def fail() -> None:

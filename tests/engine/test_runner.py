@@ -15,15 +15,13 @@ from tests.engine.leased import held_by_nobody_else
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import EngineInUse, Settings
-from turnwise.engine import leased_chat
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
-from turnwise.engine.leased_chat import ChatMoved, LeasedChat
-from turnwise.engine.tasks import Lifetime, Tasks, finish
-from turnwise.engine.worker.places import Places
+from turnwise.engine.isolation.tasks import Lifetime, Tasks, finish
+from turnwise.engine.jobs import leased_chat
+from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.worker.runner import IDLE_ROUNDS, JOBS, Runner
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
+from turnwise.engine.worker.slots import Places
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin, Reply
@@ -34,6 +32,8 @@ from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState, Job
 from turnwise.states.triggers import AttemptDiscarded, Interrupt, LeaseExpired, StepFinished
 from turnwise.testing import ManualClock
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 AT = ManualClock().now()
 Does = Callable[[LeasedChat], Awaitable[None]]

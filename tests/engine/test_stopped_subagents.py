@@ -25,11 +25,11 @@ from support.life import BLANK, NOW, said
 from turnwise import Agent, Chat, ChatState, Engine, FatalToolError, Settings, ToolResult, delegate, tool
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
-from turnwise.engine.commands import Commands
-from turnwise.engine.family import STOPPED
+from turnwise.engine.commands.commands import Commands
 from turnwise.engine.prompt.views import erased
-from turnwise.engine.worker import helpers
-from turnwise.engine.worker.helper_answer import result_of
+from turnwise.engine.subagents import subagents as helpers
+from turnwise.engine.subagents.answer import result_of
+from turnwise.engine.subagents.family import STOPPED
 from turnwise.providers.scripted import Call, ScriptedModel
 from turnwise.states.errors import ConflictingReplay, IllegalTransition
 from turnwise.states.events import ErrorInfo

@@ -31,8 +31,8 @@ from support.stores import Delegate, stored_at
 from turnwise import Agent, ChatState, Engine, ModelError, ModelPart, NotResting, Settings, ToolResult, delegate, tool
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.worker.helper_calls import HelperCalls
-from turnwise.engine.worker.helpers import Helpers
+from turnwise.engine.subagents.calls import HelperCalls
+from turnwise.engine.subagents.subagents import Helpers
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import IllegalTransition, SettingsError, StoreError
 from turnwise.states.facts import Facts

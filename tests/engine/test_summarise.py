@@ -11,9 +11,9 @@ from tests.engine.leased import leased_chat
 
 from support.life import NOW, said
 from turnwise import CompactionPolicy, ModelError, ModelRequest, Settings, Usage
+from turnwise.engine.config.spending import Spending
 from turnwise.engine.jobs.summarise import _next_piece, _whole_pieces, summarise
 from turnwise.engine.prompt.history import SUMMARY_PREFIX
-from turnwise.engine.spending import Spending
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import FilePart, Message, Part, ToolCallPart, ToolResultPart, length_of
 

@@ -20,8 +20,8 @@ import structlog
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
-from turnwise.engine.apply import Chain, Change
-from turnwise.engine.runtime import Runtime
+from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker import identity
 from turnwise.engine.worker.identity import is_dead, worker_name
 from turnwise.engine.worker.sweep import Sweeper

@@ -16,9 +16,9 @@ from support.latches import Latch
 from support.life import NOW
 from support.stores import stored_at
 from turnwise import ClientTool, Event, Message, ModelPart, Settings, ToolResult, Transcript, TurnResult, Usage, fold
-from turnwise.engine.follow.follow import follow
-from turnwise.engine.follow.turns import TurnReader, turn_result
-from turnwise.engine.results import SendReceipt, chat_of
+from turnwise.engine.config.results import SendReceipt, chat_of
+from turnwise.engine.subscriptions.follow import follow
+from turnwise.engine.subscriptions.turns import TurnReader, turn_result
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.errors import ConflictingReplay
 from turnwise.states.events import HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent

@@ -31,14 +31,14 @@ from turnwise import (
     Settings,
     tool,
 )
-from turnwise.engine import user_code
+from turnwise.engine.isolation import user_code
+from turnwise.engine.isolation.user_code import UserCalls
 from turnwise.engine.observers.observer import Observer
-from turnwise.engine.user_code import UserCalls
 from turnwise.foreign import UserCodeError, described, guarded, only_error_in, traceback_of
 from turnwise.logger import logger
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ChatNotFound, ModelError, SettingsError, StaleLease, StoreError, ToolFailed
-from turnwise.states.plain import of_kind, type_name
+from turnwise.states.values.plain import of_kind, type_name
 from turnwise.testing import ManualClock
 
 

@@ -15,12 +15,12 @@ from support.events import events_of
 from support.latches import Gate, Latch
 from support.stores import Delegate, stored_at
 from turnwise import RESTING, Engine, Settings, tool
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.triggers import LeaseExpired
 from turnwise.testing import ManualClock
+from turnwise.testing.conformance import plans
 
 
 class Unwatched(Delegate):

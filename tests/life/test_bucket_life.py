@@ -14,9 +14,9 @@ from obstore.store import MemoryStore
 
 from support.exploring import examples
 from turnwise import BucketFiles, StoreError
-from turnwise.persistence.conformance.files import blob_of, of, read
-from turnwise.persistence.files import bucket
-from turnwise.persistence.files.protocol import Blob, BlobGone
+from turnwise.persistence.blobs import bucket
+from turnwise.persistence.blobs.protocol import Blob, BlobGone
+from turnwise.testing.conformance.files import blob_of, of, read
 
 CONTENT: Final = b"three"
 """Three objects of two bytes at most."""

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.exploring import examples
 from support.files import digest_of, whole
 from turnwise import Engine, FilePart, Settings, StoreError
-from turnwise.engine.files.files import Files
-from turnwise.persistence.files.protocol import FileStore, IsLoose
+from turnwise.engine.blobs.files import Files
+from turnwise.persistence.blobs.protocol import FileStore, IsLoose
 from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel

@@ -21,12 +21,12 @@ from support.exploring import examples
 from support.life import said
 from support.lives import SETTINGS, Database, StoredLife, Walk
 from turnwise import ChatArchived, ChatBusy, ChatState, IllegalTransition, QueueFull, Settings
-from turnwise.engine.diagnose import Diagnosis, diagnose
-from turnwise.engine.erase import wanted
-from turnwise.engine.files.files import Files
+from turnwise.engine.admin.diagnose import Diagnosis, diagnose
+from turnwise.engine.admin.erase import wanted
+from turnwise.engine.blobs.files import Files
+from turnwise.engine.config.results import SendReceipt, SubmissionReceipt
+from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.prompt.views import transcript_of, user_view
-from turnwise.engine.reply import shown_reply
-from turnwise.engine.results import SendReceipt, SubmissionReceipt
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states import triggers as t

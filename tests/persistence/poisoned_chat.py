@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from turnwise import tool
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.files.protocol import Blob
+from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 LIFE: Final = (
     *plans.turn("one", "1"),

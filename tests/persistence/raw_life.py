@@ -5,15 +5,15 @@ from typing import Any
 
 from tests.persistence.poisoned_chat import LIFE
 
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.integrity.raw_chat import Rows
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.states.facts import Facts
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import EditMessage
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 CHAT = "chat"
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.sqlite.optimistic import OptimisticCommits
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.states.facts import Facts
+from turnwise.testing.conformance import plans
 
 NOON: Final = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -12,13 +12,13 @@ from tests.persistence.s3_server import S3Server, s3_store
 
 from support.files import digest_of
 from turnwise import BucketFiles, SettingsError, StoreError
-from turnwise.persistence.conformance import FilesConformance, plans
-from turnwise.persistence.conformance.checks import failure_of
-from turnwise.persistence.conformance.files import blob_of, holding, of, read
-from turnwise.persistence.files import bucket
-from turnwise.persistence.files.protocol import Blob
+from turnwise.persistence.blobs import bucket
+from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.testing.conformance import FilesConformance, plans
+from turnwise.testing.conformance.checks import failure_of
+from turnwise.testing.conformance.files import blob_of, holding, of, read
 
 SMALL = 500_000
 """Bytes of an object in tests that need several of them, and no megabytes."""

@@ -21,15 +21,15 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import Standing
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.rows import blank_facts
+from turnwise.persistence.sql.rows import blank_facts
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
-from turnwise.states.digests import canonical
 from turnwise.states.facts import Facts
 from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.triggers import Archived, ClearContext, MetadataChanged, Released, Renamed, Unarchived
+from turnwise.states.values.digests import canonical
+from turnwise.testing.conformance import plans
 
 IDLE = Settings(run_worker=False)
 KEY = b"a key"

@@ -19,10 +19,10 @@ from turnwise import Engine, Settings, ToolResult
 from turnwise.persistence.audit.record import WriteRecord, hash_of, log_of, to_json
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.triggers import CallStarted, PromoteQueued
+from turnwise.testing.conformance import plans
 
 HINTS = {
     "chats.number": "the order of creation, for lists only",

@@ -13,7 +13,7 @@ from support.logged_life import LOG, TEXT
 from turnwise import SigningKey, Verdict, verify_export
 from turnwise.persistence.audit.checkpoints import Head, checkpoint_line, hash_of_line
 from turnwise.persistence.audit.record import GENESIS, export
-from turnwise.states.digests import canonical
+from turnwise.states.values.digests import canonical
 
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 AT = datetime(2026, 11, 24, 12, tzinfo=UTC)

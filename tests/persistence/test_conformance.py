@@ -16,13 +16,13 @@ import pytest
 
 from support.processes.pgbouncer import needs_pgbouncer, pooler
 from support.processes.postgres_server import Server
-from turnwise.persistence.conformance import StoreConformance
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.store_url import check_password, without_password
 from turnwise.states.errors import InvalidArgument, SettingsError, StoreError
+from turnwise.testing.conformance import StoreConformance
 
 
 async def opened(url: str) -> AsyncIterator[ChatStore]:

@@ -10,10 +10,10 @@ import anyio.lowlevel
 import asyncpg
 import pytest
 
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres import queries as postgres
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.names import ChatState
+from turnwise.testing.conformance import plans
 
 FEW, MANY = 100, 5000
 QUESTIONS: Final = [

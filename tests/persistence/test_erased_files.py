@@ -14,12 +14,12 @@ from support.exploring import few
 from support.files import BIG, digest_of, whole
 from support.sql_by_hand import stored_text
 from turnwise import Engine, FileNotFound, FilePart, FolderFiles, ImportRefused, Settings, StoreError, TextPart
+from turnwise.persistence.archive.format import chain_hash
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.chat_file.format import chain_hash
-from turnwise.persistence.conformance.files import blob_of, of
-from turnwise.persistence.files.protocol import Blob, IsLoose
+from turnwise.persistence.blobs.protocol import Blob, IsLoose
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.testing import ManualClock
+from turnwise.testing.conformance.files import blob_of, of
 
 WORD = b"hunter2-xyzzy-"
 SECRET = WORD * 100_000

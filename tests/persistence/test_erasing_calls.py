@@ -12,10 +12,10 @@ from support.exploring import few
 from support.sql_by_hand import by_hand, raw, stored_text
 from turnwise import Engine, Settings, ToolResult, tool, verify_export
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.conformance import plans
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.triggers import MessageErased
+from turnwise.testing.conformance import plans
 
 ASKED = "hunter2-asked"
 EDITED = "swordfish-edited"

@@ -19,9 +19,9 @@ from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.digests import canonical, digest, digest_of_answer, salted
 from turnwise.states.messages import TextPart
-from turnwise.states.values import fields_of
+from turnwise.states.values.digests import canonical, digest, digest_of_answer, salted
+from turnwise.states.values.values import fields_of
 
 SECRET = "hunter2-xyzzy"  # noqa: S105 - the word that is searched
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from turnwise.persistence.conformance import FilesConformance, plans
-from turnwise.persistence.conformance.checks import failure_of
-from turnwise.persistence.conformance.files import blob_of, of, read
-from turnwise.persistence.files.folder import FolderFiles
-from turnwise.persistence.files.protocol import Blob
+from turnwise.persistence.blobs.folder import FolderFiles
+from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import StoreError
+from turnwise.testing.conformance import FilesConformance, plans
+from turnwise.testing.conformance.checks import failure_of
+from turnwise.testing.conformance.files import blob_of, of, read
 
 
 @pytest.fixture

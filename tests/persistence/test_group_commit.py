@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from turnwise.persistence.batches import Batches
+from turnwise.persistence.sql.batches import Batches
 from turnwise.persistence.sqlite.connection import Connection
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit

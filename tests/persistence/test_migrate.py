@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.persistence.migrations import Migration, migrations
+from turnwise.persistence.sql.migrations import Migration, migrations
 from turnwise.persistence.sqlite.migrate import APPLICATION_ID, migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError

@@ -12,7 +12,7 @@ import pytest
 from tests.persistence.poisoned_chat import COLUMNS, NESTED, look, poison
 
 from turnwise import ChatNotFound, Engine, Settings, TurnwiseError
-from turnwise.engine.diagnose import Diagnosis
+from turnwise.engine.admin.diagnose import Diagnosis
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.names import ChatState

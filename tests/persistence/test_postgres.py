@@ -15,14 +15,14 @@ from tests.persistence.poisoned_chat import look
 from support.exploring import few
 from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.postgres import pool, queries
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, Renamed
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import contents, part
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 

@@ -9,12 +9,12 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 
 @pytest.fixture

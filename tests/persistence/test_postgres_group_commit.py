@@ -11,14 +11,14 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.errors import BrokenPromise, StaleLease, StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.writes import RecordReceipt
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 CHATS = [f"chat-{number}" for number in range(20)]
 

@@ -9,9 +9,9 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres import listener, liveness
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.testing.conformance import plans
 
 _LOCKED = (
     "FROM pg_locks WHERE locktype = 'advisory'"

@@ -10,18 +10,18 @@ import anyio.lowlevel
 import asyncpg
 import pytest
 
+from turnwise.persistence.archive.reader import read_chat
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.chat_file.reader import read_chat
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.conformance.importing import exported_lines
-from turnwise.persistence.files.protocol import Blob
+from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Imported
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.importing import exported_lines
 
 Lose = Callable[..., None]
 

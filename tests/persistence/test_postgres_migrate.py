@@ -9,9 +9,9 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence.migrations import Migration, migrations
 from turnwise.persistence.postgres import migrate, store
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.sql.migrations import Migration, migrations
 from turnwise.states.errors import SettingsError, StoreError
 
 KNOWN = migrations("postgres")

@@ -10,8 +10,6 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres import listener, notices
 from turnwise.persistence.postgres.listener import Listener
 from turnwise.persistence.postgres.liveness import Liveness
@@ -20,6 +18,8 @@ from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 NEVER = 3600
 

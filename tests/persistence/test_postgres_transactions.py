@@ -13,12 +13,12 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.postgres.timeouts import IDLE_IN_TRANSACTION_S
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import VersionMismatch
 from turnwise.states.triggers import Interrupt, MessageErased, Renamed
+from turnwise.testing.conformance import plans
 
 
 async def blocked(beside: asyncpg.Connection) -> None:

@@ -11,11 +11,10 @@ from tests.persistence.raw_life import CHAT, damaged, moments, where, without
 from support.sql_by_hand import by_hand
 from turnwise import Engine, Settings, tool
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.repair.marks import is_mark
-from turnwise.persistence.repair.raw_chat import Rows, columns_in, last_seq_in, lines_of
-from turnwise.persistence.repair.repair import repair_of
+from turnwise.persistence.integrity.marks import is_mark
+from turnwise.persistence.integrity.raw_chat import Rows, columns_in, last_seq_in, lines_of
+from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.stored_chat import UNREADABLE_STATE
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import decide
@@ -23,6 +22,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import Audience, Tail
 from turnwise.states.triggers import AttemptStarted, Circumstances, ClearContext, Repaired
+from turnwise.testing.conformance import plans
 
 EDITED: Final = "m16"
 AT: Final = datetime(2026, 11, 22, tzinfo=UTC)

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from tests.persistence.raw_life import CHAT, moments
 
 from support.life import NOW, Life, client, local
-from turnwise.persistence.repair.raw_chat import stored_in
-from turnwise.persistence.rows import (
+from turnwise.persistence.integrity.raw_chat import stored_in
+from turnwise.persistence.sql.rows import (
     CALLS,
     DEEPEST_STORED,
     MESSAGES,
@@ -32,8 +32,8 @@ from turnwise.persistence.rows import (
     time_of,
     unreadable,
 )
+from turnwise.persistence.sql.statements import parsed
 from turnwise.persistence.sqlite.event_rows import rows_of
-from turnwise.persistence.statements import parsed
 from turnwise.persistence.stored_chat import UNREADABLE, Salvaged, Stored, facts_of, facts_or_rest, salvage
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
@@ -52,7 +52,7 @@ from turnwise.states.events import (
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FORMAT, Message, Part, Role, TextPart, ToolResultPart
 from turnwise.states.names import CallStatus, ChatState
-from turnwise.states.values import Json
+from turnwise.states.values.values import Json
 
 
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.just(UTC)))  # noqa: DTZ001 - given its zone

@@ -21,19 +21,19 @@ import pytest
 
 from support.sql_by_hand import raw
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.migrations import migrations
-from turnwise.persistence.passed_over import PassedOver
+from turnwise.persistence.integrity.passed_over import PassedOver
+from turnwise.persistence.sql.migrations import migrations
 from turnwise.persistence.sqlite import connection, pruning, queries, scrub, transactions
 from turnwise.persistence.sqlite.connection import Connection, Durability, meaning_of, patiently
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.triggers import Renamed
+from turnwise.testing.conformance import plans
 
 FORK = """
 import anyio, asyncio, multiprocessing, sys
-from turnwise.persistence.conformance import plans
+from turnwise.testing.conformance import plans
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
 

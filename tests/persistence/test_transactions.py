@@ -8,15 +8,15 @@ import pytest
 from msgspec.structs import replace
 from tests.persistence.sqlite_chats import NOON, Chats, at_once
 
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.passed_over import PassedOver
+from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, MessageErased, Renamed
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 
 @pytest.fixture

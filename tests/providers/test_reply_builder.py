@@ -20,8 +20,8 @@ from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, Executor
-from turnwise.states.plain import DEEPEST
 from turnwise.states.usage import Usage
+from turnwise.states.values.plain import DEEPEST
 
 FINISH = ModelPart("finish", stop_reason="end_turn")
 

@@ -14,8 +14,6 @@ from support.gated_model import GatedModel
 from support.served import GENEROUS, Served, served
 from turnwise import Agent, Chat, ClientTool, Engine, ModelError, Settings
 from turnwise.engine.agents import models
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.protocol import Model
@@ -26,6 +24,8 @@ from turnwise.service.routes.turn_events import Turns
 from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
+from turnwise.testing.conformance import plans
+from turnwise.testing.conformance.checks import part
 
 
 class Recorder:

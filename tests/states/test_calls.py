@@ -13,13 +13,13 @@ from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states import triggers as t
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import Answer, ToolCall, ToolResult
-from turnwise.states.digests import digest_of_answer
 from turnwise.states.errors import InvalidContent, ToolResultMismatch
 from turnwise.states.facts import MOST_LOST
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import OPEN_STATUSES, CallStatus, Executor
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.values import unshared
+from turnwise.states.values.digests import digest_of_answer
+from turnwise.states.values.values import unshared
 from turnwise.states.writes import PutCall
 
 S = ChatState

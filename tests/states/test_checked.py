@@ -12,12 +12,12 @@ import pytest
 from pydantic import AfterValidator, InstanceOf, SkipValidation
 
 from turnwise.engine.engine import Engine
-from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import InvalidArgument, InvalidContent, SettingsError, WrongCall
-from turnwise.states.limits import JsonObject, Key, Ordinal
 from turnwise.states.names import ChatState
-from turnwise.states.plain import plain
-from turnwise.states.values import Json
+from turnwise.states.values.checked import checked, checked_within
+from turnwise.states.values.limits import JsonObject, Key, Ordinal
+from turnwise.states.values.plain import plain
+from turnwise.states.values.values import Json
 
 DEEP: Any = 1
 for _ in range(101):

@@ -19,7 +19,7 @@ from tests.states.table_cases import cases, name_of
 import turnwise.engine.engine  # noqa: F401 - all values are known then
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
-from turnwise.states.values import Value
+from turnwise.states.values.values import Value
 
 APPROVED = Path(__file__).parent / "decisions.jsonl"
 

@@ -14,14 +14,14 @@ from pydantic import BaseModel, Field
 
 from support.life import NOW, PROFILE, asking, delegated, said
 from turnwise.states.calls import Answer, ToolCall
-from turnwise.states.digests import MOST_ITEMS, as_json, canonical, derived, digest
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
 from turnwise.states.messages import Message, QueuedMessage, TextPart
 from turnwise.states.names import Audience, CallStatus, Executor
-from turnwise.states.plain import DEEPEST
 from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.usage import Usage
+from turnwise.states.values.digests import MOST_ITEMS, as_json, canonical, derived, digest
+from turnwise.states.values.plain import DEEPEST
 from turnwise.states.writes import (
     CutHistory,
     DropLease,

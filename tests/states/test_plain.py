@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from turnwise.states import limits
-from turnwise.states.hints import validator_of
-from turnwise.states.output_limit import shared_within, size_in_json, text_within, within
-from turnwise.states.plain import DEEPEST, SAID, Misfit, copied, plain, shown, text
+from turnwise.states.values import limits
+from turnwise.states.values.hints import validator_of
+from turnwise.states.values.output_limit import shared_within, size_in_json, text_within, within
+from turnwise.states.values.plain import DEEPEST, SAID, Misfit, copied, plain, shown, text
 
 
 def nested(levels: int, innermost: Any = 1) -> Any:

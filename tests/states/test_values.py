@@ -19,7 +19,7 @@ from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus
-from turnwise.states.values import changed_fields, place_and_problem, unshared
+from turnwise.states.values.values import changed_fields, place_and_problem, unshared
 
 LIFE = asking()
 USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))

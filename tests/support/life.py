@@ -11,13 +11,13 @@ from turnwise.states import triggers as t
 from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
-from turnwise.states.digests import digest
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import Audience, CallStatus, Executor, StopReason
 from turnwise.states.triggers import Circumstances, Trigger
 from turnwise.states.usage import Usage
+from turnwise.states.values.digests import digest
 from turnwise.states.writes import CutHistory, EraseMessage, InsertBoundary, InsertMessage
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)

@@ -17,11 +17,11 @@ from support.exploring import seeds
 from support.life import NOW, OVERFLOW, Life, client, delegated, local, said
 from support.runtimes import only_agent
 from turnwise import ChatState, Settings
-from turnwise.engine.apply import Applier, Chain
-from turnwise.engine.commands import Commands
-from turnwise.engine.files.files import Files
-from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.runtime import Runtime
+from turnwise.engine.blobs.files import Files
+from turnwise.engine.commands.commands import Commands
+from turnwise.engine.subscriptions.broadcast import Broadcaster
+from turnwise.engine.transactions.apply import Applier, Chain
+from turnwise.engine.transactions.runtime import Runtime
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import Committed
 from turnwise.states import triggers as t

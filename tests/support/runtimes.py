@@ -9,15 +9,15 @@ from typing import Any
 from turnwise import Settings
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
-from turnwise.engine.apply import Applier
-from turnwise.engine.clock import SteadyClock
-from turnwise.engine.files.files import Files
-from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.blobs.files import Files
+from turnwise.engine.config.results import chat_of
+from turnwise.engine.isolation.clock import SteadyClock
+from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.results import chat_of
-from turnwise.engine.runtime import Runtime
-from turnwise.engine.tasks import Tasks
+from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.tools.declare import ToolContext
+from turnwise.engine.transactions.apply import Applier
+from turnwise.engine.transactions.runtime import Runtime
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.facts import Facts, Profile

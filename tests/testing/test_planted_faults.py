@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from support.planted_faults import nothing, plant_functions, plant_no_refusal
 from turnwise.engine import engine
-from turnwise.engine.follow import broadcast
-from turnwise.engine.follow.turns import TurnReader
 from turnwise.engine.prompt import history
+from turnwise.engine.subscriptions import broadcast
+from turnwise.engine.subscriptions.turns import TurnReader
 from turnwise.engine.tools import toolbox
 from turnwise.persistence import erasure
 from turnwise.persistence.protocol import Overdue

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnwise import Agent, InvalidArgument, Settings, ToolContext, ToolFailed, tool
-from turnwise.engine.clock import sleep
+from turnwise.engine.isolation.clock import sleep
 from turnwise.testing import Call, NotTested, Outside, Reply, ScriptedModel, World, WorldsFailed, by_step, run_worlds
 from turnwise.testing.simulation import SITUATIONS
 

@@ -3,7 +3,7 @@
 A line that is wrong names the code that it earns from mypy. Each wrong line stands under its right twin.
 """
 
-from turnwise.engine.apply import Chain
+from turnwise.engine.transactions.apply import Chain
 from turnwise.states import ChatState, decide
 from turnwise.states import actions as a
 from turnwise.states import guards as g

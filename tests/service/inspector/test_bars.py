@@ -9,7 +9,7 @@ import pytest
 
 from support.node import NODE, needs_node
 
-INSPECTOR = Path(__file__).parents[3] / "service" / "inspector"
+INSPECTOR = Path(__file__).parents[3] / "src" / "turnwise" / "service" / "inspector"
 ANY_CLOCK = """
 const { barsOf } = await import(`${process.argv[1]}/bars.js`);
 const { spellsOf } = await import(`${process.argv[1]}/fleet-figures.js`);

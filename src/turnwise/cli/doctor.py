@@ -1,0 +1,103 @@
+"""`turnwise doctor`: what is wrong in a store, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+
+from turnwise.cli.chat_argument import OPERATOR, Result, attached_to_store, chosen_id
+from turnwise.cli.file_folder import FileFolderOption
+from turnwise.cli.key import CheckpointsOption, PublicKeyOption, published_files
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, JsonOption, StoreOption
+from turnwise.cli.output import write_file
+from turnwise.cli.style import clean, console, print_json
+from turnwise.engine.admin.diagnose import Diagnosis
+from turnwise.engine.blobs.lost import LostFile
+from turnwise.engine.engine import Engine
+from turnwise.states.errors import SettingsError
+
+
+def doctor(  # noqa: PLR0913 - the options of a command
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="With --export: where to.")] = None,
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    repair: Annotated[
+        str | None,
+        typer.Option("--repair", metavar="CHAT", help="Bring this chat to `error` with all of it that can be read."),
+    ] = None,
+    export: Annotated[
+        str | None, typer.Option("--export", metavar="CHAT", help="Write this chat's rows to FILE, as JSON Lines.")
+    ] = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="Also read every file of every chat, and compare it with its digest.")
+    ] = False,
+    file_folder: FileFolderOption = None,
+    checkpoints: CheckpointsOption = None,
+    public_key: PublicKeyOption = None,
+    actor: ActorOption = OPERATOR,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at every chat: what cannot be read, is broken or is missing. Exit code 1 if something was found.
+
+    With --checkpoints also which of the chats that were published are gone, or have lost the end of their log.
+    """
+    for option, value in {"--files": files, "--checkpoints": checkpoints, "--public-key": public_key}.items():
+        if value and (repair, export) != (None, None):
+            raise SettingsError(option, "is for a look at every chat: leave --repair and --export out")
+    if (export is None) != (file is None) or (export is not None and repair is not None):
+        raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
+    if repair is not None:
+        chat = _on_chat(store, repair, partial(Engine.repair, actor=actor))
+        if as_json:
+            print_json(chat)
+        else:
+            console.print(
+                f"{clean(chat.id)} stands in {chat.state} now; what could not be read is in the table quarantine"
+            )
+    elif export is not None and file is not None:
+        write_file("FILE", Path(file), _on_chat(store, export, Engine.export_rows))
+    else:
+        elsewhere = published_files(checkpoints, public_key)
+        diagnoses = anyio.run(partial(_diagnoses, store, file_folder, files=files, **elsewhere))
+        _print_diagnoses(diagnoses, read=files, as_json=as_json)
+
+
+def _print_diagnoses(diagnoses: list[Diagnosis], *, read: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(diagnoses)
+    for diagnosis in () if as_json else diagnoses:
+        console.print(clean(diagnosis.chat_id or "of no chat"), style="bold red", soft_wrap=True)
+        for flaw in diagnosis.flaws:
+            console.print(f"  {clean(flaw.column)}: {clean(flaw.problem)}", soft_wrap=True)
+        for lost in diagnosis.files:
+            console.print(f"  {clean(_lost_line(lost))}", soft_wrap=True)
+        console.print(f"  {diagnosis.advice}", style="dim", soft_wrap=True)
+    if diagnoses:
+        raise typer.Exit(1)
+    if not as_json:
+        there = "every file is there, byte for byte" if read else "no file is missing"
+        console.print(f"✓ every chat can be read and keeps its promises; {there}", style="green")
+
+
+def _lost_line(lost: LostFile) -> str:
+    part = "" if lost.part is None else f", part {lost.part}"
+    description = "" if lost.media_type is None else f"{lost.name or 'without a name'} ({lost.media_type}), "
+    return f"{lost.place}{part}: the file {description}{lost.digest} {lost.problem}"
+
+
+async def _diagnoses(store: str, file_folder: Path | None, **options: Any) -> list[Diagnosis]:
+    async with attached_to_store(store, file_folder) as engine:
+        return [diagnosis async for diagnosis in engine.diagnose(**options)]
+
+
+def _on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
+        async with attached_to_store(store) as engine:
+            return await command(engine, await chosen_id(engine, name))
+
+    return anyio.run(run)

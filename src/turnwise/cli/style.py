@@ -1,0 +1,176 @@
+"""How things look in a terminal: consoles, the colours of the states, text made safe to print."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pydantic_core
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.states.names import SPECS
+from turnwise.states.usage import Usage
+from turnwise.states.values.values import fields_of
+
+
+def _forget_no_numbers() -> None:
+    """Take from the environment what rich and typer would read as a number, and fail: digits such as a raised 2."""
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if size.isdigit() and not size.isdecimal():
+            del os.environ[name]
+
+
+def _width() -> int | None:
+    """Return the width where there is `COLUMNS`: a 0 means that it is unknown, and rich would show nothing."""
+    return shutil.get_terminal_size().columns if os.environ.get("COLUMNS", "").isdigit() else None
+
+
+_forget_no_numbers()
+# Brackets and colons are what somebody said, never rich's markup: what has colours is a `Text`.
+console: Final = Console(highlight=False, markup=False, emoji=False, width=_width())
+errors: Final = Console(stderr=True, highlight=False, markup=False, emoji=False, width=_width())
+
+_LEAST: Final = Decimal("0.0001")
+"""The smallest amount of dollars that is shown as a number."""
+MAX_WIDTH: Final = 100
+"""Cells beyond which lines of prose are tiring to read."""
+
+STATE_STYLE: Final[dict[str, str]] = {state: spec.colour for state, spec in SPECS.items()}
+
+
+_INVISIBLE: Final = (
+    *range(32),
+    *range(127, 160),
+    0x061C,  # these turn the direction of what follows: a word may look like another
+    *range(0x200E, 0x2010),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+    0x2028,  # these end a line, or take no room
+    0x2029,
+    0x200B,
+    0x2060,
+    0xFEFF,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xD800, 0xE000),
+    *range(0xE0000, 0xE0080),
+)
+_DELETE: Final = 127
+_SPELLED: Final[dict[int, str]] = {
+    **{code: chr(code).encode("unicode_escape").decode() for code in _INVISIBLE},
+    ord("\n"): "\n",
+    ord("\t"): "    ",
+    ord("\r"): "",
+}
+_IN_JSON: Final = {
+    _DELETE: r"\u007f",
+    **{code: json.dumps(chr(code))[1:-1] for code in _INVISIBLE if code > _DELETE},
+}
+
+
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+
+
+def clean(text: str) -> str:
+    r"""Return the text with characters that control the terminal, or the direction of text, spelled out: `\u202e`.
+
+    Models, users and files may say anything.
+    """
+    return text.translate(_SPELLED)
+
+
+def in_json(value: object) -> str:
+    """Return a value as JSON in one line, whatever it is."""
+    return pydantic_core.to_json(value, fallback=str).decode()
+
+
+def excerpt(value: object, length: int) -> str:
+    """Return a value in one line of at most `length` characters."""
+    text = value if isinstance(value, str) else in_json(value)
+    words = " ".join(clean(text).split())
+    return words if len(words) <= length else f"{words[: max(length - 1, 0)].rstrip()}…"
+
+
+def state_text(state: str) -> Text:
+    """Return a state's name in its colour."""
+    return Text(clean(str(state)), style=STATE_STYLE.get(state, ""))
+
+
+def quiet_logs() -> None:
+    """Keep the library's log off the screen: commands print the same in words. `turnwise worker` shows the log."""
+    logging.getLogger("turnwise").addHandler(logging.NullHandler())
+
+
+def show_logs(*, quiet: bool) -> None:
+    """Write the library's log to standard error: every transition or, if `quiet`, warnings and errors alone."""
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.raiseExceptions = False  # whoever reads the log may leave
+
+
+def trail(states: Iterable[str]) -> Text:
+    """Return the states that a chat went through."""
+    return Text(" → ", style="dim").join([state_text(state) for state in states])
+
+
+def moment(at: datetime | None) -> str:
+    """Return date and time, to the millisecond, in UTC."""
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}" if at is not None else ""
+
+
+def is_narrow() -> bool:
+    """Return whether the screen has no room for more than what matters most."""
+    return console.width < MAX_WIDTH - 10
+
+
+def tokens(usage: Usage) -> str:
+    """Return what was used, and what it cost, in words; what was not reported is unknown, not zero."""
+    cost = "" if usage.cost is None else f" · {dollars(usage.cost)}{' at least' if usage.cost_partial else ''}"
+    if usage.input_tokens is None or usage.output_tokens is None:
+        return f"tokens unknown{cost}"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{' at least' if usage.partial else ''}{cost}"
+
+
+def dollars(cost: Decimal) -> str:
+    """Return an amount of US dollars: in cents, or more exactly if it is less than a dollar."""
+    if 0 < cost < _LEAST:
+        return f"under ${_LEAST}"
+    return f"${cost:,.2f}" if cost >= 1 or not cost else f"${cost:.4f}"
+
+
+def plain_table(*columns: str) -> Table:
+    """Return a table without a frame, and with a head unless its columns have no names."""
+    table = Table(box=None, show_header=any(columns), header_style="dim", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def labelled(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return lines of text, each behind a faint label."""
+    table = plain_table("", "")
+    for label, text in rows:
+        table.add_row(Text(f"  {label}", style="dim"), Text(clean(text)))
+    return table
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: no colours, no wrapping; characters that control the terminal are escaped.
+
+    So is all beyond ASCII where the output is no UTF-8, of which JSON is made: it would be replaced by question marks.
+    """
+    text = pydantic_core.to_json(value, indent=2, fallback=fields_of).decode().translate(_IN_JSON)
+    if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
+        text = _BEYOND_ASCII.sub(lambda words: json.dumps(words[0])[1:-1], text)
+    sys.stdout.write(f"{text}\n")

@@ -1,0 +1,148 @@
+"""The target of a command that runs chats: an engine, or agents, of the service's own code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from turnwise.cli.chat_argument import FILE_SCHEME
+from turnwise.cli.file_folder import files_to_run_with
+from turnwise.cli.published_checkpoints import PUBLISH
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.checkpoints.checkpoints import Checkpoints
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.engine import Engine
+from turnwise.engine.observers.observer import Observer
+from turnwise.states.errors import SettingsError, TurnwiseError
+
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:ATTRIBUTE",
+        help="Your engine, a function that makes one, an agent, or a list of agents.",
+    ),
+]
+OptionalTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODULE:ATTRIBUTE]", help="Your engine, a function that makes one, an agent, or a list of agents."
+    ),
+]
+CreateOption = Annotated[
+    bool, typer.Option("--create", help="Create the file of --store, and the folder of its files, if missing.")
+]
+
+CREATE_IT: Final = "--create creates it"
+_OF_AN_ENGINE: Final = {
+    "store": ("--store", "has its own: Engine(store, ...)"),
+    "file_folder": ("--file-folder", "has its own: Engine(..., files=...)"),
+    "create": ("--create", "makes the file of its store itself"),
+    "run_worker": ("--worker, --no-worker", "says so itself: Settings(run_worker=...)"),
+    "concurrency": ("--concurrency", "has its own: Settings(max_running=...)"),
+    "checkpoints": (PUBLISH, "has its own: Engine(..., checkpoints=...)"),
+}
+"""What an engine says itself, by the parameters of the commands: the option, which it would not be told, and how."""
+
+
+def typed_options(context: typer.Context) -> Collection[str]:
+    """Return the parameters of a command that were typed: neither its defaults nor what the environment says."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def engine_of(  # noqa: PLR0913 - what commands may be told
+    target: str,
+    *,
+    store: str,
+    file_folder: Path | None,
+    create: bool,
+    right: str = CREATE_IT,
+    settings: Settings,
+    checkpoints: Checkpoints | None = None,
+    observers: Callable[[], Sequence[Observer]] = tuple,
+    typed: Collection[str] = (),
+) -> Engine:
+    """Return the engine that a target names, not entered yet.
+
+    Args:
+        target: `module:attribute`, looked for in the current folder first.
+        store: where the chats of agents are kept; an engine has its own store.
+        file_folder: where the files of these chats are kept, if not in the store's database.
+        create: whether the file of a SQLite store, and the folder, may be missing; an engine makes its own.
+        right: what to do if it is missing.
+        settings: for the engine that runs agents; an engine has its own.
+        checkpoints: of the engine that runs agents.
+        observers: makes those of the engine that runs agents, once these are there; an engine has its own.
+        typed: the parameters of the command that were typed, see `typed_options`.
+
+    Raises:
+        SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
+            folder is missing; or it is an engine, and what it says itself was typed.
+    """
+    named = _object_named(target)
+    made = _made(target, named) if callable(named) and not isinstance(named, type) else named
+    if isinstance(made, Engine):
+        for option, how in (own for name, own in _OF_AN_ENGINE.items() if name in typed):
+            raise SettingsError(option, f"{target!r} is an engine, which {how}")
+        return made
+    agents = [made] if isinstance(made, Agent) else made
+    if not isinstance(agents, Sequence) or not agents or not all(isinstance(agent, Agent) for agent in agents):
+        raise SettingsError(
+            "MODULE:ATTRIBUTE",
+            f"{target!r} must be an Engine, a function that makes one, an Agent, or a list of agents; it was "
+            f"{made!r:.100}",
+        )
+    check_is_there(store, create=create, right=right)
+    files = files_to_run_with(file_folder, create=create)
+    return Engine(store, files=files, agents=agents, settings=settings, checkpoints=checkpoints, observers=observers())
+
+
+def check_is_there(store: str, *, create: bool, right: str = CREATE_IT) -> None:
+    """Raise a `SettingsError` if a store's file is missing and may not be created: its name may be misspelt."""
+    path = store.removeprefix(FILE_SCHEME)
+    if not create and path not in (store, "") and not Path(path).is_file():
+        raise SettingsError("--store", f"there is no file {path!r}; {right}")
+
+
+def _made(target: str, make: Callable[[], Any]) -> Any:
+    if inspect.iscoroutinefunction(make):
+        problem = f"{target!r} is an async function; a function that makes an engine is none"
+        raise SettingsError("MODULE:ATTRIBUTE", problem)
+    try:
+        return make()
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        raise SettingsError("MODULE:ATTRIBUTE", f"{target!r} raised {type(error).__name__}: {error}") from error
+
+
+def _object_named(target: str) -> Any:
+    name, _, attribute = target.partition(":")
+    if not (name and attribute) or "/" in name or name.endswith(".py"):
+        raise SettingsError("MODULE:ATTRIBUTE", f"must be like shop.agents:engine; it was {target!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        value: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise SettingsError("MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {error}") from error
+        raise SettingsError("MODULE:ATTRIBUTE", f"there is no module {name!r} here or among those installed") from error
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        raise SettingsError(
+            "MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise SettingsError("MODULE:ATTRIBUTE", f"module {name!r} has no {attribute!r}")
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,300 @@
+"""The connection to a service: requests, answers and their faults."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, TypeVar, cast
+
+import httpx
+import pydantic_core
+from pydantic import TypeAdapter, ValidationError
+
+from turnwise.client.broken_off import PROBLEM_AFTER, BrokenOff
+from turnwise.client.errors import (
+    BadAnswer,
+    NotAllowed,
+    NotAuthenticated,
+    RateLimited,
+    ServiceFailed,
+    ServiceUnreachable,
+)
+from turnwise.client.patience import Patience
+from turnwise.client.problems import BUSY, error_in, error_of
+from turnwise.client.settings import ClientSettings
+from turnwise.states.errors import (
+    EngineClosed,
+    EngineInUse,
+    InvalidArgument,
+    SettingsError,
+    StoreError,
+    TurnwiseError,
+)
+from turnwise.states.values.plain import shown
+
+Answer = TypeVar("Answer")
+
+_NOT_OPEN: Final = "the client is not open; use it inside 'async with Client(...)'"
+_CLOSED: Final = "the client was closed"
+_UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+"""What happens before a request is sent."""
+_OK: Final = range(200, 300)
+_ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type"}
+"""The arguments that headers carry."""
+_NOTHING: Final = "; nothing was written"
+"""What an error says of one request, and is not true of one that was sent before."""
+_UNKNOWN: Final = "; it is not known whether anything was written"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of a service."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """What is `None` is left out."""
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    body: Any = None
+    """What is sent as JSON."""
+    stream: AsyncIterator[bytes] | None = None
+    """What is sent as it is, piece by piece."""
+    repeatable: bool = False
+    """Whether doing it twice is the same as once: it is sent again until there is an answer."""
+    waits_out_limits: bool = False
+    """Whether it is sent again, too, if there were too many: it belongs to something that has begun already."""
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return whom clients trust. To read that holds the event loop up for 20 ms: it is done once in a process."""
+    return httpx.create_ssl_context()
+
+
+class Connection:
+    """A connection to one service."""
+
+    def __init__(self, url: str, token: str, settings: ClientSettings) -> None:
+        self.url = url
+        self.settings = settings
+        self._token = token
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._client is not None
+
+    async def open(self) -> None:
+        """Make ready to send; nothing is sent yet.
+
+        Raises:
+            EngineInUse: it is open.
+            SettingsError: the environment names a proxy or certificates that cannot be used.
+        """
+        if self._client is not None:
+            raise EngineInUse
+        try:
+            trusted = _trusted()
+        except OSError as error:
+            raise SettingsError("SSL_CERT_FILE, SSL_CERT_DIR", f"cannot be read: {error}") from error
+        try:
+            self._client = httpx.AsyncClient(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {self._token}"},
+                limits=httpx.Limits(max_keepalive_connections=20),  # and any number while they are in use
+                verify=trusted,
+            )
+        except (ValueError, ImportError, httpx.InvalidURL):  # its text may hold the password of the proxy
+            problem = "name a proxy that cannot be used: it must be like http://proxy.example.com:3128"
+            raise SettingsError("HTTP_PROXY, HTTPS_PROXY, ALL_PROXY", problem) from None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def ask(self, request: Request, answer: type[Answer]) -> Answer:
+        """Return the answer to a request, read as a value of the type `answer`.
+
+        Raises:
+            TurnwiseError: what the service says is wrong, or that it says nothing, or nonsense.
+        """
+        return self.read(await self.response_to(request), answer)
+
+    async def response_to(self, request: Request, *, sent: bool = False) -> httpx.Response:
+        """Return the response to a request, once it is one of success. See `ask`.
+
+        Args:
+            request: what is asked.
+            sent: whether the service may have done it before; then it is asked until it says so.
+        """
+        patience = Patience(self.settings)
+        while True:
+            try:
+                async with self.opened(request) as response:
+                    await self._whole(response, request)
+                    return response
+            except TurnwiseError as error:
+                sent = sent or _was_perhaps_done(error, request)
+                pause = error.retry_after if isinstance(error, RateLimited) else 0
+                if self.is_open and _may_pass(error, request, sent=sent) and await patience.wait(pause):
+                    continue
+                if sent and not self.is_open and is_passing(error):
+                    raise ServiceUnreachable(self.url, _CLOSED, sent=True) from error
+                if sent and self.leaves_open(error):
+                    raise self.unanswered(error) from error
+                raise
+
+    def leaves_open(self, error: TurnwiseError) -> bool:
+        """Whether an error tells nothing of what was asked before it: meanwhile the token may have expired, too."""
+        return self.is_open and (is_passing(error) or isinstance(error, NotAuthenticated | NotAllowed))
+
+    def unanswered(self, error: TurnwiseError) -> ServiceUnreachable:
+        """Return the error for something that may have been done although the last answer was this error."""
+        if isinstance(error, ServiceUnreachable):
+            return ServiceUnreachable(error.url, error.problem, sent=True)
+        words = str(error).removesuffix(_NOTHING).removesuffix(_UNKNOWN)
+        return ServiceUnreachable(self.url, f"it says {words!r}", sent=True)
+
+    def read(self, response: httpx.Response, answer: type[Answer]) -> Answer:
+        """Return what a response holds.
+
+        Raises:
+            BadAnswer: it is no value of the type `answer`.
+        """
+        try:
+            value: Answer = _adapter_of(cast("Any", answer)).validate_json(response.content)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            place = ".".join(map(str, wrong["loc"]))
+            raise BadAnswer(str(response.url), f"{place}: {wrong['msg']}" if place else wrong["msg"]) from None
+        except Exception as error:
+            raise BadAnswer(str(response.url), f"what it says cannot be read ({type(error).__name__})") from error
+        return value
+
+    @asynccontextmanager
+    async def opened(self, request: Request, *, silence: float | None = None) -> AsyncIterator[httpx.Response]:
+        """Give the response to a request, whose body is still to be read. It is tried once.
+
+        Args:
+            request: what is asked.
+            silence: seconds within which the next piece of the body has to come; `Settings.timeout` by default.
+
+        Raises:
+            TurnwiseError: what the service says is wrong, or that it says nothing.
+        """
+        if self._client is None:
+            raise EngineClosed(_NOT_OPEN)
+        built = self._built(self._client, request, silence)
+        try:
+            response = await self._client.send(built, stream=True)
+        except httpx.HTTPError as error:
+            raise self.fault(error, sent=_may_have_been_done(error, request)) from error
+        try:
+            if response.status_code not in _OK:
+                body = await self._whole(response, request)
+                raise error_of(str(response.url), response.status_code, response.headers.get("content-type", ""), body)
+            yield response
+        finally:
+            await response.aclose()
+
+    def fault(self, error: httpx.HTTPError, *, sent: bool) -> TurnwiseError:
+        """Return the error for an answer that did not come, or not all of it."""
+        if self.is_open:
+            return ServiceUnreachable(self.url, str(error) or type(error).__name__, sent=sent)
+        return ServiceUnreachable(self.url, _CLOSED, sent=True) if sent else EngineClosed(_CLOSED, waited=True)
+
+    async def _whole(self, response: httpx.Response, request: Request) -> bytes:
+        try:
+            return await response.aread()
+        except httpx.HTTPError as error:
+            raise self.fault(error, sent=_may_have_been_done(error, request)) from error
+
+    def _built(self, client: httpx.AsyncClient, request: Request, silence: float | None) -> httpx.Request:
+        headers = {name: _spelled(name, value) for name, value in request.headers.items() if value is not None}
+        content: Any = request.stream
+        if request.body is not None:
+            content = pydantic_core.to_json(request.body)
+            headers["Content-Type"] = "application/json"
+        limit, connect = self.settings.timeout, self.settings.connect_timeout
+        try:
+            return client.build_request(
+                request.method,
+                request.path,
+                params={name: value for name, value in request.query.items() if value is not None},
+                headers=headers,
+                content=content,
+                timeout=httpx.Timeout(limit, connect=min(limit, connect), read=limit if silence is None else silence),
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidArgument(
+                "arguments", f"must fit into an address, which these do not ({error}): ids are shorter"
+            ) from None
+
+
+async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[bytes]:
+    """Yield the body of a response, piece by piece.
+
+    Raises:
+        TurnwiseError: what the service says is wrong, also at the end of a body that it breaks off for that.
+    """
+    async with connection.opened(request) as response, aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
+        body = BrokenOff(response.headers.get(PROBLEM_AFTER, ""))
+        cut: httpx.HTTPError | None = None
+        try:
+            async for piece in pieces:
+                if content := body.content(piece):
+                    yield content
+        except httpx.HTTPError as error:
+            cut = error
+        if body.problem is not None:  # also behind a clean end, which a proxy may make of a body that was cut off
+            raise error_in(str(response.url), body.problem) from cut
+        if body.rest:
+            yield body.rest
+        if cut is not None:
+            raise connection.fault(cut, sent=False) from cut
+
+
+def is_passing(error: TurnwiseError) -> bool:
+    """Whether a service that gave this error, or none, may be there again in a moment."""
+    if isinstance(error, ServiceFailed):
+        return error.status in BUSY
+    return isinstance(error, ServiceUnreachable | EngineClosed | RateLimited) or type(error) is StoreError
+
+
+def _may_pass(error: TurnwiseError, request: Request, *, sent: bool) -> bool:
+    is_too_much = isinstance(error, RateLimited) and not (sent or request.waits_out_limits)
+    if is_too_much or not is_passing(error):
+        return False
+    if isinstance(error, ServiceUnreachable) and not error.sent:
+        return request.stream is None
+    return request.repeatable
+
+
+def _spelled(header: str, value: str) -> str:
+    if not (value and value.isascii() and value.isprintable() and value == value.strip()):
+        named = _ARGUMENTS.get(header, header)
+        problem = "must be printable ASCII and not empty, because a header of HTTP carries it"
+        raise InvalidArgument(named, f"{problem}; it was {shown(value)}")
+    return value
+
+
+def _was_perhaps_done(error: TurnwiseError, request: Request) -> bool:
+    """Whether the service may have done what was asked although it, or nobody, answered with this error."""
+    if isinstance(error, StoreError):
+        return error.written == "unknown" and request.method != "GET"
+    return isinstance(error, ServiceUnreachable) and error.sent
+
+
+def _may_have_been_done(error: httpx.HTTPError, request: Request) -> bool:
+    return request.method != "GET" and not isinstance(error, _UNSENT)
+
+
+@cache
+def _adapter_of(answer: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(answer)

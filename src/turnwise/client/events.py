@@ -1,0 +1,142 @@
+"""A chat's events as a service streams them: read, and read on after every interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from turnwise.client.connection import Connection, Request, is_passing
+from turnwise.client.errors import BadAnswer, RateLimited
+from turnwise.client.patience import Patience
+from turnwise.client.problems import error_in
+from turnwise.engine.config.results import Chat
+from turnwise.states.errors import EngineClosed, TurnwiseError
+from turnwise.states.events import Event, HistoryResetEvent
+from turnwise.states.names import RESTING, ChatState
+
+_EVENT: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_END: Final = b" end"
+"""The comment by which a service says that all was told."""
+_MEDIA_TYPE: Final = "text/event-stream"
+_STOPS: Final = "the service stops; the stream goes on after the last event, once there is one again"
+
+
+@dataclass(slots=True)
+class EventReader:
+    """Reads the events of a chat, and comes back after the last one seen."""
+
+    connection: Connection
+    path: str
+    cursor: int
+    follow: bool
+    until_rest: bool
+    _has_ended: bool = False
+    """Whether the service has said that there is nothing more."""
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the events, each once and in order, however often the connection breaks.
+
+        Raises:
+            TurnwiseError: the chat is gone, or no service has answered for as long as there is patience.
+        """
+        patience = Patience(self.connection.settings)
+        while True:
+            at_least = 0.0
+            try:
+                async with aclosing(self._once(patience)) as events:
+                    async for event in events:
+                        self.cursor = event.seq
+                        patience.renew()
+                        yield event
+                if self._has_ended or await self._is_over():
+                    return
+                broken: TurnwiseError = self.connection.fault(httpx.ReadError("the stream ends early"), sent=False)
+            except TurnwiseError as error:
+                if not is_passing(error) or not self.connection.is_open:
+                    raise
+                broken, at_least = error, error.retry_after if isinstance(error, RateLimited) else 0.0
+            if not await patience.wait(at_least):
+                raise broken
+
+    async def _is_over(self) -> bool:
+        """Return whether nothing is left to read of a stream that ended without saying so.
+
+        Its service may say no ends; or the stream was cut off, and a proxy has made a clean end of that.
+
+        Raises:
+            TurnwiseError: the chat is gone, or the service does not answer.
+        """
+        if self.follow and not self.until_rest:
+            return False
+        request = Request(method="GET", path=self.path.removesuffix("/events"), repeatable=True)
+        chat = await self.connection.ask(request, Chat)
+        return chat.last_seq <= self.cursor and (not self.follow or has_arrived(RESTING, chat))
+
+    async def _once(self, patience: Patience) -> AsyncGenerator[Event, None]:
+        """Yield the events of one response, after `cursor`."""
+        connection = self.connection
+        query = {"after": self.cursor, "follow": _word(self.follow), "until_rest": _word(self.until_rest)}
+        request = Request(method="GET", path=self.path, query=query)
+        began = time.monotonic()
+        async with connection.opened(request, silence=connection.settings.silence) as response:
+            url = str(response.url)
+            if not response.headers.get("content-type", "").startswith(_MEDIA_TYPE):
+                raise BadAnswer(url, f"no stream of events, but {response.headers.get('content-type')!r}")
+            try:
+                async for kind, data in _server_sent_events(response):
+                    if kind == "reconnect":
+                        raise EngineClosed(_STOPS, waited=True)
+                    if kind == "end":
+                        self._has_ended = True
+                        return
+                    if kind == "problem":
+                        raise error_in(url, _OBJECT.decode(data))
+                    event = _EVENT.decode(data)
+                    if event.seq > self.cursor or (isinstance(event, HistoryResetEvent) and event.begins_anew):
+                        yield event
+            except httpx.HTTPError as error:
+                raise connection.fault(error, sent=False) from error
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise BadAnswer(url, f"an event that cannot be read ({error!s:.100})") from error
+            finally:
+                if time.monotonic() - began > connection.settings.max_delay:
+                    patience.renew()  # a quiet stream was none the less there
+
+
+def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:
+    """Return whether a chat stays in one of these states."""
+    if chat.unreadable is not None or (chat.state is ChatState.interrupted and not chat.settled):
+        return False
+    return chat.state in states and not (states == RESTING and chat.awaits == "helpers")
+
+
+async def _server_sent_events(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield the kind and the data of each server-sent event; `end` for the comment that says so."""
+    kind, data, rest = "", b"", b""
+    async for piece in response.aiter_bytes():
+        # Not `aiter_lines`: to Python a line may end within the text of an event.
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            name, _, value = line.rstrip(b"\r").partition(b":")
+            match name:
+                case b"event":
+                    kind = value.removeprefix(b" ").decode()
+                case b"data":
+                    data += value.removeprefix(b" ")
+                case b"" if value == _END:
+                    yield "end", b""
+                case b"" if not line.strip():
+                    if kind and data:
+                        yield kind, data
+                    kind, data = "", b""
+
+
+def _word(value: bool) -> str:  # noqa: FBT001 - a query's value
+    return "true" if value else "false"

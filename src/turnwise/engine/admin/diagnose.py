@@ -1,0 +1,173 @@
+"""Diagnoses a store: finds chats that cannot be read, break a promise or miss a file, and advises what to do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from turnwise.engine.blobs.files import Files
+from turnwise.engine.blobs.lost import FileSearch, LostFile
+from turnwise.engine.isolation.tasks import off_the_loop
+from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.persistence.audit.checkpoints import Contradiction, Published, Stood, covered_by
+from turnwise.persistence.audit.verify import verify_records
+from turnwise.persistence.integrity.examine import examine
+from turnwise.persistence.integrity.raw_chat import Rows
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.stored_chat import Flaw
+from turnwise.states.errors import REPAIRED, ChatDeleted, ChatNotFound, ChatUnreadable
+from turnwise.states.events import ErrorInfo
+from turnwise.states.triggers import Repaired
+
+CHATS_PER_READ: Final = 200
+_MOST_CHARACTERS: Final = 2000
+
+_REPAIRABLE: Final = (
+    "`turnwise doctor --repair CHAT` brings the chat to `error`, keeps what can be read and puts the rest aside;"
+    " `turnwise doctor --export CHAT FILE` writes its rows down and changes nothing"
+)
+_EVIDENCE: Final = (
+    "the audit log is evidence and is never repaired: restore it from a backup, or keep"
+    " `turnwise doctor --export CHAT FILE`; the chat itself is not concerned"
+)
+_NOBODYS: Final = "no chat reads these rows: look at them by SQL, and delete them or give them back their chat"
+_LOST: Final = (
+    "restore the file store from a backup, or put the same bytes again with `put_file` if they are gone, or let go of"
+    " the file with `turnwise erase CHAT MESSAGE`; until then the chat goes on, and its model is told what is missing"
+)
+_TAKEN_BACK: Final = (
+    "rows were deleted by SQL, or the database has taken commits back (a restored backup, a failover to a standby that"
+    " was behind): restore what is missing; docs/postgresql.md says how a failover loses nothing"
+)
+_UNRELIABLE: Final = "compare with the checkpoints as they were published, and with the key that signed them"
+_NOT_LOOKED_AT: Final = (
+    "the files of chats were not looked at, or not all of them: name the folder that holds them with"
+    " `turnwise doctor --file-folder PATH` or Engine(files=...), and see that it can be reached"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The flaws and lost files of one chat, or the flaws of rows that belong to no chat."""
+
+    chat_id: str | None
+    """`None` for rows that belong to no chat."""
+    flaws: tuple[Flaw, ...]
+    advice: str
+    """What can be done."""
+    files: tuple[LostFile, ...] = ()
+    """The files that are gone or damaged. They make no chat unreadable."""
+
+
+async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = None) -> AsyncGenerator[Diagnosis, None]:
+    """Yield a diagnosis of each chat with a flaw or a lost file, one chat after another; files are read if asked for.
+
+    Then one of each chat that contradicts published checkpoints. If the files cannot be looked at, the
+    last diagnosis says so.
+    """
+    store, search, after = files.store, FileSearch(files, read=read), 0
+    while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
+        for number, chat_id in page:
+            after = number
+            try:
+                diagnosis = await _diagnosis(chat_id, search)
+            except ChatNotFound:
+                continue  # deleted meanwhile
+            if diagnosis.flaws or diagnosis.files:
+                yield diagnosis
+    if elsewhere is not None:
+        async for diagnosis in _contradicted(store, elsewhere):
+            yield diagnosis
+    orphans = await store.orphans()
+    if orphans:
+        yield Diagnosis(None, tuple(orphans), _NOBODYS)
+    if search.failure is not None:
+        yield Diagnosis(None, (Flaw("file_store.name", search.failure.problem),), _NOT_LOOKED_AT)
+
+
+async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
+    """Yield a diagnosis of each chat that contradicts its checkpoints."""
+    try:
+        checkpoints = await off_the_loop(elsewhere.by_chat)
+    except ValueError as error:
+        yield Diagnosis(None, (Flaw("checkpoints", f"they cannot be relied on: {error}"),), _UNRELIABLE)
+        return
+    for chat_id, of_chat in checkpoints.items():
+        flaw = await _contradiction_of(store, chat_id, of_chat)
+        if flaw is not None:
+            yield Diagnosis(chat_id, (flaw,), _TAKEN_BACK)
+
+
+async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequence[Stood]) -> Flaw | None:
+    counted = max(checkpoint.count for checkpoint in checkpoints)
+    try:
+        await store.head(chat_id)
+        covered_by(checkpoints, [record.hash for record in await store.audit(chat_id)])
+    except Contradiction as contradiction:
+        return Flaw("audit.hash", str(contradiction))
+    except ChatDeleted:
+        tombstone = await store.tombstone(chat_id)
+        if tombstone is not None and tombstone.records < counted:
+            return Flaw("tombstones.records", f"a checkpoint counts {counted} records, this {tombstone.records}")
+    except ChatNotFound:
+        problem = f"a checkpoint counts {counted} records of it, and the store knows no such chat, not even as deleted"
+        return Flaw("chats.id", problem)
+    except ChatUnreadable:
+        pass  # which was found already
+    return None
+
+
+async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
+    rows = await search.files.store.raw_rows(chat_id)
+    flaws, lost = await _flaws_in(chat_id, rows), await search.lost_by(chat_id, rows)
+    if not flaws:
+        flaws = await _flaws_of_log(search.files.store, chat_id)
+    advice = [*([advice_on(flaws)] if flaws else []), *([_LOST] if lost else [])]
+    return Diagnosis(chat_id, flaws, "; ".join(advice), lost)
+
+
+async def _flaws_of_log(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
+    """Return what is wrong with a log that can be read, such as a token that was granted to two workers."""
+    records = await store.audit(chat_id)
+    verdict = await off_the_loop(lambda: verify_records(records))
+    return () if verdict.ok else (Flaw("audit.body", verdict.problem or "the log does not verify"),)
+
+
+async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
+    """Return all flaws of a chat."""
+    return await _flaws_in(chat_id, await store.raw_rows(chat_id))
+
+
+async def _flaws_in(chat_id: str, rows: Rows) -> tuple[Flaw, ...]:
+    findings = await off_the_loop(lambda: examine(chat_id, rows))
+    return tuple(finding.flaw for finding in findings)
+
+
+def is_repairable(flaws: Sequence[Flaw]) -> bool:
+    """Return whether a repair would mend some of the flaws; it does not mend the audit log."""
+    return any(not flaw.column.startswith("audit.") for flaw in flaws)
+
+
+def advice_on(flaws: Sequence[Flaw]) -> str:
+    """Return what can be done about flaws."""
+    in_log = any(flaw.column.startswith("audit.") for flaw in flaws)
+    if not is_repairable(flaws):
+        return _EVIDENCE
+    return f"{_REPAIRABLE}; {_EVIDENCE}" if in_log else _REPAIRABLE
+
+
+def summary_of(flaws: Sequence[Flaw]) -> str:
+    """Return flaws in one line."""
+    return "; ".join(f"{flaw.column}: {flaw.problem}" for flaw in flaws)[:_MOST_CHARACTERS]
+
+
+def repairing(flaws: Sequence[Flaw]) -> Change:
+    """Return the change that brings what is left of a chat to `error`."""
+
+    def repair(chain: Chain) -> None:
+        summary = summary_of(flaws)
+        error = ErrorInfo(kind=REPAIRED, message=f"repaired, and put aside what could not be read: {summary}")
+        chain.fire(Repaired(error=error), reason=summary)
+
+    return repair

@@ -1,0 +1,185 @@
+"""Explains where a chat stands, what will move it next, and why it is not moving."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from turnwise.engine.admin.diagnose import advice_on, summary_of
+from turnwise.engine.agents.delegate import HELPERS, helper_id
+from turnwise.engine.worker.identity import is_dead
+from turnwise.persistence.protocol import Expiry
+from turnwise.persistence.stored_chat import Flaw
+from turnwise.states import triggers as t
+from turnwise.states.calls import ToolCall
+from turnwise.states.decide import legal_triggers
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.names import LEASED, CallStatus, ChatState, StopReason
+from turnwise.states.promises import broken_promises
+from turnwise.states.turn_limits import BUDGETS
+
+_AS_WISHED: Final = (StopReason.end_turn, StopReason.stop_after_tool)
+"""Why turns end that nobody expects to go on, even if they could."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Where a chat stands, for an operator."""
+
+    chat_id: str
+    state: ChatState
+    since: datetime | None
+    """When the chat came into this state."""
+    agent: str
+    """The agent that a worker must run to go on with the chat."""
+    tools_needed: tuple[str, ...]
+    """The tools that it must have for the open local calls."""
+    lease_worker: str | None
+    lease_expires: datetime | None
+    next_timer: datetime | None
+    """When the next timer of the chat runs out: a retry, a deadline, or its lease."""
+    open_calls: tuple[ToolCall, ...]
+    queued: int
+    last_error: ErrorInfo | None
+    legal_triggers: tuple[str, ...]
+    broken_promises: tuple[str, ...]
+    unreadable: tuple[Flaw, ...] = ()
+    """The stored values that cannot be read: each place, as `table.column`, with the problem."""
+    reason: str
+    """One sentence: why the chat is not moving, or what it is doing."""
+
+
+def explanation(
+    facts: Facts, lease: Expiry | None, *, flaws: Sequence[Flaw] = (), archived: Collection[str] = ()
+) -> Explanation:
+    """Return the explanation of a chat; if it has flaws, of what could be read.
+
+    Args:
+        facts: of the chat.
+        lease: when its lease runs out, and the time by the store's clock: that of this machine may be another.
+        flaws: what cannot be read.
+        archived: those of the helpers it waits for that are archived.
+    """
+    timers = [
+        *(call.deadline for call in facts.open_calls if call.deadline is not None),
+        *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),
+        *([lease.expires] if lease is not None else []),
+    ]
+    return Explanation(
+        chat_id=facts.chat_id,
+        state=facts.state,
+        since=facts.since,
+        agent=facts.agent_needed,
+        tools_needed=facts.calls.needs,
+        lease_worker=facts.lease.worker if facts.lease else None,
+        lease_expires=lease.expires if lease is not None else None,
+        next_timer=min(timers, default=None),
+        open_calls=tuple(call.shown for call in facts.open_calls),
+        queued=len(facts.queue),
+        last_error=facts.last_error,
+        legal_triggers=legal_triggers(facts),
+        broken_promises=broken_promises(facts),
+        unreadable=tuple(flaws),
+        reason=_unreadable(flaws) if flaws else _reason(facts, lease, archived),
+    )
+
+
+def _unreadable(flaws: Sequence[Flaw]) -> str:
+    return f"Something stored of the chat cannot be read: {summary_of(flaws)}. What can be done: {advice_on(flaws)}."
+
+
+def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str]) -> str:
+    if facts.archived:
+        return "The chat is archived; unarchive it to go on."
+    if facts.lease is not None:
+        return _held(facts, facts.lease.worker, lease)
+    return _resting(facts, archived)
+
+
+def _resting(facts: Facts, archived: Collection[str]) -> str:
+    may_resume = t.Resume.name in legal_triggers(facts)
+    match facts.state:
+        case ChatState.waiting:
+            return _waiting(facts.stop_reason if may_resume else StopReason.end_turn)
+        case ChatState.requires_action:
+            return _awaiting_others(facts, archived)
+        case ChatState.error:
+            return f"The chat cannot go on without the user: {_problem(facts.last_error)}"
+        case ChatState.interrupted if facts.settled:
+            waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
+            resume = " resume it or" if may_resume else ""
+            return f"The user said stop;{waits}{resume} send a message to go on."
+        case ChatState.interrupted:
+            return "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
+    return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
+
+
+def _problem(error: ErrorInfo | None) -> str:
+    if error is None or error.message_id is None:
+        return error.message if error is not None else "an unknown error"
+    ways = "edit or erase it, clear the context, or configure another model"
+    return f"{error.message}. The provider does not take message {error.message_id!r}: {ways}"
+
+
+def _waiting(stop_reason: StopReason | None) -> str:
+    if stop_reason in BUDGETS:
+        return f"The turn has spent its budget ({stop_reason}): resume it to go on with a new one."
+    if stop_reason in _AS_WISHED:
+        return "Nothing to do: the chat waits for the next message."
+    return "The last message has no answer: resume the chat to get it, or send another message."
+
+
+def _needed(facts: Facts) -> str:
+    tools = ", ".join(map(repr, facts.calls.needs))
+    having = f" with tool{'s' if len(facts.calls.needs) > 1 else ''} {tools}" if tools else ""
+    return f"agent {facts.agent_needed!r}{having}"
+
+
+def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:
+    calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls if call.is_client)
+    helpers = ", ".join(_helpers_of(facts, call) for call in facts.open_calls if call.is_delegated)
+    lost = "".join(f" Helper {name} is archived: unarchive it to go on." for name in sorted(archived))
+    if not calls:
+        return f"Waiting for helpers: {helpers}.{lost}"
+    deadlines = [call.deadline for call in facts.open_calls if call.deadline is not None]
+    until = f", until {min(deadlines):%Y-%m-%d %H:%M:%S} UTC" if deadlines else ""
+    others = f" Waiting for helpers, too: {helpers}." if helpers else ""
+    return f"Waiting for the client's results of {calls}{until}.{others}{lost}"
+
+
+def _helpers_of(facts: Facts, call: ToolCall) -> str:
+    if call.helper is not None:
+        return f"{helper_id(facts.chat_id, call.call_id)} (agent {call.helper!r})"
+    names = call.arguments.get(HELPERS, facts.background)
+    return f"{call.name} of {', '.join(map(str, names)) or 'nobody'}"
+
+
+def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:
+    if is_dead(worker):
+        return f"Worker {worker} holds the chat, but its process is dead: any worker of this machine takes over."
+    if lease is not None and lease.is_over:
+        ago = (lease.now - lease.expires).total_seconds()
+        return f"The lease of worker {worker} ran out {ago:.0f} s ago: it is dead or cut off; any worker may take over."
+    at = facts.step.retry_at
+    if lease is not None and at is not None and at > lease.now:
+        wait = (at - lease.now).total_seconds()
+        day = "" if at.date() == lease.now.date() else f"{at:%Y-%m-%d} "
+        return (
+            f"In back-off: the model call failed {facts.step.failures} time(s) in a row; "
+            f"next attempt in {wait:.0f} s, at {day}{at:%H:%M:%S} UTC."
+        )
+    local = [call for call in facts.open_calls if call.is_local]
+    running = ", ".join(call.name for call in local if call.status is CallStatus.started)
+    doing = {
+        ChatState.streaming: f"The request of step {facts.step.number} is being made, or the model is answering it, "
+        f"attempt {facts.step.attempt}",
+        ChatState.executing_tools: f"Tools are running: {running}"
+        if running
+        else f"Tools run as soon as the chat's deps are open: {', '.join(call.name for call in local)}",
+        ChatState.compacting: "The history is being summarised",
+        ChatState.interrupted: "The interrupt is being settled",
+    }
+    return f"{doing.get(facts.state, 'The chat is held')}; worker {worker} holds the chat."

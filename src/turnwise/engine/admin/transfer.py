@@ -1,0 +1,150 @@
+"""Moves whole chats between stores: as lines of JSON out of one, and into another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from contextlib import aclosing
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from turnwise.engine.blobs.files import Files
+from turnwise.engine.isolation.tasks import off_the_loop
+from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.persistence.archive.flaws import flaws_in
+from turnwise.persistence.archive.format import WholeChat
+from turnwise.persistence.archive.reader import ChatReader
+from turnwise.persistence.archive.writer import ChatWriter
+from turnwise.persistence.audit.verify import verify_stored
+from turnwise.persistence.blobs.intact import intact
+from turnwise.persistence.blobs.pieces import closing
+from turnwise.persistence.blobs.protocol import BlobGone
+from turnwise.persistence.blobs.references import blobs_of
+from turnwise.persistence.blobs.spool import Spool
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.states.errors import ChatUnreadable, InvalidArgument
+from turnwise.states.triggers import Imported, LeaseExpired
+
+_LONG: Final = 100_000
+"""Characters of a line after which no other is read together with it."""
+_AT_ONCE: Final = 500
+"""Lines that are spelled or read in a thread at a time: the event loop goes on meanwhile."""
+
+
+async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGenerator[str, None]:
+    """Yield a chat as lines.
+
+    Raises:
+        ChatUnreadable: its rows are not what its log says, or cannot be read: no store would take it in.
+    """
+    chat = await _whole(files, chat_id)
+    verdict = await off_the_loop(lambda: verify_stored(chat_id, chat.rows))
+    if not verdict.ok:
+        problem = f"{(verdict.problem or '').rstrip('.')}, so no store would take the chat in"
+        raise ChatUnreadable(verdict.place or "audit.body", problem, chat_id=chat_id)
+    for flaw in await off_the_loop(lambda: [finding.flaw for finding in flaws_in(chat)]):
+        raise ChatUnreadable(flaw.column, f"{flaw.problem}, so no store would take the chat in", chat_id=chat_id)
+    writer = ChatWriter(chat)
+    lines = writer.rows()
+    while batch := await off_the_loop(lambda: [*islice(lines, _AT_ONCE)]):
+        for line in batch:
+            yield line
+    for digest in chat.blobs:
+        number = 0
+        try:
+            async with closing(intact(digest, files.blobs.read(digest))) as pieces:
+                async for piece in pieces:
+                    yield writer.piece(digest, number, piece)
+                    number += 1
+        except BlobGone as gone:
+            problem = f"the file {digest} {gone.problem}, since the export began; export the chat again"
+            raise ChatUnreadable("messages.body", problem, chat_id=chat_id) from gone
+    yield writer.checkpoint(key)
+
+
+async def _whole(files: Files, chat_id: str) -> WholeChat:
+    """Return all rows of a chat. What was put aside is read apart, and changes only with the chat."""
+    store = files.store
+    while True:
+        rows = await store.rows(chat_id)
+        blobs = await _intact_blobs(files, rows)
+        if not rows.quarantined:
+            return WholeChat(rows, blobs=blobs)
+        aside = (await store.raw_rows(chat_id)).get("quarantine", ())
+        if (await store.facts(chat_id)).version == rows.chat["version"]:
+            return WholeChat(rows, aside, blobs)
+
+
+async def _intact_blobs(files: Files, rows: ChatRows) -> dict[str, int]:
+    """Return the sizes of the blobs that the chat refers to, but for those that are gone or damaged."""
+    wanted = await off_the_loop(lambda: sorted(blobs_of(rows)))
+    held = await files.store.held_files(rows.chat["id"], wanted) if wanted else {}
+    return {digest: held[digest] for digest in wanted if digest in held and await files.problem_with(digest) is None}
+
+
+async def read(lines: Iterable[str] | AsyncIterable[str], spool: Spool, *, key: bytes | None) -> WholeChat:
+    """Return the chat that lines hold, checked; its files are in the spool.
+
+    Raises:
+        ImportRefused: they are not the lines of one whole chat.
+        InvalidArgument: they are no lines, or one of them is no string.
+    """
+    reader, count = ChatReader(key, spool), 0
+    async with aclosing(_batches(lines)) as batches:
+        async for batch in batches:
+            _check_lines(batch, after=count)
+            count += len(batch)
+            await off_the_loop(partial(reader.take, batch))
+    return await off_the_loop(reader.done)
+
+
+async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[list[str], None]:
+    """Yield lines, some at a time: they may be many, and whoever gives them may never come to an end."""
+    if isinstance(lines, AsyncIterable):
+        batch: list[str] = []
+        async with closing(lines) as given:
+            async for line in given:
+                batch.append(line)
+                if _is_full(batch):
+                    yield batch
+                    batch = []
+        yield batch
+    elif isinstance(lines, Iterable):
+        rest = iter(lines.split("\n") if isinstance(lines, str) else lines)
+        while batch := _next_batch(rest):
+            yield batch
+    else:
+        raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
+
+
+def _next_batch(lines: Iterator[str]) -> list[str]:
+    batch: list[str] = []
+    for line in lines:
+        batch.append(line)
+        if _is_full(batch):
+            break
+    return batch
+
+
+def _is_full(batch: list[str]) -> bool:
+    """Return whether a batch has enough lines; those of files are long."""
+    newest = batch[-1]
+    return len(batch) == _AT_ONCE or (isinstance(newest, str) and len(newest) > _LONG)
+
+
+def _check_lines(lines: list[str], *, after: int) -> None:
+    for number, line in enumerate(lines, start=after):
+        if not isinstance(line, str):
+            raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
+
+
+def arriving(chat: WholeChat) -> Change:
+    """Return the change that a chat begins its life in another store with."""
+    row = chat.rows.chat
+
+    def arrive(chain: Chain) -> None:
+        chain.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
+        if chain.facts.lease is not None:
+            chain.fire(LeaseExpired(token=chain.facts.lease.token), reason="the worker that held it is elsewhere")
+
+    return arrive

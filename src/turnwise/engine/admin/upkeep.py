@@ -1,0 +1,182 @@
+"""Upkeep: what is done to whole chats, outside of their turns: they are erased, deleted, imported and repaired."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from turnwise.engine.admin.delete import if_resting
+from turnwise.engine.admin.diagnose import flaws_of, is_repairable, repairing
+from turnwise.engine.admin.erase import Erasure, Wanted, summaries_after
+from turnwise.engine.admin.transfer import arriving, read
+from turnwise.engine.config.results import Chat, chat_of
+from turnwise.engine.isolation.tasks import finish, off_the_loop
+from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.foreign import described, guarded, only_error_in
+from turnwise.logger import logger
+from turnwise.persistence.blobs.spool import Spool
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.imported_rows import facts_in
+from turnwise.persistence.protocol import Committed, Permission
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, StoreError, TurnwiseError
+from turnwise.states.facts import Facts
+from turnwise.states.triggers import MessageErased
+from turnwise.states.values.plain import of_kind
+
+
+class _Relatives(NamedTuple):
+    """Who has to do with a chat."""
+
+    forks: tuple[str, ...]
+    children: tuple[str, ...]
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """Erases, deletes, imports and repairs chats."""
+
+    runtime: Runtime
+    act: Callable[[str, Change], Awaitable[Committed]]
+    """Makes a change of a chat in one transaction."""
+    actor: str
+
+    async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
+        """Erase what the wish names, and return what was erased and where copies may remain.
+
+        Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
+        If the caller is cancelled, either nothing is erased, or the bytes are gone from the files, too.
+        """
+        if "everything" in wish.what and is_repairable(await flaws_of(self.runtime.store, chat_id)):
+            await self.repair(chat_id)
+        while True:
+            facts, rows = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
+            if facts.version == rows.chat["version"]:
+                erasure = await finish(self._erase(wish, facts, rows))
+                if erasure is not None:
+                    return erasure
+
+    async def _erase(self, wish: Wanted, facts: Facts, rows: ChatRows) -> Erasure | None:
+        """Erase what the wish names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
+        chat_id, erasing = facts.chat_id, wish.of(rows, facts)
+        relatives = await self._relatives(chat_id)
+
+        def blank(chain: Chain) -> None:
+            if chain.facts.version == facts.version and not erasing.is_of_nothing:
+                chain.fire(MessageErased(erasing=erasing))
+
+        committed = await self.act(chat_id, blank)
+        if committed.before.version != facts.version:
+            return None
+        names = tuple(message.id for message in erasing.messages)
+        return Erasure(
+            chat=chat_of(committed.facts),
+            messages=names,
+            queued=tuple(sorted(erasing.queued)),
+            labels=tuple(sorted(wish.labels)),
+            quarantined=rows.quarantined,
+            may_quote=summaries_after(rows, names, wish.labels),
+            forks=(await self._relatives(chat_id, earlier=relatives)).forks,
+            overwritten=await self._clean(unsent_of=chat_id if "everything" in wish.what else None),
+        )
+
+    async def _clean(self, *, unsent_of: str | None = None) -> bool:
+        """Remove the bytes of what is erased or deleted; return whether the database's files are free of it.
+
+        That it is erased or deleted is committed: a store that fails now is no reason to say that it is not.
+        """
+        store = self.runtime.store
+        try:
+            if unsent_of is not None:
+                await store.let_go(seconds=0, limit=1, chat_id=unsent_of)
+            removed = await self.runtime.files.collect()
+            return await store.scrub() and removed
+        except StoreError as error:
+            logger.warning("bytes_left", problem=error.problem)
+            return False
+
+    async def _relatives(self, chat_id: str, *, earlier: _Relatives | None = None) -> _Relatives:
+        """Return who has to do with a chat; if the store fails, what it said `earlier`.
+
+        It is asked before a chat is deleted, when an error may still say that nothing was written, and again after it:
+        a fork may have been made meanwhile.
+        """
+        try:
+            return _Relatives(await self._forks(chat_id), tuple(await self.runtime.store.children(chat_id)))
+        except StoreError as error:
+            if earlier is None:
+                raise
+            logger.warning("forks_not_asked_again", chat_id=chat_id, problem=error.problem)
+            return earlier
+
+    async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
+        """Delete a chat, and return what is left of it and who has to do with it."""
+        return await finish(self._delete(chat_id, partial(if_resting, if_version)))
+
+    async def _delete(self, chat_id: str, permission: Permission) -> Tombstone:
+        relatives = await self._relatives(chat_id)
+        tombstone = await self.runtime.applier.delete(chat_id, permission, actor=self.actor)
+        forks, children = await self._relatives(chat_id, earlier=relatives)
+        return dataclasses.replace(tombstone, forks=forks, children=children, overwritten=await self._clean())
+
+    async def import_chat(
+        self,
+        lines: Iterable[str] | AsyncIterable[str],
+        *,
+        key: bytes | None,
+        permit: Callable[[Chat], object] | None,
+    ) -> Chat:
+        """Take in a chat that was exported elsewhere, after all of it was checked and `permit` has let it in."""
+        with Spool() as spool:
+            chat = await read(lines, spool, key=key)
+            if permit is not None:
+                await self._ask(permit, chat_of(await off_the_loop(lambda: facts_in(chat))))
+            if chat.blobs:
+                await self._refuse_known(chat.chat_id)
+            await self.runtime.files.take_in(chat.chat_id, spool)
+            taken_in = self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor)
+            return chat_of((await finish(taken_in)).facts)
+
+    async def _ask(self, permit: Callable[[Chat], object], chat: Chat) -> None:
+        """Let `permit` refuse a chat by whatever it raises, at once or once it is awaited."""
+        try:
+            with guarded():
+                answer = permit(chat)
+            if inspect.isawaitable(answer):
+                await self.runtime.tasks.user_calls.run(lambda: answer, "permit", chat_id=chat.id)
+        except Exception as error:
+            raised = only_error_in(error)
+            if of_kind(raised, TurnwiseError):
+                raise raised from None
+            raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error
+
+    async def _refuse_known(self, chat_id: str) -> None:
+        """Refuse an id that is taken before any file is stored."""
+        try:
+            await self.runtime.store.rest(chat_id)
+        except ChatDeleted:
+            raise
+        except ChatNotFound:
+            return
+        raise ChatExists(chat_id)
+
+    async def _forks(self, chat_id: str) -> tuple[str, ...]:
+        """Return the forks of a chat, and the forks of those."""
+        every: list[str] = []
+        parents = [chat_id]
+        while parents:
+            forks = [fork for fork in await self.runtime.store.forks(parents.pop()) if fork not in every]
+            every += forks
+            parents += forks
+        return tuple(every)
+
+    async def repair(self, chat_id: str) -> Chat:
+        """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
+        flaws = await flaws_of(self.runtime.store, chat_id)
+        repaired = self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)
+        return chat_of((await finish(repaired)).facts)

@@ -1,0 +1,295 @@
+"""The agents that an engine runs, and how each of their chats is run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.answer_format import AnswerFormat
+from turnwise.engine.agents.configuration import Configuration, check_offer, check_tool_choice
+from turnwise.engine.agents.current import CurrentConfiguration
+from turnwise.engine.agents.missing_model import MissingModel
+from turnwise.engine.agents.models import Models
+from turnwise.engine.config.parameters import check_parameters
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
+from turnwise.engine.tools.sources import ToolSource
+from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
+from turnwise.providers.prices import load_prices
+from turnwise.providers.protocol import Model
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import SettingsError
+from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.names import DEFAULT_AGENT, ChatState
+from turnwise.states.values.digests import canonical
+
+_MOST_CHANGED: Final = 1024
+"""Configurations of chats that differ from their agents', kept for the next step."""
+
+
+class Agents:
+    """The agents that an engine runs.
+
+    Raises:
+        SettingsError: two have one name, one has no model, or a tool or setting of one is invalid.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent],
+        settings: Settings,
+        *,
+        model: Model | str | None = None,
+        hooks: Hooks = NO_HOOKS,
+    ) -> None:
+        self._settings, self._hooks = settings, hooks
+        self._models = Models(asked=settings.run_worker)
+        self._own: dict[str, CurrentConfiguration] = {}
+        self._changed: OrderedDict[tuple[Any, ...], Configuration] = OrderedDict()
+        for agent in agents:
+            if agent.name in self._own:
+                raise SettingsError("agents", f"two agents are named {agent.name!r}; names must be unique")
+            own_or_given = agent.model if agent.model is not None else model
+            if own_or_given is None:
+                raise SettingsError(f"agent {agent.name!r}", "needs a model, of its own or the engine's")
+            chosen = self._models.named(own_or_given) if isinstance(own_or_given, str) else own_or_given
+            self._own[agent.name] = CurrentConfiguration(agent, Configuration.of(agent, chosen, settings, hooks))
+        self.models: Collection[str] = self._models.names
+        """The names of the agents' models; one that was given as a `Model` has none."""
+        self._check_helpers()
+        self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
+        self._limits = settings.limits(None)
+        self._runs: tuple[tuple[int, ...], Mapping[str, frozenset[str]]] | None = None
+
+    @property
+    def sources(self) -> Collection[ToolSource]:
+        """The sources of the agents' tools."""
+        return [source for own in self._own.values() for source in own.sources]
+
+    def sources_of(self, agent: str) -> Collection[ToolSource]:
+        """Return the sources of an agent's tools; none if it is not one of these."""
+        own = self._own.get(agent)
+        return () if own is None else own.sources
+
+    @property
+    def runs(self) -> Mapping[str, frozenset[str]]:
+        """What a worker with these agents runs: their names, each with the names of its tools."""
+        current = {name: own.configuration for name, own in self._own.items()}
+        generations = tuple(own.generation for own in self._own.values())
+        if self._runs is None or self._runs[0] != generations:
+            self._runs = generations, {name: frozenset(own.toolbox.tools) for name, own in current.items()}
+        return self._runs[1]
+
+    @property
+    def inactive_tools(self) -> Mapping[str, Collection[str]]:
+        """Those of the tools that the agents' settings leave out."""
+        return {name: own.configuration.toolbox.inactive for name, own in self._own.items()}
+
+    def _configuration_of(self, agent: str) -> Configuration | None:
+        """Return how an agent's chats are run, unless they say otherwise; `None` if it is not one of these."""
+        own = self._own.get(agent)
+        return None if own is None else own.configuration
+
+    def _check_helpers(self) -> None:
+        for own in self._own.values():
+            for tool in own.configuration.toolbox.tools.values():
+                if tool.helper is not None and tool.helper not in self._own:
+                    names = ", ".join(map(repr, sorted(self._own)))
+                    raise SettingsError(
+                        f"tool {tool.name!r}",
+                        f"gives tasks to agent {tool.helper!r}, which must be one of this engine's agents: {names}",
+                    )
+
+    def configuration(self, profile: Profile) -> Configuration:
+        """Return how a chat is run. If its agent is not one of these, only an interrupt may be settled with it."""
+        own = self._configuration_of(profile.agent)
+        if own is None:
+            return self._foreign(profile.agent)
+        key = self._key_of(profile)
+        if key is None:
+            return own
+        changed = self._changed.get(key)
+        if changed is None:
+            changed = self._changed[key] = self._for_chat(own, profile)
+            if len(self._changed) > _MOST_CHANGED:
+                self._changed.popitem(last=False)
+        return changed
+
+    def _key_of(self, profile: Profile) -> tuple[Any, ...] | None:
+        """Return the key of a chat's own configuration: what it has chosen itself; `None` if that is nothing."""
+        if profile.model is None and profile.parameters is None and profile.active_tools is None:
+            return None
+        parameters = b"" if profile.parameters is None else canonical(profile.parameters)
+        generation = self._own[profile.agent].generation
+        return (profile.agent, generation, profile.model, parameters, profile.active_tools)
+
+    def _for_chat(self, own: Configuration, profile: Profile) -> Configuration:
+        """Return how a chat is run that has chosen something itself; where it cannot be, its model says so if asked."""
+        model = None if profile.model is None else self._models.or_missing(profile.model)
+        try:
+            return own.for_chat(profile, model)
+        except SettingsError as error:  # another version of turnwise took its parameters
+            name, problem = profile.model or str(own.model.name), f"{error.field}: {error.problem}"
+            return own.for_chat(replace(profile, parameters=None), MissingModel(name, problem, "bad_request"))
+
+    def _foreign(self, agent: str) -> Configuration:
+        anyone = next(iter(self._own.values())).configuration
+        return replace(
+            anyone,
+            agent=agent,
+            version=None,
+            system=None,
+            toolbox=self._toolbox,
+            answer=None,
+            output_mode=None,
+            settings=self._settings,
+            limits=self._limits,
+            hooks=self._hooks,
+        )
+
+    def _if_made(self, own: Configuration, profile: Profile) -> Configuration | None:
+        """Return a chat's configuration if it is made already: its model may take seconds to make."""
+        key = self._key_of(profile)
+        return own if key is None else self._changed.get(key)
+
+    def toolbox(self, profile: Profile) -> Toolbox:
+        """Return the tools of a chat; none if its agent is not one of these."""
+        own = self._configuration_of(profile.agent)
+        if own is None:
+            return self._toolbox
+        made = self._if_made(own, profile)
+        return made.toolbox if made is not None else own.with_active(profile.active_tools).toolbox
+
+    def answer(self, agent: str) -> AnswerFormat | None:
+        """Return the form in which an agent answers; `None` for text, or if it is not one of these."""
+        own = self._configuration_of(agent)
+        return None if own is None else own.answer
+
+    def ends_turns(self, agent: str, tool: str) -> bool:
+        """Return whether a call of that agent's tool ends the turn if it succeeds."""
+        own = self._configuration_of(agent)
+        declared = None if own is None else own.toolbox.tools.get(tool)
+        return declared is not None and declared.stop_after
+
+    def at_hand(self, profile: Profile) -> Configuration:
+        """Return how a chat is run, as far as that takes no time: with its agent's model if its own is not made yet."""
+        own = self._configuration_of(profile.agent)
+        return self._foreign(profile.agent) if own is None else self._if_made(own, profile) or own
+
+    def limits(self, profile: Profile) -> Limits:
+        """Return the limits of a chat; the engine's if its agent is not one of these."""
+        return self.at_hand(profile).limits
+
+    def can_run(self, facts: Facts) -> bool:
+        """Return whether these agents can run a chat: the one it needs is among them, and has the tools it needs.
+
+        What an interrupt has left is settled by any worker.
+        """
+        tools = self.runs.get(facts.agent_needed)
+        return facts.state is ChatState.interrupted or (tools is not None and tools.issuperset(facts.calls.needs))
+
+    def chosen(self, name: str | None) -> str:
+        """Return the name of the agent that a new chat gets: the one asked for, or the only one, or `default`.
+
+        Raises:
+            SettingsError: there is none of that name, or several and no name.
+        """
+        names = ", ".join(map(repr, sorted(self._own)))
+        if name is None:
+            if len(self._own) == 1:
+                return next(iter(self._own))
+            if DEFAULT_AGENT in self._own:
+                return DEFAULT_AGENT
+            raise SettingsError("agent", f"must be one of {names}: this engine has several")
+        if name not in self._own:
+            raise SettingsError("agent", f"must be one of {names}; it was {name!r:.100}")
+        return name
+
+    async def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
+        """Check the model and the parameters that a chat has instead of its agent's.
+
+        Raises:
+            SettingsError: there is no such model or parameter, or a parameter is not what it has to be.
+        """
+        if model is not None:
+            await self._models.check(model)
+        check_parameters(parameters or {})
+
+    def check_client_tools(self, agent: str, client_tools: Sequence[ClientTool]) -> None:
+        """Check the names of a client's tools as a chat gets an agent: it is created, or changes its agent.
+
+        Raises:
+            SettingsError: the agent has a tool of that name.
+        """
+        for tool in client_tools:
+            if tool.name in self.runs.get(agent, ()):
+                raise SettingsError(
+                    f"client tool {tool.name!r}",
+                    f"needs a name of its own; agent {agent!r} has another tool of this name",
+                )
+
+    def check_active(self, agent: str, active: Sequence[str] | None, client_tools: Sequence[ClientTool]) -> None:
+        """Check the tools that a chat has active instead of its agent's.
+
+        Raises:
+            SettingsError: there is no such tool.
+        """
+        if active is None:
+            return
+        tools = self.runs.get(agent, ())
+        names = [*sorted(tools), *sorted(CLIENT_PREFIX + tool.name for tool in client_tools)]
+        for name in active:
+            if name not in names:
+                there = ", ".join(names) or "none"
+                raise SettingsError(
+                    "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
+                )
+
+    def check_tool_choice(
+        self, agent: str, parameters: Mapping[str, Any] | None, client_tools: Sequence[ClientTool]
+    ) -> None:
+        """Check the tool that a chat's own parameters force.
+
+        Raises:
+            SettingsError: neither the agent nor the chat's client has it.
+        """
+        tools = self.runs.get(agent)
+        if tools is not None:
+            check_tool_choice(f"agent {agent!r}", parameters or {}, tools, client_tools)
+
+    def check_offer(
+        self,
+        agent: str,
+        model: str | None,
+        active: Sequence[str] | None,
+        parameters: Mapping[str, Any] | None,
+    ) -> None:
+        """Check that what a chat asks can be offered the providers' own tools that it has active, and web search.
+
+        A model that this process has not made yet is not made for it: a worker looks again before it asks.
+
+        Raises:
+            SettingsError: the model cannot be offered one of them.
+        """
+        own = self._configuration_of(agent)
+        if own is None or (model is None and active is None and not parameters):
+            return
+        chosen_model = own.model if model is None else self._models.if_made(model)
+        if chosen_model is not None:
+            every = {**own.settings.parameters, **(parameters or {})}
+            check_offer("this chat", chosen_model, own.with_active(active).toolbox, every)
+
+    def load_prices(self) -> None:
+        """Load the prices of the agents' models: that takes a moment, once in a process."""
+        for own in self._own.values():
+            load_prices(own.configuration.model)
+
+    def connected(self) -> AbstractAsyncContextManager[None]:
+        """Hold the connections of the models that were made from names; on leaving, close them."""
+        return self._models.connected()

@@ -1,0 +1,185 @@
+"""Answer formats: the form in which an agent gives its final answers, so that a program can use them.
+
+A model that keeps its answers to a schema gives such an answer as its text. Any other calls a tool: its arguments are
+the answer, and its result says what is wrong with them, or ends the turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from turnwise.engine.tools.arguments import BadArguments, checked, coerced, listed, problems_of
+from turnwise.engine.tools.declare import Tool
+from turnwise.engine.tools.schemas import ALTERNATIVES, check_schema, problems_with
+from turnwise.foreign import guarded
+from turnwise.states.errors import SettingsError, ToolFailed
+from turnwise.states.values.plain import Misfit, plain_object, shown, type_name
+
+ANSWER_TOOL: Final = "final_answer"
+"""The name of the tool by which a model gives an answer in the form that its agent wants."""
+DEMAND: Final = f"Give your final answer by calling the tool {ANSWER_TOOL}."
+"""Said to a model that has answered otherwise."""
+OutputMode = Literal["native", "tool"]
+"""How a model gives an answer in a form: as its text, kept to a schema by the provider's own mode, or by a tool."""
+
+_WRAPPED: Final = "answer"
+"""The one argument that holds an answer which is no object."""
+_ACCEPTED: Final = "Accepted."
+_AGAIN: Final = "Give your final answer again, as JSON of the schema and nothing else."
+_TELLING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
+"""What a schema has that does not allow anything."""
+_DEFINITIONS: Final = ("$defs", "definitions")
+_TO_DEFINITIONS: Final = tuple(f"#/{name}/" for name in _DEFINITIONS)
+_BY_NAME: Final = ("properties", *_DEFINITIONS)
+_DATA: Final = ("const", "enum", "default", "examples")
+"""What says in a schema something of values, which may look like schemas."""
+_IN_ROWS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ALONE: Final = ("items", "not")
+"""Where in a schema other schemas stand."""
+
+
+class AnswerFormat(msgspec.Struct, frozen=True):
+    """The form of an agent's answers."""
+
+    tool: Tool
+    """Its schema is that of answers which are given as text, too."""
+    read: Callable[[Mapping[str, Any]], Any]
+    """Returns the answer that arguments of the tool stand for; raises `BadArguments` if they are none."""
+    is_closed: bool
+    """Whether the schema names every field that an answer may have: some providers' own modes drop all others."""
+
+    def arguments_in(self, text: str) -> dict[str, Any]:
+        """Return the arguments of the tool that the text of an answer stands for.
+
+        Raises:
+            BadArguments: it stands for none; the text tells the model what to mend.
+        """
+        try:
+            answer = plain_object(msgspec.json.decode(text))
+        except (msgspec.DecodeError, RecursionError, Misfit) as error:
+            raise BadArguments(f"The answer is no JSON object ({len(text)} characters).") from error
+        arguments = coerced(self.tool, answer)
+        problems = problems_with(arguments, self.tool.schema)
+        if problems:
+            raise BadArguments(f"The answer does not fit: {listed(problems)}.")
+        self.read(arguments)
+        return arguments
+
+    def demand(self, text: str | None) -> str:
+        """Return what is said to a model whose answer, given as text, does not have the form.
+
+        It says what is wrong with the text, unless that is not seen any more.
+        """
+        if text is None:
+            return _AGAIN
+        try:
+            self.arguments_in(text)
+        except BadArguments as error:
+            return f"{error} {_AGAIN}"
+        return "Give your final answer again."
+
+
+def format_of(agent: str, output: Any) -> AnswerFormat:
+    """Return the form that a type, or a JSON schema, asks for.
+
+    Raises:
+        SettingsError: no schema can be made of it.
+    """
+    whose = f"agent {agent!r}"
+    value: Callable[[Any], Any]
+    schema, value = (dict(output), _as_it_is) if isinstance(output, Mapping) else _by_pydantic(whose, output)
+    is_object = schema.get("type") == "object" and ALTERNATIVES.isdisjoint(schema)
+    described = str(schema.get("description") or "Give the final answer. This ends the turn.")
+    if not is_object:
+        schema = _within_an_object(schema)
+    check_schema(f"{whose}, output", schema)
+
+    def read(arguments: Mapping[str, Any]) -> Any:
+        checked(tool, arguments)
+        return value(arguments if is_object else arguments[_WRAPPED])
+
+    async def accept(**arguments: Any) -> str:
+        try:
+            read(arguments)
+        except BadArguments as error:
+            raise ToolFailed(str(error)) from error
+        return _ACCEPTED
+
+    tool = Tool(
+        name=ANSWER_TOOL,
+        description=described,
+        schema=schema,
+        run=accept,
+        parallel_safe=True,
+        crash="at_least_once",
+        stop_after=True,
+    )
+    return AnswerFormat(tool, read, is_closed=_is_closed(schema))
+
+
+def _is_closed(schema: Any) -> bool:
+    """Whether a schema, and each within it, says of every object which fields it has."""
+    if not isinstance(schema, Mapping) or not any(word in schema for word in _TELLING):
+        return False
+    is_open = schema.get("additionalProperties") not in (None, False) or "patternProperties" in schema
+    if is_open or (schema.get("type") == "object" and not schema.get("properties")):
+        return False
+    inner = [one for word in _BY_NAME for one in schema.get(word, {}).values()]
+    inner += [one for word in _IN_ROWS for one in schema.get(word, ())]
+    inner += [schema[word] for word in _ALONE if word in schema]
+    is_array = schema.get("type") == "array"
+    return all(map(_is_closed, inner)) and ("items" in schema or "prefixItems" in schema or not is_array)
+
+
+def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema of an object whose one field is what this schema describes."""
+    inner: dict[str, Any] = _moved(schema)
+    definitions: dict[str, Any] = {name: inner.pop(name) for name in _DEFINITIONS if name in inner}
+    return {
+        "type": "object",
+        "properties": {_WRAPPED: inner},
+        "required": [_WRAPPED],
+        "additionalProperties": False,
+        **definitions,
+    }
+
+
+def _moved(schema: Any) -> Any:
+    """Return a schema in which references to itself lead to the place where it stands in an object."""
+    if isinstance(schema, Mapping):
+        moved = {name: word if name in _DATA else _moved(word) for name, word in schema.items()}
+        to = moved.get("$ref")
+        if isinstance(to, str) and (to == "#" or to.startswith("#/")) and not to.startswith(_TO_DEFINITIONS):
+            moved["$ref"] = f"#/properties/{_WRAPPED}{to[1:]}"
+        return moved
+    return [_moved(one) for one in schema] if isinstance(schema, list | tuple) else schema
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - takes long to import
+
+    name = shown(output)
+    try:
+        with guarded():
+            name = f"{output!r:.100}"
+            adapter: TypeAdapter[Any] = TypeAdapter(output)
+            schema = adapter.json_schema()
+    except Exception as error:
+        raise SettingsError(whose, f"no JSON schema can be made of its output {name} ({type_name(error)})") from error
+
+    def value(answer: Any) -> Any:
+        try:
+            with guarded():
+                return adapter.validate_json(json.dumps(answer))
+        except Exception as error:
+            raise BadArguments(f"The answer does not fit: {listed(problems_of(error))}.") from error
+
+    return schema, value

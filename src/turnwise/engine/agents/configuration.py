@@ -1,0 +1,187 @@
+"""A configuration: how one chat is run, by its agent and by what the chat itself says instead."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from turnwise.engine.agents.agent import Agent, SystemPrompt
+from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
+from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
+from turnwise.engine.agents.missing_model import MissingModel
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.tools.declare import Tool
+from turnwise.engine.tools.sources import sources_in, tools_by_name
+from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
+from turnwise.foreign import guarded
+from turnwise.providers.answer_schemas import takes_answer_schema
+from turnwise.providers.protocol import Model, refusal_of
+from turnwise.providers.tool_choice import FREE, forced_tool
+from turnwise.providers.windows import window_of
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import SettingsError
+from turnwise.states.facts import Limits, Profile
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """How a chat is run."""
+
+    agent: str
+    version: str | None
+    model: Model
+    system: SystemPrompt | None
+    """The agent's; a chat may have a system prompt of its own."""
+    toolbox: Toolbox
+    answer: AnswerFormat | None
+    """The form of final answers; `None` for text."""
+    output_mode: OutputMode | None
+    """The agent's own choice; `None` leaves it to the model."""
+    settings: Settings
+    limits: Limits
+    hooks: Hooks
+
+    @classmethod
+    def of(cls, agent: Agent, model: Model, settings: Settings, hooks: Hooks) -> Configuration:
+        """Return how the chats of an agent are run, unless they say otherwise.
+
+        Args:
+            agent: the agent.
+            model: that it asks.
+            settings: the engine's; an agent may have settings of its own.
+            hooks: the engine's, for an agent that has none of its own.
+
+        Raises:
+            SettingsError: a tool or setting of the agent is invalid, or the model cannot do what is asked of it.
+        """
+        if agent.settings is not None:
+            settings = agent.settings.over(settings)
+        answer = None if agent.output is None else format_of(agent.name, agent.output)
+        toolbox = _toolbox(agent, answer, settings)
+        check_offer(f"agent {agent.name!r}", model, toolbox, settings.parameters)
+        if not toolbox.may_change:
+            check_tool_choice(f"agent {agent.name!r}", settings.parameters, toolbox.tools)
+        if agent.output_mode == "native" and not takes_answer_schema(model, beside_tools=bool(agent.tools)):
+            beside = " beside tools" if takes_answer_schema(model, beside_tools=False) else ""
+            raise SettingsError(
+                f"agent {agent.name!r}",
+                f"model {model.name!r} keeps no answers to a schema{beside}; choose output_mode='tool', or none",
+            )
+        return cls(
+            agent=agent.name,
+            version=agent.version,
+            model=model,
+            system=agent.system,
+            toolbox=toolbox,
+            answer=answer,
+            output_mode=agent.output_mode,
+            settings=settings,
+            limits=_limits(settings, model, answer),
+            hooks=Hooks(tuple(agent.reminders) or hooks.reminders, agent.prepare_messages or hooks.prepare_messages),
+        )
+
+    def toolbox_of(self, agent: Agent) -> Toolbox:
+        """Return the tools of the agent as they are now."""
+        return _toolbox(agent, self.answer, self.settings)
+
+    def answers_natively(self, client_tools: Sequence[ClientTool]) -> bool:
+        """Whether the model itself keeps its answers to the schema, in a chat with these tools of its client."""
+        if self.answer is None or self.output_mode == "tool":
+            return False
+        searches = bool(self.settings.parameters.get("web_search"))
+        has_tools = searches or bool(self.toolbox.offered(client_tools, with_answer=False))
+        may_answer = self.settings.parameters.get("tool_choice") in FREE
+        is_wanted = self.output_mode == "native" or self.answer.is_closed
+        return is_wanted and may_answer and takes_answer_schema(self.model, beside_tools=has_tools)
+
+    def for_chat(self, profile: Profile, model: Model | None) -> Configuration:
+        """Return how a chat of the agent is run that has chosen a model, parameters or tools of its own.
+
+        Args:
+            profile: what the chat has chosen.
+            model: of the name that the chat has chosen; `None` if it has chosen none.
+        """
+        settings = self.settings
+        if profile.parameters is not None:
+            settings = dataclasses.replace(settings, parameters={**settings.parameters, **profile.parameters})
+        changed = replace(
+            self,
+            model=self.model if model is None else model,
+            settings=settings,
+            toolbox=replace(self.toolbox, settings=settings),
+            limits=self.limits if model is None else _limits(settings, model, self.answer),
+        )
+        return changed.with_active(profile.active_tools)
+
+    def with_active(self, active: Sequence[str] | None) -> Configuration:
+        """Return it with those tools active that there are: another version's agent may have had more."""
+        if active is None:
+            return self
+        tools: Mapping[str, Tool] = self.toolbox.tools
+        there = tuple(name for name in active if name in tools or name.startswith(CLIENT_PREFIX))
+        settings = dataclasses.replace(self.settings, active_tools=there)
+        return replace(self, settings=settings, toolbox=replace(self.toolbox, settings=settings))
+
+
+def check_offer(whose: str, model: Model, toolbox: Toolbox, parameters: Mapping[str, Any]) -> None:
+    """Check that a model can be offered the providers' own tools among those of a toolbox, and web search if wanted.
+
+    Of one that is missing here nobody knows; a process that asks it looks again.
+
+    Raises:
+        SettingsError: it cannot; the error names `whose` tools these are.
+    """
+    if isinstance(model, MissingModel):
+        return
+    with guarded():
+        problem = refusal_of(model, toolbox.offered(()), parameters)
+    if problem is not None:
+        raise SettingsError(
+            whose, f"{problem}; give it a model that can, or leave that out (a tool for instance by active_tools)"
+        )
+
+
+def check_tool_choice(
+    whose: str, parameters: Mapping[str, Any], tools: Iterable[str], client_tools: Sequence[ClientTool] = ()
+) -> None:
+    """Check that a tool which the parameters force exists.
+
+    Raises:
+        SettingsError: it does not; the error names `whose` tools there are.
+    """
+    forced = forced_tool(parameters)
+    declared = [tool.name for tool in client_tools]
+    if forced is None or forced in (*tools, *declared) or forced.startswith(CLIENT_PREFIX):
+        return
+    there = ", ".join(sorted([*tools, *declared])) or "none"
+    raise SettingsError(
+        "parameters['tool_choice']",
+        f"must be 'auto', 'none', 'required' or the name of a tool; {whose} has no tool {forced!r:.100}; tools: "
+        f"{there}; a client's tool NAME may be called {CLIENT_PREFIX}NAME here",
+    )
+
+
+def _limits(settings: Settings, model: Model, answer: AnswerFormat | None) -> Limits:
+    """Return an agent's limits. After an answer in a form nothing is said: it would not have the form."""
+    limits = settings.limits(window_of(model))
+    return limits if answer is None else replace(limits, after_final_step="rest")
+
+
+def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> Toolbox:
+    declared = [*agent.tools, *([] if answer is None else [answer.tool])]
+    if any(isinstance(one, Tool) and one.helper_action == "start" for one in declared):
+        declared += BACKGROUND_TOOLS
+    sources = sources_in(declared)
+    retired = frozenset(tool.name for source in sources for tool in source.offer().retired)
+    tools = tools_by_name(declared)
+    return Toolbox(
+        tools,
+        settings,
+        None if answer is None else answer.tool,
+        retired=frozenset(name for name in retired if tools[name].source is not None),
+        may_change=bool(sources),
+    )

@@ -1,0 +1,125 @@
+"""Delegation: the tools by which an agent has tasks done by helpers, chats of their own, and sees to them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.tools.declare import Tool
+from turnwise.engine.tools.schemas import check_name
+from turnwise.states.names import HelperAction
+from turnwise.states.values.checked import checked
+from turnwise.states.values.limits import Name
+
+TASK: Final = "task"
+"""The argument that holds the task."""
+
+HELPER: Final = "helper"
+"""The argument that names a helper."""
+HELPERS: Final = "helpers"
+"""The argument that names some."""
+MESSAGE: Final = "message"
+"""The argument that holds what a helper is told."""
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": "\\S", "description": description}
+
+
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+
+
+_TASK: Final = _object((TASK,), task=_text("What is to be done, with everything that the helper has to know."))
+
+
+@checked
+def delegate(
+    agent: Agent[Any, Any] | Name,
+    *,
+    name: Name | None = None,
+    description: str | None = None,
+    on_interrupt: Literal["stop", "leave"] = "stop",
+    background: bool = False,
+) -> Tool:
+    """Return a tool that gives a task to a helper and waits for its answer, or goes on meanwhile.
+
+    The helper is a chat of its own, with `agent`. It has the owner and the metadata of the chat that asks; of the
+    conversation it sees only the task. While it is waited for the chat rests in `requires_action`, and no worker waits.
+    What it uses counts in the budgets of the turn that hears its answer.
+
+    Args:
+        agent: who helps, or its name; the engine must have it, too.
+        name: the tool's name, `ask_` (in the background `start_`) and the agent's by default.
+        description: what the model is told of the helper.
+        on_interrupt: whether a helper is stopped if the chat that asks is interrupted or edited, or works on alone.
+        background: whether the tool returns the helper's id at once. The agent then also has `wait_for_helpers`,
+            `message_helper`, `stop_helper` and `list_helpers`.
+
+    Raises:
+        SettingsError: the name is none that providers take; give another.
+    """
+    known_as = agent if isinstance(agent, str) else agent.name
+    called = name or f"{'start' if background else 'ask'}_{known_as}"
+    check_name(f"the tool that gives tasks to agent {known_as!r}", called)
+    return Tool(
+        name=called,
+        description=description or (_STARTS if background else _ASKS).format(known_as),
+        schema=_TASK,
+        run=_never,
+        helper=known_as,
+        helper_stays=on_interrupt == "leave",
+        helper_action="start" if background else "ask",
+    )
+
+
+_ASKS: Final = (
+    "Give a task to the helper {!r} and wait for its answer. It sees nothing of this conversation but "
+    "the task. Several tasks that are given at once are worked on side by side."
+)
+_STARTS: Final = (
+    "Give a task to the helper {!r}, who works on it in the background, and get the helper's id at once. "
+    "It sees nothing of this conversation but the task. Hear its answer with wait_for_helpers."
+)
+
+
+def helper_id(chat_id: str, call_id: str) -> str:
+    """Return the id of the chat that answers a delegated call: the same whoever asks, and near its parent's."""
+    return f"c{chat_id[1:12]}{sha256(f'{chat_id}:{call_id}'.encode()).hexdigest()[:14]}"
+
+
+async def _never(**_: Any) -> None:
+    raise AssertionError("a delegated call is answered by a chat, and run by nobody")
+
+
+def _sees_to_helpers(action: HelperAction, name: str, description: str, schema: dict[str, Any]) -> Tool:
+    return Tool(name=name, description=description, schema=schema, run=_never, helper_action=action)
+
+
+_ID: Final = _text("The helper's id.")
+BACKGROUND_TOOLS: Final = (
+    _sees_to_helpers(
+        "wait",
+        "wait_for_helpers",
+        "Wait until helpers have done their work, and hear what they say.",
+        _object(
+            (),
+            helpers={
+                "type": "array",
+                "items": {"type": "string"},
+                "minItems": 1,
+                "description": "Their ids; without it, all whose answers you have not heard yet.",
+            },
+        ),
+    ),
+    _sees_to_helpers(
+        "message",
+        "message_helper",
+        "Tell a helper something more; it answers in its next turn. Hear its answer with wait_for_helpers.",
+        _object((HELPER, MESSAGE), helper=_ID, message=_text("What it is to know or to do.")),
+    ),
+    _sees_to_helpers("stop", "stop_helper", "Stop a helper's work.", _object((HELPER,), helper=_ID)),
+    _sees_to_helpers("list", "list_helpers", "List your helpers, their tasks and how far they are.", _object(())),
+)
+"""What an agent has beside a tool that starts helpers in the background."""

@@ -1,0 +1,85 @@
+"""The models that an engine has made from names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+from turnwise.engine.agents.missing_model import MissingModel
+from turnwise.engine.isolation.tasks import off_the_loop
+from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.providers.from_name import model_named
+from turnwise.providers.prices import load_prices
+from turnwise.providers.protocol import Model
+from turnwise.states.errors import SettingsError
+
+
+class Models:
+    """Models by their names, each made once: when an agent or a chat first names it.
+
+    Args:
+        asked: whether any is asked in this process. Where none is, their libraries and keys may be missing.
+    """
+
+    def __init__(self, *, asked: bool) -> None:
+        self._asked = asked
+        self._made: dict[str, Model] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of those that are made."""
+        return frozenset(self._made)
+
+    def named(self, name: str) -> Model:
+        """Return the model of that name; where none is asked, it may be one that only stands for it.
+
+        Raises:
+            SettingsError: there is none, or it is asked here, and its provider's library or key is missing.
+        """
+        if name not in self._made:
+            self._made[name] = self._model(name)
+        return self._made[name]
+
+    def _model(self, name: str) -> Model:
+        try:
+            return model_named(name)
+        except CannotAsk as error:
+            if self._asked:
+                raise
+            return MissingModel(name, error.problem)
+
+    def or_missing(self, name: str) -> Model:
+        """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""
+        try:
+            return self.named(name)
+        except SettingsError as error:
+            return MissingModel(name, error.problem)
+
+    def if_made(self, name: str) -> Model | None:
+        """Return the model of that name if it is made already: it may take seconds to make."""
+        return self._made.get(name)
+
+    async def check(self, name: str) -> None:
+        """Make a model and load its prices, off the event loop: a provider's library takes seconds to import.
+
+        Raises:
+            SettingsError: as by `named`.
+        """
+        await off_the_loop(lambda: load_prices(self.named(name)))
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Hold the connections of the models; on leaving, close them."""
+        async with AsyncExitStack() as opened:
+            for model in self._connections():
+                await opened.enter_async_context(model)
+            at_first = self._connections()
+            try:
+                yield
+            finally:
+                for model in self._connections():  # those that chats have named since: whoever enters may close
+                    if model not in at_first:
+                        await opened.enter_async_context(model)
+
+    def _connections(self) -> list[AbstractAsyncContextManager[object]]:
+        return [model for model in self._made.values() if isinstance(model, AbstractAsyncContextManager)]

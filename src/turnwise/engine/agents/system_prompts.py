@@ -1,0 +1,74 @@
+"""System prompts that functions of agents make, each once per turn."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Final
+
+from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.config.results import Chat, chat_of
+from turnwise.engine.isolation.user_code import UserCalls
+from turnwise.states.facts import Facts
+from turnwise.states.unicode import well_formed
+from turnwise.states.values.plain import type_name
+
+_MadeFor = tuple[int, datetime | None, str]
+"""A turn, when it was begun or resumed, and the agent that answers in it."""
+
+MOST_KEPT: Final = 1000
+"""Chats whose prompt is kept until their turn ends, the latest ones."""
+
+
+class SystemPrompts:
+    """What was made for the turns under way, by chat: a turn may go on under another lease."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[_MadeFor, str]] = {}
+        """What each was made for, and the prompt."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the chats."""
+        return iter(self._made)
+
+    async def prompt_of(
+        self,
+        facts: Facts,
+        configuration: Configuration,
+        user_calls: UserCalls,
+        in_time: Callable[[], AbstractContextManager[None]],
+    ) -> str | None:
+        """Return a chat's system prompt: its own, or its agent's, which is made `in_time` if a function makes it.
+
+        Raises:
+            Exception: what the agent's function raised.
+        """
+        own, prompt = facts.profile.system, configuration.system
+        if own is not None:
+            return own
+        if prompt is None or isinstance(prompt, str):
+            return prompt
+        made_for = (facts.turn.number, facts.turn.started_at, configuration.agent)
+        kept = self._made.get(facts.chat_id)
+        if kept is not None and kept[0] == made_for:
+            return kept[1]
+        with in_time():
+            made = await user_calls.run(lambda: _made(prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
+        self._made[facts.chat_id] = made_for, made
+        if len(self._made) > MOST_KEPT:
+            del self._made[next(iter(self._made))]
+        return made
+
+    def forget(self, chat_id: str) -> None:
+        """Keep nothing of a chat whose turn is over, or that is gone."""
+        self._made.pop(chat_id, None)
+
+
+async def _made(make: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
+    result = make(chat)
+    text = await result if inspect.isawaitable(result) else result
+    if not isinstance(text, str):
+        raise TypeError(f"the agent's system prompt has to be text; the function returned {type_name(text)}")
+    return well_formed(text)

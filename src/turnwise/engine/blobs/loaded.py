@@ -1,0 +1,154 @@
+"""Loads the files that a request refers to, for as long as the request is made."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from turnwise.engine.blobs.files import Files, noted
+from turnwise.persistence.blobs.intact import intact
+from turnwise.persistence.blobs.protocol import BlobGone
+from turnwise.providers.protocol import Model, ModelRequest
+from turnwise.states.errors import ModelError, StoreError
+from turnwise.states.files import is_digest
+from turnwise.states.left_out import note_of_file
+from turnwise.states.messages import FilePart, Message, Part, TextPart, ToolResultPart, files_in
+
+Refuse = Callable[[str, int], str | None]
+"""Returns why a model does not take a file of that media type and size; `None` if it does."""
+
+
+async def with_files(files: Files, request: ModelRequest, model: Model) -> ModelRequest:
+    """Return the request with the bytes of the files that its messages refer to, or a note in place of a file.
+
+    A note takes the place of a file that the model refuses, that is gone or damaged, and of older files if all of them
+    together are more than `Settings.request_file_bytes`. Other requests are returned as they are.
+
+    Raises:
+        ModelError: of kind `network`: the file store cannot be reached now.
+    """
+    if not any(_refers(message) for message in request.messages):
+        return request
+    return await _Loading(files, request.chat_id, _refusing(model)).done(request)
+
+
+def _refers(message: Message) -> bool:
+    return any(map(_is_filled, files_in(message.parts)))
+
+
+def _is_filled(file: FilePart) -> bool:
+    return file.blob is not None or file.lines is not None
+
+
+def _refusing(model: Model) -> Refuse:
+    """Return the function by which a model refuses files; a model without one takes all."""
+    refuse: Refuse | None = getattr(model, "refuses_file", None)
+    return refuse if refuse is not None else lambda _kind, _size: None
+
+
+class _Loading(msgspec.Struct):
+    files: Files
+    chat_id: str
+    refuse: Refuse
+    loaded: dict[str, str] = msgspec.field(default_factory=dict)
+    """Blobs in base64, by digest: the same one is loaded once."""
+    faults: dict[tuple[str, str], str] = msgspec.field(default_factory=dict)
+    """Why a blob is left out, by digest and media type."""
+
+    async def done(self, request: ModelRequest) -> ModelRequest:
+        await self._choose(request.messages)
+        messages = [self._filled(message) if _refers(message) else message for message in request.messages]
+        return replace(request, messages=messages)
+
+    async def _choose(self, messages: Sequence[Message]) -> None:
+        """Load files from the newest on, until there is no more room."""
+        held = await self._held(messages)
+        room = self.files.settings.request_file_bytes
+        for file, digest in _newest_first(messages):
+            key, size = (digest, file.media_type), held.get(digest)
+            if digest in self.loaded or key in self.faults:
+                continue
+            fault = "it is gone" if size is None else self.refuse(file.media_type, size)
+            if fault is None and size is not None:
+                room -= size  # what does not fit leaves no room for older files either
+                fault = _NO_ROOM if room < 0 else await self._load(digest)
+            if fault is not None:
+                self.faults[key] = fault
+
+    async def _held(self, messages: Sequence[Message]) -> Mapping[str, int]:
+        """Return the sizes of those of the files that the chat holds."""
+        digests = {digest for _, digest in _newest_first(messages) if is_digest(digest)}
+        try:
+            await self.files.check_place()
+            return await self.files.store.held_files(self.chat_id, digests)
+        except StoreError as error:
+            raise _unreachable(error) from error
+
+    async def _load(self, digest: str) -> str | None:
+        """Load a blob; return why that is not possible."""
+        try:
+            whole = b"".join([piece async for piece in intact(digest, self.files.blobs.read(digest))])
+        except BlobGone as gone:
+            return "it is gone" if gone.problem == "is not there" else f"it {gone.problem}"
+        except StoreError as error:
+            raise _unreachable(error) from error
+        self.loaded[digest] = b64encode(whole).decode()
+        return None
+
+    def _filled(self, message: Message) -> Message:
+        return msgspec.structs.replace(message, parts=tuple(map(self._filled_part, message.parts)))
+
+    def _filled_part(self, part: Part) -> Part:
+        if isinstance(part, FilePart) and _is_filled(part):
+            fault = self._fault_of(part)
+            note = note_of_file(part.name, part.media_type, fault or "")
+            return self._with_bytes(part) if fault is None else TextPart(text=note)
+        if isinstance(part, ToolResultPart) and part.attachments:
+            return self._filled_result(part)
+        return part
+
+    def _filled_result(self, result: ToolResultPart) -> ToolResultPart:
+        faults = [(file, self._fault_of(file)) for file in result.attachments]
+        files = tuple(self._with_bytes(file) for file, fault in faults if fault is None)
+        notes = [note_of_file(file.name, file.media_type, fault) for file, fault in faults if fault is not None]
+        return msgspec.structs.replace(result, output=noted(result.output, notes), attachments=files)
+
+    def _fault_of(self, file: FilePart) -> str | None:
+        if file.blob not in (None, *self.loaded):
+            return self.faults.get((file.blob or "", file.media_type))
+        if file.lines is not None and file.lines[0] > (count := len(self._lines_of(file))):
+            return f"it has {count} lines, and the part begins at line {file.lines[0]}"
+        return None
+
+    def _with_bytes(self, file: FilePart) -> FilePart:
+        if file.lines is not None:
+            first, last = file.lines
+            name = f"{file.name or 'file'}, lines {first} to {last}"
+            data = b64encode(b"".join(self._lines_of(file)[first - 1 : last])).decode()
+            return msgspec.structs.replace(file, data=data, blob=None, size=None, name=name, lines=None)
+        if file.blob is None:
+            return file
+        return msgspec.structs.replace(file, data=self.loaded[file.blob], blob=None, size=None)
+
+    def _lines_of(self, file: FilePart) -> list[bytes]:
+        data = file.data if file.blob is None else self.loaded[file.blob]
+        return b64decode(data or "").splitlines(keepends=True)
+
+
+_NO_ROOM: Final = "newer files have taken the room that a request has for files"
+
+
+def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[FilePart, str]]:
+    """Yield the files that refer to a blob, with its digest."""
+    for message in reversed(messages):
+        for file in reversed([*files_in(message.parts)]):
+            if file.blob is not None:
+                yield file, file.blob
+
+
+def _unreachable(error: StoreError) -> ModelError:
+    return ModelError("network", message=f"the files of the request could not be loaded: {error.problem}")

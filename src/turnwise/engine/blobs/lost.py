@@ -1,0 +1,118 @@
+"""Finds the files that a chat refers to and that its file store does not have any more as they were put."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from turnwise.engine.blobs.files import Files
+from turnwise.engine.isolation.tasks import off_the_loop
+from turnwise.persistence.audit.check_rows import name_of
+from turnwise.persistence.blobs.references import REFERRING, blobs_named_in
+from turnwise.persistence.chat_rows import Place
+from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows
+from turnwise.persistence.sql.rows import GARBLED, QUEUE, message_of
+from turnwise.persistence.stored_chat import is_count
+from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.messages import FilePart, Part, files_in
+
+_TABLES: Final = (*REFERRING, "partial_events")
+NOT_HELD: Final = "is not held by the chat"
+
+
+@dataclass(frozen=True, slots=True)
+class LostFile:
+    """A file that a chat refers to, and that cannot be read as it was put. The chat itself can."""
+
+    digest: str
+    problem: str
+    """What is wrong with it, as a verb: `is not there`."""
+    place: str
+    """The first value that refers to it, as `table[row].column`: `messages[m3].body`."""
+    part: int | None = None
+    """The number of the part there, from 0 on; `None` if that cannot be told."""
+    name: str | None = None
+    media_type: str | None = None
+
+
+class FileSearch:
+    """Searches chats for lost files, one chat after another."""
+
+    def __init__(self, files: Files, *, read: bool) -> None:
+        self.files = files
+        self.failure: StoreError | None = None
+        """Why the search has ended: the file store is out of reach, or is not the one that keeps the files."""
+        self._read = read
+        self._is_the_one = False
+
+    async def lost_by(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
+        """Return the lost files of a chat. Their sizes are compared; if this search reads, their bytes are, too.
+
+        Raises:
+            ChatNotFound: the chat was deleted meanwhile.
+        """
+        lost = await self._lost_in(chat_id, rows)
+        # An erasure takes the reference away before the file: what it has erased since then is not lost.
+        return await self._lost_in(chat_id, await self.files.store.raw_rows(chat_id)) if lost else ()
+
+    async def _lost_in(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
+        held = {row["digest"]: row["size"] for row in rows.get("chat_files", ())}
+        lost: list[LostFile] = []
+        for digest, (table, row) in (await off_the_loop(lambda: _referring(rows))).items():
+            problem = await self._problem_with(digest, held[digest]) if digest in held else NOT_HELD
+            if problem is not None:
+                lost.append(_lost(digest, problem, chat_id, table, row))
+        return tuple(lost)
+
+    async def _problem_with(self, digest: str, size: Any) -> str | None:
+        try:
+            if self.failure is None and not self._is_the_one:
+                await self.files.check_place()
+                self._is_the_one = True
+            return None if self.failure else await self._compared(digest, size)
+        except StoreError as error:
+            self.failure = error
+            return None
+
+    async def _compared(self, digest: str, size: Any) -> str | None:
+        actual = await self.files.blobs.size(digest)
+        if actual is None:
+            return "is not there"
+        if is_count(size) and actual != size:
+            return f"is damaged: it has {actual:,} bytes, and had {size:,}"
+        return await self.files.problem_with(digest) if self._read else None
+
+
+def _referring(rows: Rows) -> Mapping[str, tuple[str, Row]]:
+    """Return the digests of all files that the rows of a chat refer to, each with the first row that does."""
+    places: dict[str, tuple[str, Row]] = {}
+    for table in _TABLES:
+        for row in sorted(rows.get(table, ()), key=lambda row: [str(row[key]).zfill(20) for key in KEYS[table]]):
+            for digest in blobs_named_in(row["body"]):
+                places.setdefault(digest, (table, row))
+    return places
+
+
+def _lost(digest: str, problem: str, chat_id: str, table: str, row: Row) -> LostFile:
+    place = str(Place(table, name_of(table, row), ("body",)))
+    for number, file in _numbered(_parts_of(chat_id, table, row)):
+        if file.blob == digest:
+            return LostFile(digest, problem, place, number, file.name, file.media_type)
+    return LostFile(digest, problem, place)
+
+
+def _numbered(parts: Sequence[Part]) -> Iterator[tuple[int, FilePart]]:
+    for number, part in enumerate(parts):
+        for file in files_in([part]):
+            yield number, file
+
+
+def _parts_of(chat_id: str, table: str, row: Row) -> Sequence[Part]:
+    """Return the parts of a message or queued message; none of what is something else, or cannot be read."""
+    try:
+        if table == "messages":
+            return message_of(row["format"], row["body"], chat_id).parts
+        return QUEUE.load(row["body"], chat_id).parts if table == "queue" else ()
+    except (*GARBLED, TurnwiseError):
+        return ()

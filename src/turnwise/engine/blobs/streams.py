@@ -1,0 +1,110 @@
+"""Reads what becomes a file, piece by piece: bytes, a file of the disk, or whatever yields bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from functools import partial
+from os import PathLike
+from typing import Any, Final, NamedTuple
+
+import anyio
+
+from turnwise.engine.isolation.user_code import in_thread
+from turnwise.persistence.blobs.pieces import closing
+from turnwise.states.errors import InvalidContent
+from turnwise.states.files import OnDisk, guessed_type, path_text
+from turnwise.states.unicode import well_formed
+from turnwise.states.values.plain import shown
+
+FileContent = str | OnDisk | bytes | Iterable[bytes] | AsyncIterable[bytes]
+"""What a file is made of: the path of a file on the disk, bytes, or something that yields bytes."""
+
+_PIECE: Final = 256 * 1024
+"""Bytes of a file that are read at a time."""
+
+
+class Source(NamedTuple):
+    """Where the bytes of a file come from, and what is known of it before."""
+
+    pieces: AsyncGenerator[bytes, None]
+    media_type: str | None = None
+    """As the name tells it."""
+    name: str | None = None
+    """Well-formed, whatever the disk calls the file."""
+    size: int | None = None
+    """In bytes; `None` if only reading tells."""
+
+
+async def source_of(content: Any) -> Source:
+    """Return what yields the bytes of a file. Nothing but its size has been read.
+
+    Raises:
+        InvalidContent: nothing can be read there.
+    """
+    if isinstance(content, bytes | bytearray | memoryview):
+        whole = bytes(content)
+        return Source(_cut(whole), size=len(whole))
+    if isinstance(content, str | PathLike):
+        return await _on_disk(content)
+    if isinstance(content, AsyncIterable):
+        return Source(_yielded(content))
+    if isinstance(content, Iterable):
+        return Source(_drawn(iter(content)))
+    raise InvalidContent(
+        f"content: must be a path, bytes, or something that yields bytes; it was {shown(content)}", argument="content"
+    )
+
+
+async def _on_disk(given: Any) -> Source:
+    path = path_text(given)
+    if path is None:
+        raise InvalidContent(f"content: must be a path of text; it was {shown(given)}", argument="content")
+    place = anyio.Path(path)
+    try:
+        status = await place.stat()
+        is_file = await place.is_file()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, type(error).__name__) from error
+    if not is_file:
+        raise _unreadable(path, "it is no file")
+    return Source(_read(place), guessed_type(place.name), well_formed(place.name), status.st_size)
+
+
+def _unreadable(path: str, problem: str) -> InvalidContent:
+    return InvalidContent(f"content: the file {path[-80:]!r} cannot be read: {problem}", argument="content")
+
+
+async def _read(place: anyio.Path) -> AsyncGenerator[bytes, None]:
+    try:
+        file = await place.open("rb")
+        try:
+            while piece := await file.read(_PIECE):
+                yield piece
+        finally:
+            with anyio.CancelScope(shield=True):
+                await file.aclose()
+    except OSError as error:
+        raise _unreadable(str(place), type(error).__name__) from error
+
+
+async def _cut(whole: bytes) -> AsyncGenerator[bytes, None]:
+    for first in range(0, len(whole), _PIECE):
+        yield whole[first : first + _PIECE]
+
+
+async def _yielded(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    async with closing(content) as pieces:
+        async for piece in pieces:
+            yield _bytes(piece)
+
+
+async def _drawn(content: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield what an iterator yields. It may block, so a thread asks it."""
+    while (piece := await in_thread(partial(next, content, None))) is not None:
+        yield _bytes(piece)
+
+
+def _bytes(piece: object) -> bytes:
+    if not isinstance(piece, bytes | bytearray | memoryview):
+        raise InvalidContent(f"content: must yield bytes; it yielded {shown(piece)}", argument="content")
+    return bytes(piece)

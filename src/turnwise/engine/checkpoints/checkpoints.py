@@ -1,0 +1,100 @@
+"""The setting by which an engine signs where its chats' logs stand, and publishes that outside of the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import SkipValidation
+
+from turnwise.engine.checkpoints.address import Address
+from turnwise.engine.checkpoints.destination import Destination
+from turnwise.engine.checkpoints.file import PublishedFile
+from turnwise.persistence.audit.signing import SigningKey
+from turnwise.states.errors import SettingsError
+from turnwise.states.files import path_text
+from turnwise.states.values.checked import checked
+from turnwise.states.values.limits import Count, Positive
+from turnwise.states.values.plain import shown
+
+WEB: Final = ("http", "https")
+Place = str | os.PathLike[str]
+
+
+@checked
+class Checkpoints:
+    """Signs where a chat's log stands as it grows, and publishes it: whoever rewrites the database later is found.
+
+    The process that has committed does so whenever the chat has come to rest, at once and in the background: a turn
+    never waits for it, and never fails by it. What cannot be published is tried again, and logged.
+
+    Args:
+        key: signs.
+        to: the path of a file to which lines are appended, an address (`https://...`) to which they are posted, or
+            several of these. It must be where those who may write to the database may not. A relative path stays the
+            file that it is now.
+        every: also whenever a log has grown by so many records.
+        headers: of each request to an address, such as `Authorization`.
+        timeout: the seconds that a request may take.
+        catch_up: how many chats are looked at when the engine is entered, those that changed last: what a process
+            that was killed has committed and not published is published then.
+
+    Raises:
+        SettingsError: `to` is neither a path nor an address, or a header cannot be sent.
+    """
+
+    def __init__(
+        self,
+        key: SigningKey,
+        to: Annotated[Place | Sequence[Place], SkipValidation],
+        *,
+        every: Positive | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10,
+        catch_up: Count = 1000,
+    ) -> None:
+        if not 0 < timeout <= _LONGEST:
+            raise SettingsError("timeout", f"must be above 0 and {_LONGEST:g} seconds at most; it was {timeout:g}")
+        places = [to] if isinstance(to, str | os.PathLike) else to
+        if not isinstance(places, list | tuple) or not places:
+            raise SettingsError("to", f"must be a path or an address, or a list of them; it was {shown(to)}")
+        self.key = key
+        self.every = every
+        self.catch_up = catch_up
+        self._made = [_maker(place, headers or {}, timeout) for place in places]
+        self._names = [one.name for one in self.destinations]
+
+    @property
+    def destinations(self) -> Sequence[Destination]:
+        """The places to publish to: addresses anew for each engine that is entered, files as they were named once."""
+        return [made() for made in self._made]
+
+    def __repr__(self) -> str:
+        return f"Checkpoints({self.key!r}, to={self._names})"
+
+
+def _maker(place: object, headers: Mapping[str, str], timeout: float) -> Callable[[], Destination]:
+    path = path_text(place)
+    if path is None:
+        raise SettingsError("to", f"must be a path or an address; one was {shown(place)}")
+    if isinstance(place, str) and "://" in path:
+        try:
+            url = urlsplit(path)
+            usable = url.scheme in WEB and bool(url.hostname) and url.port != 0 and path.isprintable()
+        except ValueError:
+            usable = False
+        if not usable or " " in path:
+            raise SettingsError("to", "must be an address as https://host/path, or a path; it was neither")
+        if "@" in url.netloc:
+            raise SettingsError("to", "must name no user and password: `headers` can hold an Authorization")
+        return partial(Address, path, headers, timeout)
+    if not path or "\0" in path:
+        raise SettingsError("to", f"must be a path or an address; one was {shown(path)}")
+    file = PublishedFile(path)
+    return lambda: file
+
+
+_LONGEST: Final = 600.0

@@ -1,0 +1,71 @@
+"""A fork: a new chat that begins with what its parent held at a version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from turnwise.engine.prompt.inheritance import inheritance_of
+from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.errors import SettingsError
+from turnwise.states.facts import Profile
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience, Tail
+from turnwise.states.triggers import Create
+from turnwise.states.turn_limits import answer_accepted
+
+
+async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Change, tuple[str, int]]:
+    """Return the change that begins a fork of a chat, and the parent at the version that was read.
+
+    Raises:
+        SettingsError: the chat has had no such version.
+    """
+    facts = await store.facts(chat_id)
+    records = await store.audit(chat_id)
+    if not 1 <= at_version <= len(records):
+        raise SettingsError("at_version", f"must be from 1 to {len(records)}; it was {at_version}")
+    history = await store.history(chat_id, at_version=at_version)
+    answered = await _is_answered_by_a_call(store, chat_id, history)
+    forked_from = f"{at_version}:{records[at_version - 1].hash}"
+
+    def begin(chain: Chain) -> None:
+        profile = replace(
+            facts.profile,
+            created_at=chain.now,
+            parent=chat_id,
+            ancestors=ancestors_of(facts.profile),
+            forked_from=forked_from,
+            helps=None,
+            helps_at=None,
+            stays=False,
+            depth=0,
+        )
+        inheritance = inheritance_of(facts, history, chain.now)
+        is_whole = len(inheritance.messages) == len(history)  # no call was open
+        if is_whole and at_version >= facts.history_version:
+            inheritance = replace(inheritance, tail=facts.history.tail)  # which the messages alone do not always tell
+        elif is_whole and answered and inheritance.tail is Tail.awaits_answer:
+            inheritance = replace(inheritance, tail=Tail.answered)
+        reason = f"fork of {chat_id} at version {at_version}, {forked_from}"
+        chain.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
+
+    return begin, (chat_id, facts.version)
+
+
+async def _is_answered_by_a_call(store: ChatStore, chat_id: str, history: Sequence[Message]) -> bool:
+    """Return whether a history ends with the results of a step that gave the turn's answer by a call."""
+    last = next((message for message in reversed(history) if message.audience is Audience.everyone), None)
+    if last is None or last.result is None:
+        return False
+    results = [message.result for message in history if message.step == last.step and message.result is not None]
+    calls = await store.calls(chat_id, [result.call_id for result in results])
+    return answer_accepted(calls.values())
+
+
+def ancestors_of(parent: Profile) -> tuple[str, ...]:
+    """Return the chats above the parent of a fork that its history may come from."""
+    above = parent.parent if parent.forked_from is not None else None
+    return () if above is None else (above, *parent.ancestors)

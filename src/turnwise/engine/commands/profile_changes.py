@@ -1,0 +1,73 @@
+"""Changes of a chat's profile: what it is called, and who answers in it, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from turnwise.engine.agents.agents import Agents
+from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.states.errors import SettingsError
+from turnwise.states.facts import Facts
+from turnwise.states.triggers import Archived, Configured, MetadataChanged, Renamed, Unarchived
+from turnwise.states.values.digests import differ
+
+_LABELS: Final = ("title", "metadata", "archived")
+_CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
+
+
+def labelling(labels: Mapping[str, Any]) -> Change:
+    """Return the change of a chat's labels, and of whether it is archived; what is as given stays.
+
+    Raises:
+        SettingsError: nothing is given.
+    """
+    if not labels:
+        raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
+
+    def change(chain: Chain) -> None:
+        if labels.get("archived") is False and chain.facts.archived:
+            chain.fire(Unarchived())
+        if "title" in labels and not _is_called(chain.facts, labels["title"]):
+            chain.fire(Renamed(title=labels["title"]))
+        if "metadata" in labels and differ(labels["metadata"], chain.facts.profile.metadata):
+            chain.fire(MetadataChanged(metadata=dict(labels["metadata"])))
+        if labels.get("archived") and not chain.facts.archived:
+            chain.fire(Archived())
+
+    return change
+
+
+def _is_called(facts: Facts, title: str | None) -> bool:
+    """Return whether the chat has that title for good: without one, turnwise may be about to make one."""
+    return facts.profile.title == title and (title is not None or facts.titled)
+
+
+async def configuring(agents: Agents, choices: Mapping[str, Any]) -> Change:
+    """Return the change of who answers in a chat, or how; what is not given stays, unless the agent changes.
+
+    Raises:
+        SettingsError: nothing is given, or there is no such agent, model or parameter. The change itself raises it if
+            there is no such tool.
+    """
+    if not choices:
+        raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
+    if "agent" in choices:
+        agents.chosen(choices["agent"])
+    await agents.check(choices.get("model"), choices.get("parameters"))
+
+    def change(chain: Chain) -> None:
+        profile = chain.facts.profile
+        before = {name: getattr(profile, name) for name in _CONFIGURABLE}
+        stays = before if choices.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
+        after = {**stays, **choices}
+        if after["agent"] != profile.agent:
+            agents.check_client_tools(after["agent"], profile.client_tools)
+        agents.check_active(after["agent"], choices.get("active_tools"), profile.client_tools)
+        agents.check_tool_choice(after["agent"], choices.get("parameters"), profile.client_tools)
+        if choices.keys() & {"model", "active_tools", "parameters"}:
+            agents.check_offer(after["agent"], after["model"], after["active_tools"], after["parameters"])
+        if differ(after, before):
+            chain.fire(Configured(**after))
+
+    return change

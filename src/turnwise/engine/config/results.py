@@ -1,0 +1,199 @@
+"""What callers get back: chats as they stand, receipts, and the results of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from turnwise.persistence.stored_chat import Flaw, Salvaged, unread
+from turnwise.states.calls import ToolCall
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import Awaited, ChatState, Purpose, StopReason
+from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.values.plain import copied
+from turnwise.states.values.values import Value
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Output = TypeVarWithDefault("Output", default=Any)
+else:
+    Output = TypeVar("Output")
+Item = TypeVar("Item")
+
+MessageState = Literal["taken", "queued", "removed"]
+"""What became of a message: its turn has begun, it waits in the queue, or it was deleted or cut away by an edit."""
+
+
+class Chat(Value, frozen=True, kw_only=True):
+    """A chat as it stood at `version`."""
+
+    id: str
+    agent: str
+    """The agent that answers."""
+    state: ChatState
+    version: int
+    history_version: int
+    """The version that last changed messages."""
+    last_seq: int
+    """The number of the last event: `events(after=last_seq)` yields what comes after it."""
+    turn: int
+    step: int
+    attempt: int
+    owner: str | None
+    title: str | None
+    metadata: dict[str, Any]
+    archived: bool
+    last_error: ErrorInfo | None
+    stop_reason: StopReason | None
+    """Why the last turn ended; `None` while one is under way."""
+    usage: Usage
+    open_calls: list[ToolCall]
+    queued: int
+    """Messages that wait in the queue."""
+    settled: bool
+    parent: str | None
+    awaits: Awaited | None = None
+    """Who has to answer the open calls in `requires_action`: the client, helpers or both."""
+    helps: str | None = None
+    """For a helper: the call of its parent that it answers."""
+    helpers_usage: Usage = NO_USAGE
+    """What its helpers, and theirs, have used in chats of their own, as far as it has heard their answers."""
+    model: str | None = None
+    """The model that is asked instead of the agent's; `None` for the agent's."""
+    parameters: dict[str, Any] | None = None
+    """Parameters of model calls, each instead of the agent's of that name."""
+    active_tools: tuple[str, ...] | None = None
+    """The tools that are offered instead of the agent's active ones."""
+    created_at: datetime
+    updated_at: datetime
+    unreadable: str | None = None
+    """Why the chat cannot be read, and where in the store; `None` for a sound chat. The rest is what could be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """Proof that a message was accepted."""
+
+    chat: Chat
+    message_id: str
+    queued: bool
+    """Whether it waits in the queue instead of being answered next: a message that interrupts is next."""
+    replayed: bool
+    seq: int
+    """The number of the last event before it was accepted: `events(after=seq)` yields everything after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """A compaction: what the model sees in place of older messages."""
+
+    step: int
+    at: datetime
+    summary: str
+    """The text of the new messages, joined: what the model reads, with turnwise's words before a summary."""
+    raw: str
+    """The same without those words: what the summary model or the strategy wrote."""
+    messages: list[Message]
+    """The new messages for the model: by default one with the user's role that holds the summary."""
+    carried: int
+    """How many messages the model goes on to see unchanged."""
+    usage: Usage | None
+    """What the summary cost; `None` if no model was called for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEntry:
+    """The usage of one model call."""
+
+    purpose: Purpose
+    """`"step"` for an answer, `"summary"` for a compaction, `"title"` for a title."""
+    turn: int
+    """The turn, step and attempt are 0 for a title: it belongs to the chat, and to no turn."""
+    step: int
+    attempt: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionReceipt:
+    """Proof that tool results were accepted. A replay has the first submission's `receipt_id`."""
+
+    chat: Chat
+    receipt_id: str
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult(Generic[Output]):
+    """The result of a message: of its own turn only, whatever else happened in the chat."""
+
+    chat: Chat
+    """The chat after the turn; it may already work on the next message."""
+    text: str
+    """The text of the last answer; empty if there is none."""
+    stop_reason: StopReason | None
+    """Why the turn ended; `None` if it did not end: see `message_state` and `open_calls`."""
+    usage: Usage
+    """What the turn used."""
+    messages: list[Message]
+    """What the turn added to the history, the message first."""
+    output: Output | None
+    """The answer in the form that the agent which gave it declares (`Agent.output`); `None` without one, if the turn
+    gave none that fits, or if it was erased."""
+    open_calls: list[ToolCall]
+    """The turn waits for the client to answer these."""
+    message_state: MessageState = "taken"
+    """"queued": the message waits because the chat does: for `chat.open_calls`, or after an interrupt or an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """A part of a long list. `next` goes into `after` to get the following part; `None` ends it."""
+
+    items: Sequence[Item]
+    next: str | None
+
+
+def chat_of(source: Facts | Salvaged) -> Chat:
+    """Return the public view of a chat, or of what could be read of it: a copy, which whoever gets it may change."""
+    facts, flaws = (source, ()) if isinstance(source, Facts) else (source.facts, source.flaws)
+    if facts.stored_state is not None and not flaws:
+        flaws = (Flaw("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
+    unreadable = unread(flaws) if flaws else None
+    profile = facts.profile
+    return Chat(
+        id=facts.chat_id,
+        agent=profile.agent,
+        state=facts.state,
+        version=facts.version,
+        history_version=facts.history_version,
+        last_seq=facts.last_seq,
+        turn=facts.turn.number,
+        step=facts.step.number,
+        attempt=facts.step.attempt,
+        owner=profile.owner,
+        title=profile.title,
+        metadata=copied(dict(profile.metadata)),
+        archived=facts.archived,
+        last_error=facts.last_error.public if facts.last_error else unreadable,
+        stop_reason=facts.stop_reason,
+        usage=facts.usage,
+        open_calls=[] if unreadable else [call.shown for call in facts.open_calls],
+        queued=len(facts.queue),
+        settled=facts.settled,
+        parent=profile.parent,
+        awaits=None if unreadable else facts.awaits,
+        helps=profile.helps,
+        helpers_usage=facts.helpers_usage,
+        model=profile.model,
+        parameters=None if profile.parameters is None else copied(dict(profile.parameters)),
+        active_tools=profile.active_tools,
+        created_at=profile.created_at,
+        updated_at=facts.updated_at or profile.created_at,
+        unreadable=unreadable.message if unreadable else None,
+    )

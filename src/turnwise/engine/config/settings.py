@@ -1,0 +1,349 @@
+"""Settings: every constant of the engine, checked when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field
+
+from turnwise.engine.config.parameters import check_parameters
+from turnwise.providers.protocol import Model, ToolSpec
+from turnwise.providers.windows import window_of
+from turnwise.states.errors import SettingsError
+from turnwise.states.facts import Limits
+from turnwise.states.files import is_type_pattern
+from turnwise.states.messages import Message
+from turnwise.states.names import AfterFinalStep
+from turnwise.states.usage import Usage
+from turnwise.states.values.checked import checked, checked_within
+from turnwise.states.values.limits import Count, Positive, said
+
+SUMMARY_PROMPT: Final = """\
+The conversation above is about to be replaced by your summary; nothing else of it will be kept. Write for the \
+assistant who will go on from here. State, in this order and without preamble: the user's goal; decisions that \
+were taken and why; facts, names, paths and figures that will be needed; errors met and how they were dealt with; \
+what is done, what is under way, what is left; and the very action in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionInput:
+    """The figures that a compaction strategy gets beside the messages."""
+
+    context_tokens: int | None
+    context_limit: int | None
+    compactions: int
+    """Compactions committed in this chat so far."""
+    system: str | None = None
+    """The system prompt of the chat's requests; `should_compact` is not told it."""
+    tools: Sequence[ToolSpec] = ()
+    """The tools that the model is offered, likewise."""
+    model: Model | None = None
+    """The model that answers in the chat."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult:
+    """The result of a compaction strategy.
+
+    The model sees these messages, in this order and with these roles. An unchanged message is carried; a changed one is
+    used as it is now; one without a position (0) is new. Messages that are left out are folded, except user messages
+    without an answer and open calls, which stay.
+    """
+
+    messages: Sequence[Message]
+    usage: Usage | None = None
+    """What the strategy's own model calls used; `None` if it made none."""
+
+
+ShouldCompact = Callable[[Sequence[Message], CompactionInput], bool | Awaitable[bool]]
+"""Decides after a step whether to compact, from the messages that the model saw and the figures."""
+
+Folding = CompactionResult | None
+"""What a compaction strategy returns; `None` means that nothing was folded."""
+
+CompactionStrategy = Callable[[list[Message], CompactionInput], Folding | Awaitable[Folding]]
+"""Folds a history, of which it gets a list of its own."""
+
+OF_ENGINE: Final = {"scope": "engine"}
+"""Marks a setting that is the same for every agent of an engine; the others are an agent's own."""
+
+LONGEST: Final = 946_684_800.0
+"""Seconds that any time may last, 30 years: a date can be made of them."""
+
+PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST)]
+"""Seconds."""
+NonNegativeSeconds = Annotated[float, Field(ge=0, le=LONGEST)]
+"""Seconds, perhaps none."""
+
+
+@checked_within("retry.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How a failed model call is tried again: after 1, 2, 4 ... seconds, without jitter."""
+
+    first_delay: PositiveSeconds = 1
+    max_delay: PositiveSeconds = 60
+    attempts: Positive | None = 25
+    """How many attempts a step gets in all; `None` sets no limit."""
+    openings: Positive | None = None
+    """How many attempts may fail before their stream is open; `None` leaves it to `attempts`."""
+    reconnects: Positive | None = None
+    """How often a stream that broke once it was open is opened again; `None` leaves it to `attempts`."""
+    alike: Positive | None = 3
+    """How many attempts may fail with the same kind of error after the model had begun to answer: each of them is
+    paid. `None` leaves it to `attempts`."""
+    max_retry_after: PositiveSeconds | None = 3600
+    """The longest wait that a provider may ask for (`Retry-After`); a longer one ends in `error`, with the time until
+    which the provider asks to wait. `None` waits as long as it asks."""
+    after_output: Literal["reset", "never"] = "reset"
+    """After visible output: take it back and try again, or end in `error` with the partial text kept."""
+
+    @classmethod
+    @checked
+    def persistent(cls) -> Self:
+        """Return a schedule for a service that never gives up while no model is reached.
+
+        There is at most a minute between attempts, or as long as the provider asks for. Paid attempts that fail alike
+        are limited.
+        """
+        return cls(attempts=None, max_retry_after=None)
+
+    @classmethod
+    @checked
+    def interactive(cls) -> Self:
+        """Return a schedule for a waiting user: 4 openings, 6 streams, at most 16 s apart, none after output.
+
+        A provider may ask for up to a minute between two.
+        """
+        return cls(attempts=None, openings=4, reconnects=5, max_delay=16, after_output="never", max_retry_after=60)
+
+    @checked
+    def allows(self, failures: int, broken: int) -> bool:
+        """Return whether there is another attempt after so many failures in a row, `broken` of them once open."""
+        opened_in_vain = failures - broken
+        return (
+            (self.attempts is None or failures < self.attempts)
+            and (self.openings is None or opened_in_vain < self.openings)
+            and (self.reconnects is None or broken <= self.reconnects)
+        )
+
+    @checked
+    def delay(self, failures: int, retry_after: float | None = None) -> float:
+        """Return the seconds to wait after so many `failures` in a row; the provider's wish is a minimum."""
+        doubled = self.first_delay * 2.0 ** min(failures - 1, 62)
+        return max(min(doubled, self.max_delay), min(retry_after or 0, LONGEST))
+
+
+@checked_within("compaction.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPolicy:
+    """When and how a history is summarised before it outgrows the context window."""
+
+    threshold_percent: Annotated[float, Field(gt=0, le=100)] = 80
+    """Share of the context limit at which a compaction is due; 100 turns compaction off."""
+    context_limit: Count | None = None
+    """Tokens; used where the provider reports none with its replies. 0 turns compaction off."""
+    prompt: Annotated[str, AfterValidator(said)] = SUMMARY_PROMPT
+    timeout: PositiveSeconds = 90
+    """For each request of a summary, for a strategy as a whole, and for `should_compact`."""
+    model: Model | None = None
+    """A model for the summaries; the chat's own by default."""
+    after_final_step: AfterFinalStep = "continue"
+    """What a turn does whose last step made a compaction due. One that is to give an answer in a form, and a helper's,
+    always rest: the answer stands."""
+    max_reentries: Count = 3
+    """How often a turn may go on after a compaction that followed its final step."""
+    max_per_turn: Count | None = 10
+    """After how many compactions, those that failed included, a turn makes no more; `None` sets no limit. A prompt that
+    the provider then refuses as too long ends the turn in `error`."""
+    strategy: CompactionStrategy | None = None
+    """Folds the history instead of a summary."""
+    should_compact: ShouldCompact | None = None
+    """Decides when a compaction is due, instead of the threshold, unless compaction is off. Everything else about
+    compactions stays: a step is compacted once at most, and a turn no more after a compaction that this rule finds was
+    not enough."""
+
+    def strictest(self, context_limit: int | None) -> int | None:
+        """Return the smaller of a context limit and the summary model's own; `None` if neither is known."""
+        own = window_of(self.model) if self.model is not None else None
+        return min((limit for limit in (context_limit, own) if limit is not None), default=None)
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How an engine and its agents behave. Times are in seconds unless the name says otherwise.
+
+    Each setting has a scope, the engine's or an agent's: `Settings.scope` tells it. An agent's own settings may hold
+    those of an agent's scope alone; what they leave out is as the engine's settings have it.
+
+    Raises:
+        SettingsError: a value makes no sense; the text says which, and what would.
+    """
+
+    run_worker: bool = field(default=True, metadata=OF_ENGINE)
+    max_running: Positive = field(default=100, metadata=OF_ENGINE)
+    """Chats one worker runs at once."""
+    poll_interval: PositiveSeconds = field(default=1, metadata=OF_ENGINE)
+    lease: PositiveSeconds = field(default=30, metadata=OF_ENGINE)
+    renew_every: PositiveSeconds = field(default=10, metadata=OF_ENGINE)
+    shutdown_grace: NonNegativeSeconds = field(default=5, metadata=OF_ENGINE)
+    durability: Literal["full", "normal"] = field(default="full", metadata=OF_ENGINE)
+    max_steps: Positive | None = 50
+    turn_tokens: Positive | None = None
+    turn_seconds: PositiveSeconds | None = None
+    """Seconds from a turn's first step on; those for which a client is awaited do not count."""
+    answer_retries: Positive = 3
+    """How often in a turn an agent's answer without its form goes back to the model; then the chat fails."""
+    helper_depth: Positive = 3
+    """How many chats may stand above a helper; a helper at that depth is refused helpers of its own."""
+    helpers_at_once: Positive = 10
+    """How many helpers of one chat work at a time; further tasks wait until one has ended."""
+    turn_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """US dollars that a turn may cost, compactions included; calls of unknown price count nothing."""
+    tools_parallel: Literal["safe", "all"] = "safe"
+    parallel_cap: Positive = 10
+    tool_timeout: PositiveSeconds | None = 120
+    """For each call of a tool that has no limit of its own, and before it for opening deps."""
+    output_limit_bytes: Positive = 65536
+    """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
+    message_limit_bytes: Positive = field(default=33_554_432, metadata=OF_ENGINE)
+    """The largest message of a user, system prompt, and edited arguments of a call. Of a message everything counts that
+    its parts say: text, inline files in base64, names, addresses and metadata."""
+    attachment_limit_bytes: Positive = 10 * 1024 * 1024
+    """The limit for the bytes of all files together that one tool call returns inline; one above it is left out, with
+    a note. Files that the tool has put into the file store do not count."""
+    inline_file_bytes: Positive = field(default=65536, metadata=OF_ENGINE)
+    """Files of at most so many bytes may stay inside messages and results; turnwise keeps larger ones apart from them,
+    in the file store, and the message refers to them."""
+    file_limit_bytes: Positive = field(default=100 * 1024 * 1024, metadata=OF_ENGINE)
+    """The largest file."""
+    file_types: Sequence[str] | None = field(default=None, metadata=OF_ENGINE)
+    """Media types that files may have, such as `image/png` or `image/*`; `None` allows all."""
+    picture_limit_pixels: Positive | None = field(default=8000, metadata=OF_ENGINE)
+    """The most pixels of a picture on each side, as far as its first bytes tell them; `None` for no limit."""
+    request_file_bytes: Positive = field(default=20 * 1024 * 1024, metadata=OF_ENGINE)
+    """The bytes of all files together that are loaded from the file store for one request, the newest first; a note
+    takes the place of any other."""
+    keep_unsent_files: PositiveSeconds = field(default=86400, metadata=OF_ENGINE)
+    """How long a file is kept that was put and never sent."""
+    describe_error: Callable[[BaseException], str] | None = None
+    """Says what the model and the clients see of an error that a tool, deps, a model, a compaction or code around them
+    raised. By default the model reads the type and the message of a tool's error, cut; of any other clients read what
+    kind it is and what to do, and operators the rest."""
+    startup_timeout: PositiveSeconds | None = 60
+    """Opening the stream plus its first part. A function that makes the system prompt has as long before that, and so
+    have `prepare_messages` and `reminders`. This, `idle_timeout` and `CompactionPolicy.timeout` double after each
+    attempt in a row that one of them ended, up to 600."""
+    idle_timeout: PositiveSeconds | None = 90
+    """Between two parts."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    queue_limit: Positive = 20
+    queue_limit_bytes: Positive = 104_857_600
+    """What all messages of a queue may hold together; their parts count as in `message_limit_bytes`."""
+    promote_after_interrupt: bool = False
+    action_deadline: PositiveSeconds | None = None
+    coalesce: NonNegativeSeconds = 0.03
+    """How long text deltas are gathered before they are stored and shown."""
+    keep_parts: PositiveSeconds | None = field(default=86400, metadata=OF_ENGINE)
+    """How long the deltas of a reply that is over are kept; its message stays. `None` keeps them for ever."""
+    archive_after: PositiveSeconds | None = field(default=None, metadata=OF_ENGINE)
+    """How long a resting chat may be unchanged before a worker archives it; `None` archives none."""
+    delete_after: PositiveSeconds | None = field(default=None, metadata=OF_ENGINE)
+    """How long an archived chat may be unchanged before a worker deletes it, for good; `None` deletes none. Being
+    archived is a change: what is archived after 30 days and deleted after 60 is gone after 90."""
+    continue_prompt: Annotated[str, AfterValidator(said)] = "Continue."
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
+    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`, `web_search`; in `provider_options` what only one
+    provider knows.
+
+    `web_search` has the provider search the web: `True`, or options (`allowed_domains`, `blocked_domains`, `max_uses`,
+    `user_location`, `search_context_size`); `False` turns off what the model was made with.
+    `tool_choice` is `"auto"`, `"none"`, `"required"` or the name of a tool; `None` leaves any to the provider.
+    `openai_previous_response_id` and `openai_conversation_id` count for the first step of a turn: the others bring the
+    whole history.
+    """
+    title: Literal["model", "first_line"] | None = None
+    """How a chat without a title gets one after its first answer, in the background, once: the model is asked, or the
+    first line of the first message is taken."""
+    active_tools: Sequence[str] | None = None
+    """Names of the tools that are offered to the model, and may run; `None` offers all. Calls that were approved run
+    in any case.
+
+    A client's tool NAME is called `client:NAME` here. Another name than of a tool is refused when the engine is made.
+    """
+
+    _given: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of the settings that were given."""
+
+    def __new__(cls, *_by_place: object, **given: Any) -> Self:
+        """Note which settings are given: `dataclasses.replace` gives all, of which those count that are not usual."""
+        settings = object.__new__(cls)
+        names = frozenset(given)
+        if names == _SETTINGS.keys():
+            names = frozenset(name for name in names if given[name] != _usual(name))
+        object.__setattr__(settings, "_given", names)
+        return settings
+
+    def __post_init__(self) -> None:
+        if self.renew_every >= self.lease:
+            raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
+        for one in self.file_types or ():
+            if not is_type_pattern(one):
+                raise SettingsError(
+                    "file_types", f"must be media types such as 'image/png' or 'image/*'; one was {one!r}"
+                )
+        check_parameters(self.parameters)
+
+    @classmethod
+    def for_reasoning(cls, **settings: Any) -> Self:
+        """Return settings for models that think long before they speak: both timeouts are ten minutes."""
+        return cls(**{"startup_timeout": 600, "idle_timeout": 600, **settings})
+
+    @staticmethod
+    def scope(name: str) -> Literal["engine", "agent"]:
+        """Return whether a setting is the engine's, for all of its agents, or may differ between them."""
+        return "engine" if name in _OF_ENGINE else "agent"
+
+    @property
+    def misplaced(self) -> tuple[str, ...]:
+        """The given settings that are the engine's: an agent's own settings may hold none."""
+        return tuple(name for name in _SETTINGS if name in self._given and name in _OF_ENGINE)
+
+    def over(self, engine: Settings) -> Settings:
+        """Return an agent's settings: those that were given, and the engine's for all others."""
+        return replace(engine, **{name: getattr(self, name) for name in self._given})
+
+    def limits(self, context_limit: int | None) -> Limits:
+        """Return the limits for guards and actions, for a model with that context window."""
+        configured = self.compaction.context_limit
+        return Limits(
+            max_steps=self.max_steps,
+            turn_tokens=self.turn_tokens,
+            turn_seconds=self.turn_seconds,
+            turn_cost=self.turn_cost,
+            queue_limit=self.queue_limit,
+            queue_limit_bytes=self.queue_limit_bytes,
+            promote_after_interrupt=self.promote_after_interrupt,
+            action_deadline=self.action_deadline,
+            threshold_percent=self.compaction.threshold_percent,
+            context_limit=self.compaction.strictest(configured if configured is not None else context_limit),
+            after_final_step=self.compaction.after_final_step,
+            max_reentries=self.compaction.max_reentries,
+            max_compactions=self.compaction.max_per_turn,
+            lease=self.lease,
+        )
+
+
+_SETTINGS: Final = {one.name: one for one in fields(Settings) if one.init}
+_OF_ENGINE: Final = frozenset(name for name, one in _SETTINGS.items() if one.metadata == OF_ENGINE)
+
+
+def _usual(name: str) -> Any:
+    one = _SETTINGS[name]
+    return one.default if one.default_factory is MISSING else one.default_factory()

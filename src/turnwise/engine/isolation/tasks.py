@@ -1,0 +1,220 @@
+"""The tasks of an engine: owned by a task of its own, so that it may be entered in one task and left in another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from turnwise.engine.isolation.user_code import LAST_PATIENCE, UserCalls
+from turnwise.foreign import described, is_the_programs
+from turnwise.logger import logger
+from turnwise.providers.sleep import Sleep
+from turnwise.states.errors import EngineClosed, EngineInUse, SettingsError
+from turnwise.states.values.plain import of_kind
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """Runs an engine's tasks until it is left. A task that fails is logged; the others go on.
+
+    Args:
+        patience: the seconds that calls of user code then get to end.
+        sleep: how a model for tests waits.
+    """
+
+    def __init__(self, patience: float = LAST_PATIENCE, sleep: Sleep = anyio.sleep) -> None:
+        self.user_calls = UserCalls(patience, sleep)
+        """Calls of user code: they run beside the engine's own tasks and cannot block them."""
+        self._group: TaskGroup | None = None
+        self._owner: asyncio.Task[Any] | None = None
+        self._wanted: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the tasks that are started inside; on leaving, cancel those that still run."""
+        try:
+            self._owner = asyncio.current_task()
+            async with anyio.create_task_group() as self._group:
+                self._group.start_soon(self._start_wanted)
+                yield
+                self._group.cancel_scope.cancel()
+        finally:
+            self._group = None
+            with anyio.CancelScope(shield=True):
+                await self.user_calls.close()
+
+    def start_soon(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any) -> None:
+        """Start a task, from a task or a callback of the event loop. Its errors reach no other task."""
+        work = partial(self._run, partial(function, *arguments))
+        if asyncio.current_task() is not None and self._group is not None:
+            self._group.start_soon(work)
+        else:  # anyio starts none outside a task
+            self._wanted.put_nowait(work)
+
+    def start_vital(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Start a task without which an engine is of no use: its error ends the engine."""
+        if self._group is not None:
+            self._group.start_soon(self._run_vital, function)
+
+    async def _run_vital(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await function()
+        except BaseException as error:
+            if (self._ends() and not of_kind(error, Exception)) or is_the_programs(error):
+                raise
+            name = getattr(function, "__qualname__", function)
+            logger.exception("engine_failed", error=error, task=name)
+            raise RuntimeError(f"the engine ended by an error in {name}: {described(error)}") from error
+
+    async def _start_wanted(self) -> None:
+        while self._group is not None:
+            self._group.start_soon(await self._wanted.get())
+
+    async def _run(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await function()
+        except BaseException as error:
+            if (self._ends() and not of_kind(error, Exception)) or is_the_programs(error):
+                raise
+            logger.exception("task_failed", error=error, task=getattr(function, "func", function))
+
+    def _ends(self) -> bool:
+        """Return whether the tasks end because they were left, or because the event loop ends and cancels them all."""
+        were_left = self._group is None or self._group.cancel_scope.cancel_called
+        return were_left or (self._owner is not None and self._owner.cancelling() > 0)
+
+
+class Lifetime:
+    """The time during which an engine is open. One task opens and closes it, whichever task asks."""
+
+    def __init__(self) -> None:
+        self._owner: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Event
+        """Tells the owner to end the life; a new one for each life."""
+
+    async def begin(self, life: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        """Enter `life`, and stay in it until the end.
+
+        Raises:
+            EngineInUse: it has begun, and has not ended; nor has it while it is being ended.
+            SettingsError: the event loop is not asyncio's.
+            Exception: what entering raised.
+        """
+        _running_loop()
+        if self._owner is not None and not self._owner.done():  # one that is done ended with its loop
+            raise EngineInUse
+        self._leaving = asyncio.Event()
+        opened = asyncio.Event()
+        self._owner = owner = asyncio.create_task(_stay_in(life, opened, self._leaving), name="turnwise engine")
+        owner.add_done_callback(lambda _: opened.set())
+        try:
+            await opened.wait()
+        except BaseException:
+            self._leaving.set()  # it ends, too, if it does not hear of its cancellation
+            owner.cancel()
+            await over(owner)
+            self._owner = None
+            raise
+        if owner.done():
+            self._owner = None
+            owner.result()
+
+    async def end(self) -> None:
+        """End the life and wait for it. Ending twice is harmless.
+
+        If the caller is cancelled meanwhile, that takes effect once it has ended.
+
+        Raises:
+            SettingsError: another event loop is running than the one in which it began.
+        """
+        owner = self._owner
+        if owner is None:
+            return
+        if not owner.done():
+            self.check_loop()
+        self._leaving.set()
+        was_cancelled = await over(owner)
+        if self._owner is owner:
+            self._owner = None
+        if not owner.cancelled():
+            owner.result()
+        if was_cancelled:
+            raise asyncio.CancelledError
+
+    async def over(self) -> None:
+        """Wait for the end of the life.
+
+        Raises:
+            EngineClosed: it was cancelled.
+            Exception: the error by which it ended.
+        """
+        self.check_loop()
+        owner, leaving = self._owner, self._leaving
+        if owner is None:
+            return
+        await asyncio.wait([owner])
+        if not leaving.is_set():
+            if owner.cancelled():
+                raise EngineClosed("the task of the engine was cancelled", waited=True)
+            owner.result()
+
+    def check_loop(self) -> None:
+        """Raise a `SettingsError` if the engine is used in another event loop than the one in which it was entered."""
+        if self._owner is not None and _running_loop() is not self._owner.get_loop():
+            raise SettingsError(
+                "event loop", "must be the one in which the engine was entered; another one needs an engine of its own"
+            )
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns. A cancellation of the caller, of any kind, takes effect once the work is done."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await over(task)
+        if not task.cancelled():
+            task.exception()  # or asyncio would log an exception that nobody retrieved
+        raise
+
+
+async def off_the_loop(work: Callable[[], T]) -> T:
+    """Return what `work` computes in a thread. With a long chat it may take a second; all others go on meanwhile."""
+    return await anyio.to_thread.run_sync(work)
+
+
+async def over(task: asyncio.Task[Any]) -> bool:
+    """Wait for the end of a task, even if the caller is cancelled, any number of times; return whether it was."""
+    was_cancelled = False
+    while not task.done():
+        try:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
+        except asyncio.CancelledError:
+            was_cancelled = True
+    return was_cancelled
+
+
+async def _stay_in(
+    life: Callable[[], AbstractAsyncContextManager[None]], opened: asyncio.Event, leaving: asyncio.Event
+) -> None:
+    async with life():
+        opened.set()
+        await leaving.wait()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise SettingsError(
+            "event loop", "must be asyncio's, also under anyio: anyio.run(main, backend='asyncio'), never 'trio'"
+        ) from None

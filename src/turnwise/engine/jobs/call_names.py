@@ -1,0 +1,89 @@
+"""Gives calls ids that are new in the chat, whatever ids a provider gives."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Final
+
+from msgspec.structs import replace
+
+from turnwise.providers.protocol import ModelPart
+from turnwise.states.errors import ModelError
+from turnwise.states.unicode import well_formed
+from turnwise.states.values.plain import shown
+
+_LONGEST: Final = 512
+"""In bytes: an id may be that long. PostgreSQL has an index of ids, and takes no entry of more than 2,700."""
+_KEPT: Final = 64
+"""In bytes: how much of the beginning of a longer id stays."""
+_OF_CALLS: Final = ("tool_call_start", "tool_call_delta", "tool_call", "provider_result")
+
+
+class CallNames:
+    """Renames the calls of one reply, so that no result can ever answer two calls.
+
+    An id that the chat has had, in this reply or before, gets the number of the step behind it; a missing one becomes
+    `call`. Characters that a database does not find again, NUL and halves, are replaced, and of an id that is longer
+    than an index takes the beginning stays, with a digest of the whole. The same reply in the same step always gets the
+    same names. The provider is sent these names, too, with the call and with its result.
+
+    Fragments belong to the call of their id, also once it is complete; those without an id to the call begun last.
+
+    Args:
+        is_taken: tells whether the chat has ever had a call of an id.
+        step: the number of the step.
+    """
+
+    def __init__(self, is_taken: Callable[[str], Awaitable[bool]], step: int) -> None:
+        self._is_taken = is_taken
+        self._step = step
+        self._used: set[str] = set()
+        self._names: dict[str | None, str] = {}
+        self._incomplete: set[str | None] = set()
+        self._latest: str | None = None
+        """The name of the call that began last."""
+
+    async def renamed(self, part: ModelPart) -> ModelPart:
+        """Return the part with the name of its call; parts that belong to no call come back as they are.
+
+        Raises:
+            ModelError: the call's id is no text.
+        """
+        if part.type not in _OF_CALLS:
+            return part
+        for given in (part.id, part.call_id):
+            if given is not None and not isinstance(given, str):
+                raise ModelError("server_error", message=f"the id of a call has to be text; it was {shown(given)}")
+        match part.type:
+            case "tool_call_start":
+                return replace(part, id=await self._open(part.id))
+            case "tool_call_delta":
+                name = self._names.get(part.id) if part.id else self._latest
+                return replace(part, id=name or await self._open(part.id))
+            case "tool_call":
+                key = part.id or None
+                name = self._names[key] if key in self._incomplete else await self._open(part.id)
+                self._incomplete.discard(key)
+                return replace(part, id=name)
+            case _:
+                return replace(part, call_id=self._names.get(part.call_id or None, part.call_id))
+
+    async def _open(self, provider_id: str | None) -> str:
+        wanted = _within_limit(well_formed(provider_id).replace("\0", "\ufffd")) if provider_id else "call"
+        name, number = wanted, 1
+        while name in self._used or await self._is_taken(name):
+            name = f"{wanted}-{self._step}" if number == 1 else f"{wanted}-{self._step}-{number}"
+            number += 1
+        self._used.add(name)
+        self._names[provider_id or None] = name
+        self._incomplete.add(provider_id or None)
+        self._latest = name
+        return name
+
+
+def _within_limit(name: str) -> str:
+    spelled = name.encode()
+    if len(spelled) <= _LONGEST:
+        return name
+    return f"{spelled[:_KEPT].decode(errors='ignore')}-{sha256(spelled).hexdigest()[:24]}"

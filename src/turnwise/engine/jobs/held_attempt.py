@@ -1,0 +1,35 @@
+"""A held attempt: what a worker knows of the attempt that it began."""
+
+from __future__ import annotations
+
+import msgspec
+
+from turnwise.engine.config.spending import Spending
+from turnwise.providers.reply_builder import ReplyBuilder
+from turnwise.states.arguments import Origin
+from turnwise.states.facts import StepFacts
+from turnwise.states.usage import Usage
+
+
+class HeldAttempt(msgspec.Struct, kw_only=True):
+    """One try at a step, or at a summary, in the hands of the worker that began it."""
+
+    step: int
+    attempt: int
+    reply: ReplyBuilder | None = None
+    """The reply, so far."""
+    spending: Spending | None = None
+    """What has been used so far, if it makes a summary."""
+    origin: Origin | None = None
+    """The model, with digests of its parameters and tools."""
+
+    def is_of(self, step: StepFacts) -> bool:
+        """Whether this is the attempt at which the step is."""
+        return (self.step, self.attempt) == (step.number, step.attempt)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What is known of its usage."""
+        if self.reply is not None:
+            return self.reply.reply().usage
+        return None if self.spending is None else self.spending.usage

@@ -1,0 +1,357 @@
+"""A leased chat: what a worker keeps of a chat while it holds the lease. Loaded once, kept current by the holder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import anyio.lowlevel
+
+from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.agents.deps import HeldDeps
+from turnwise.engine.isolation.clock import sleep
+from turnwise.engine.jobs.held_attempt import HeldAttempt
+from turnwise.engine.prompt.context import View
+from turnwise.engine.prompt.stored_history import StoredHistory
+from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.logger import logger
+from turnwise.persistence.protocol import Committed
+from turnwise.states import triggers as t
+from turnwise.states.decide import Decision, job_of
+from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.names import ChatState, Job
+from turnwise.states.triggers import Trigger
+from turnwise.states.writes import PutCall
+
+T = TypeVar("T")
+
+A_MOMENT: Final = 0.02
+"""Seconds for which a tool may start on the result of the last commit without another look at the store."""
+NEWS_S: Final = 1.0
+"""Seconds for which an answer of the store counts, from the question on: what is older may have been overtaken."""
+AGAIN_AFTER: Final = 1.0
+"""Seconds after which a store that was away is asked again."""
+_MOST_QUESTIONS: Final = 5
+_NO_TOKEN: Final = 0
+"""The token of no lease: tokens count from 1."""
+
+
+class ChatMoved(Exception):
+    """Someone else moved the chat, so that it no longer needs what the job was about to do."""
+
+
+def went_back(known: Facts, found: Facts) -> bool:
+    """Return whether a store shows less of a chat than it had stored: a failover, or a backup, took commits back.
+
+    Args:
+        known: what was known to be stored before the store was asked.
+        found: what it answered.
+    """
+    taken_back = found.version == known.version and found.updated_at != known.updated_at
+    return taken_back or found.version < known.version
+
+
+class LastCommit(NamedTuple):
+    """When the holder of a chat last committed something."""
+
+    at: datetime
+    """By the database's clock."""
+    ended: float
+    """By the monotonic clock."""
+
+
+@dataclass(slots=True)
+class LeasedChat:
+    """One chat in the hands of one worker, under one lease."""
+
+    runtime: Runtime
+    facts: Facts
+    token: int
+    turn_ended: Callable[[Decision], object] = field(kw_only=True)
+    """Learns of each turn that a commit of this holder ended."""
+    stop_helper: Callable[[str], Awaitable[None]] = field(kw_only=True)
+    """Interrupts the helper of that id."""
+    configuration: Configuration = field(init=False)
+    """How the chat's last model call was made, or how its tools run: a change counts from the next call on."""
+    deps: HeldDeps = field(init=False)
+    job: Job | None = None
+    """The running job. It changes the chat only while the chat is in the job's state."""
+    asked_at: float = 0.0
+    """When the last commit was begun, by the monotonic clock."""
+    renewed_at: float = field(init=False)
+    """When the store was asked to grant or renew the lease, by the machine's monotonic clock."""
+    begun_calls: set[str] = field(default_factory=set)
+    """Calls that this holder started."""
+    view: View | None = None
+    """What the model sees; `None` if it has to be read."""
+    history: StoredHistory = field(init=False)
+    """What the model does not see."""
+    committed: Facts | None = None
+    """The facts after this holder's last commit."""
+    stop_calls: Callable[[], object] | None = None
+    """Stops the calls that run."""
+    is_firing: bool = False
+    """Whether the job waits for a change of its own to be stored."""
+    ended: bool = False
+    """Whether the holder ends its lease: the chat went back behind what it knows, or the lease has run out."""
+    is_committing: bool = False
+    """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
+    last_commit: LastCommit | None = None
+    _begun: HeldAttempt | None = None
+    """The attempt that this holder began last."""
+
+    def __post_init__(self) -> None:
+        self.renewed_at = time.monotonic() - (self.runtime.clock.monotonic() - self.asked_at)
+        self.history = StoredHistory(self.runtime.store, self.chat_id)
+        self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls, self.runtime.clock)
+        self.configure()
+
+    def configure(self) -> None:
+        """Run the chat from now on as its profile says, but open calls as that of the agent which asked for them."""
+        facts = self.facts
+        profile = facts.profile_of_calls if facts.calls.needs else facts.profile
+        self.configuration = self.runtime.agents.configuration(profile)
+
+    @property
+    def chat_id(self) -> str:
+        """The chat."""
+        return self.facts.chat_id
+
+    @property
+    def holds(self) -> bool:
+        """Whether the chat is held under this lease, as far as is known."""
+        lease = self.facts.lease
+        return lease is not None and (lease.worker, lease.token) == (self.runtime.worker_id, self.token)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is gone, or is to end."""
+        return self.ended or not self.holds
+
+    @property
+    def attempt(self) -> HeldAttempt | None:
+        """The current attempt; `None` if another holder began it, or nobody."""
+        begun = self._begun
+        return begun if begun is not None and begun.is_of(self.facts.step) else None
+
+    def give_up(self) -> None:
+        """Count the lease as lost: whoever claims the chat next goes on with it."""
+        self.token = _NO_TOKEN
+
+    async def current_view(self) -> View:
+        """Return what the model sees; read it from the store only if necessary.
+
+        Raises:
+            ChatMoved: another worker holds the chat, or its messages have changed.
+        """
+        if self.view is None or self.view.history_version != self.facts.history_version:
+            known = self.facts
+            view = View(await self.runtime.store.prompt(self.chat_id), known.history_version)
+            facts = await self.runtime.store.facts(self.chat_id)
+            # A worker that was frozen may have lost the chat: then these messages are not those of its step.
+            is_same = facts.lease == known.lease and facts.history_version == known.history_version
+            if not is_same or went_back(known, facts):
+                self.observe(facts, known=known)
+                raise ChatMoved
+            self.view = view
+        return self.view
+
+    async def fire(self, change: Change, *, shown: Sequence[PartEvent] = ()) -> Facts:
+        """Make a change, and fire the triggers that are known to follow, in one transaction under this lease.
+
+        If a commit of others has cancelled the job meanwhile, the cancellation is raised here. A store that is away is
+        waited for: what a model has said or a tool has done is not lost.
+
+        Raises:
+            ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written, unless the
+                answer took so long that others came after it.
+        """
+        before, self.is_firing = self.facts, True
+        try:
+            committed = await self.outlast(lambda: self._commit(change, shown), version=before.version)
+        except (StaleLease, IllegalTransition) as error:
+            await self.look()
+            if self.facts.version == before.version and not self.lost:
+                raise
+            raise ChatMoved from error
+        finally:
+            self.is_firing = False
+        if not committed.decisions:
+            self.observe(committed.before, known=before)
+            raise ChatMoved
+        if self.view is not None and self.view.history_version != committed.before.history_version:
+            self.view = None  # others have changed messages in between
+        self.take(committed)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if job_of(self.facts) is self.job:
+            if self.ended:
+                raise ChatMoved
+            if self.holds:
+                await self.ask_again()
+        return self.facts
+
+    def go_on(self, chain: Chain, trigger: Trigger) -> None:
+        """Fire what begins or judges a step, in a change of this holder, if it has the agent that answers by now."""
+        if self.runtime.agents.can_run(chain.facts):
+            chain.fire(trigger)
+
+    async def outlast(self, work: Callable[[], Awaitable[T]], *, version: int | None = None) -> T:
+        """Return what `work` returns; do it again for as long as the store is away. Followers get the error each time.
+
+        Args:
+            work: asks the store for something, once.
+            version: of the chat before it, if the work is a commit: it tells whether one without an answer was stored.
+
+        Raises:
+            StoreError: the store refuses; or `work` may have been done although no answer came.
+        """
+        doubt: StoreError | None = None
+        while True:
+            try:
+                if doubt is not None and (await self.runtime.store.facts(self.chat_id)).version != version:
+                    raise doubt
+                return await work()
+            except StoreError as error:
+                if error is doubt or not error.passing or (error.written != "no" and version is None):
+                    raise
+                doubt = error if error.written != "no" else doubt
+                self.runtime.applier.broadcaster.fail(self.chat_id, error)
+            await sleep(self.runtime.clock, AGAIN_AFTER)
+
+    async def _commit(self, change: Change, shown: Sequence[PartEvent]) -> Committed:
+        self.is_committing, begun_at = True, self.runtime.clock.monotonic()
+        try:
+            committed = await self.runtime.applier.change(
+                self.chat_id,
+                partial(self._stop_if_moved, self.facts),
+                change,
+                partial(self.runtime.begin, claims=True, deps_of=self.deps.open_for),
+                actor=self.runtime.actor,
+                shown=shown,
+                on_commit=self._note,
+                limits_of=self._limits_of,
+            )
+        finally:
+            self.is_committing = False
+        self.asked_at = begun_at
+        return committed
+
+    def _limits_of(self, profile: Profile) -> Limits:
+        """Return the limits of the chat's agent; those of the one that was run here, if others run that agent."""
+        agents = self.runtime.agents
+        return agents.limits(profile) if profile.agent in agents.runs else self.configuration.limits
+
+    def _stop_if_moved(self, known: Facts, chain: Chain) -> None:
+        if job_of(chain.facts) is not self.job or went_back(known, chain.facts):
+            chain.stopped = True
+
+    def _note(self, committed: Committed) -> None:
+        # The runner is among those who are told next: it cancels the job unless it knows the commit as this holder's.
+        self.committed, self.is_committing = committed.facts, False
+
+    async def assert_tools_may_start(self) -> None:
+        """Make sure that the chat still executes tools here: ask the store, unless the last commit is very recent.
+
+        An interrupt that another process commits after this check is not seen; this gap remains.
+
+        Raises:
+            ChatMoved: the chat is in another state, or another worker holds it.
+        """
+        await self.ask_again(after=A_MOMENT, state=ChatState.executing_tools)
+
+    async def ask_again(self, *, after: float = NEWS_S, state: ChatState | None = None) -> None:
+        """Make sure that the chat is held here in a state: that of now, if none is named.
+
+        The store is asked if it was not for `after` seconds, and again if the answer took longer than `NEWS_S`: it may
+        have been overtaken while the network held it up. Of a store that is always as slow the last answer counts.
+
+        Raises:
+            ChatMoved: the chat is in another state, or another worker holds it.
+        """
+        clock, state, asked_at = self.runtime.clock, state or self.facts.state, self.asked_at
+        for _ in range(_MOST_QUESTIONS):
+            if clock.monotonic() - asked_at < after:
+                break
+            asked_at, after = clock.monotonic(), NEWS_S
+            try:
+                await self.outlast(partial(self._journal, self.token, state, ()))
+            except StaleLease:
+                self.runtime.applier.broadcaster.tell(await self.look())
+                raise ChatMoved from None
+        if self.lost or self.facts.state is not state:
+            raise ChatMoved
+
+    async def look(self) -> Facts:
+        """Read where the chat stands, and take note of it."""
+        known = self.facts
+        facts = await self.runtime.store.facts(self.chat_id)
+        self.observe(facts, known=known)
+        return facts
+
+    async def _journal(self, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
+        return await self.runtime.store.journal(self.chat_id, token, state, events, worker=self.runtime.worker_id)
+
+    async def show(self, state: ChatState, events: Sequence[Event], *, token: int | None = None) -> None:
+        """Store events of the running job, then show them.
+
+        Args:
+            state: in which the job runs.
+            events: what it tells.
+            token: under which they came about, if the chat may be held under another one by now.
+
+        Raises:
+            ChatMoved: the job is over, or the lease is lost. Nothing was shown.
+        """
+        broadcaster = self.runtime.applier.broadcaster
+        latest = broadcaster.latest.of(self.chat_id)
+        try:
+            stored = await self._journal(self.token if token is None else token, state, events)
+        except StaleLease as error:
+            await self.look()
+            raise ChatMoved from error
+        broadcaster.show(self.chat_id, stored, latest)
+
+    def take(self, committed: Committed) -> None:
+        """Update everything after a commit of this holder."""
+        self.observe(committed.facts)
+        self.last_commit = LastCommit(committed.at, self.runtime.clock.monotonic())
+        for decision in committed.decisions:
+            after = decision.facts
+            if after.lease is not None and after.lease.worker == self.runtime.worker_id:
+                self.token = after.lease.token
+            if decision.trigger is t.AttemptStarted:
+                self._begun = HeldAttempt(step=after.step.number, attempt=after.step.attempt)
+            if decision.ended is not None:
+                self.runtime.system_prompts.forget(self.chat_id)
+                self.turn_ended(decision)
+            for write in decision.writes:
+                if isinstance(write, PutCall) and decision.trigger is t.CallStarted:
+                    self.begun_calls.add(write.call.call_id)
+                elif self.view is not None:
+                    self.view = self.view.after(write, after.history_version)
+
+    def observe(self, facts: Facts, *, known: Facts | None = None) -> None:
+        """Update the facts after anybody's commit. An earlier state is passed over: its answer was overtaken.
+
+        Not so if it was asked for once a later state was `known` to be stored: then the store went back, and the lease
+        ends. Whoever claims the chat next goes on from what is stored.
+        """
+        if known is not None and went_back(known, facts) and not self.ended:
+            self.ended = True
+            self.facts, self.view = facts, None
+            self.runtime.applier.broadcaster.rewind(facts)
+            problem = "a failover or a restored backup has taken commits back; the lease ends"
+            logger.warning("store_went_back", known=known.version, found=facts.version, problem=problem)
+        elif facts.version >= self.facts.version:
+            self.facts = facts
+
+    def has_committed(self, facts: Facts) -> bool:
+        """Return whether this holder's last commit left the facts so, whatever was shown since."""
+        return self.committed is not None and facts == self.committed.with_last_seq(facts.last_seq)

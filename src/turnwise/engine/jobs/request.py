@@ -1,0 +1,225 @@
+"""Builds the request of a model call from the history and what the embedding service adds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final
+
+from turnwise.engine.agents.answer_format import DEMAND
+from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.blobs.left_out import without_refused
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.isolation.clock import time_limit
+from turnwise.engine.jobs.leased_chat import LeasedChat
+from turnwise.engine.jobs.retries import longer, note_on_rejection
+from turnwise.engine.prompt.history import continued, transient
+from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, reminded
+from turnwise.engine.tools.toolbox import CLIENT_PREFIX
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.foreign import guarded
+from turnwise.logger import logger
+from turnwise.providers.figures import is_for_answers
+from turnwise.providers.protocol import Model, ModelRequest, Purpose, SentReminder, refusal_of
+from turnwise.providers.repair_history import HistoryRepair
+from turnwise.providers.tool_choice import forced_tool, freed
+from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.values.plain import copied
+
+_FORCING: Final = frozenset(
+    {
+        "tool_choice",
+        "parallel_tool_calls",
+        "response_format",
+        "response_schema",
+        "response_json_schema",
+        "response_mime_type",
+        "output_format",
+        "output_config",
+        "text",
+        "stop",
+        "stop_sequences",
+    }
+)
+"""Parameters that force a tool call, a form of answer or an early stop; a summary needs free and complete text."""
+_LIMITS: Final = frozenset({"max_output_tokens", "max_tokens", "max_completion_tokens"})
+"""Limits of the output. A large one stays: without it a provider may allow less than the reasoning that other
+parameters ask for."""
+
+
+async def build_request(leased: LeasedChat) -> ModelRequest:
+    """Return the request for the chat's current step."""
+    hooks = leased.configuration.hooks
+    view = await leased.current_view()
+    as_stored = hooks.prepare_messages is None
+    messages = to_answer(leased.configuration, leased.facts, view.to_send())
+    messages = await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", messages)
+    sent: tuple[SentReminder, ...] = ()
+    if hooks.reminders and view.messages:
+        state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view), view.messages)
+        last = view.messages[-1]
+        with _in_time(leased.runtime, leased.configuration, leased.facts, "reminders"):
+            texts = await leased.runtime.tasks.user_calls.run(
+                lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id
+            )
+        messages = [*messages, *(transient("system", f"<reminder>{text}</reminder>", last) for text, _ in texts)]
+        sent = tuple(reminder for _, reminder in texts)
+    if (note := note_on_rejection(leased.facts.step)) is not None and messages:
+        messages = [*messages, transient("user", note, messages[-1])]
+    paired = as_stored and view.is_paired  # a hook may have parted a call from its result
+    request = await request_of(leased, "step", messages, _parameters_of_step(leased), paired=paired)
+    return dataclasses.replace(request, reminders=sent) if sent else request
+
+
+def _parameters_of_step(leased: LeasedChat) -> Mapping[str, Any]:
+    """Return the chat's parameters. They force a call until the turn has a result, of a tool that is offered."""
+    parameters, facts = leased.configuration.settings.parameters, leased.facts
+    if facts.turn.has_results:
+        return freed(parameters)
+    forced = forced_tool(parameters)
+    if forced is None:
+        return parameters
+    name = forced.removeprefix(CLIENT_PREFIX)
+    if leased.configuration.toolbox.tool_for(name, facts.profile.client_tools) is None:
+        logger.warning("tool_choice_not_offered", tool=name, step=facts.step.number)
+        return freed(parameters)
+    return {**parameters, "tool_choice": name}
+
+
+def to_answer(configuration: Configuration, facts: Facts, messages: list[Message]) -> list[Message]:
+    """Return the messages of a step, with what turnwise itself says to the model after them, if it says anything."""
+    demand = _demand(configuration, facts, messages)
+    if demand is None:
+        return continued(messages, configuration.settings.continue_prompt)
+    return [*messages, transient("user", demand, messages[-1])]
+
+
+def _demand(configuration: Configuration, facts: Facts, messages: Sequence[Message]) -> str | None:
+    """Return what a model is told whose answer did not have the form; `None` if a result says it, or nothing has to."""
+    was_refused = facts.turn.open and facts.turn.refused > 0  # one that is resumed begins to count anew
+    if not was_refused or configuration.answer is None or not messages or messages[-1].result is not None:
+        return None
+    if not configuration.answers_natively(facts.profile.client_tools):
+        return DEMAND
+    return configuration.answer.demand(messages[-1].text if messages[-1].role == "assistant" else None)
+
+
+async def prepared_for(
+    runtime: Runtime, configuration: Configuration, facts: Facts, purpose: Purpose, messages: list[Message]
+) -> list[Message]:
+    """Return the messages of a request about a chat after the `prepare_messages` of its agent.
+
+    Raises:
+        ModelError: of kind `startup_timeout`: that took too long.
+    """
+    profile, prepare = facts.profile, configuration.hooks.prepare_messages
+    if prepare is None:
+        return messages
+    context = RequestContext(
+        chat_id=facts.chat_id,
+        owner=profile.owner,
+        metadata=copied(dict(profile.metadata)),
+        purpose=purpose,
+        step=facts.step.number,
+    )
+    with _in_time(runtime, configuration, facts, "prepare_messages"):
+        return await runtime.tasks.user_calls.run(
+            lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
+        )
+
+
+def _in_time(runtime: Runtime, configuration: Configuration, facts: Facts, name: str) -> AbstractContextManager[None]:
+    """Limit what user code makes for a request: it may take as long as the model may take to begin."""
+    limit = longer(configuration.settings.startup_timeout, facts.step.timeouts)
+    return time_limit(runtime.clock, limit, STARTUP_TIMEOUT, f"{name} gave nothing")
+
+
+async def request_of(
+    leased: LeasedChat,
+    purpose: Purpose,
+    messages: list[Message],
+    parameters: Mapping[str, Any],
+    *,
+    paired: bool = False,
+    model: Model | None = None,
+) -> ModelRequest:
+    """Return a request with the chat's own system prompt and tools, and a history that any model takes.
+
+    Each call is followed by exactly one result, whatever hooks or a strategy made of the history. With `paired` the
+    caller vouches that this holds already. What the provider of the `model` that is asked, by default the chat's own,
+    has refused is left out.
+
+    Raises:
+        ModelError: the chat's model cannot be offered one of the providers' own tools, or the system prompt took too
+            long to make.
+    """
+    profile, step = leased.facts.profile, leased.facts.step
+    configuration = leased.configuration
+    native = configuration.answers_natively(profile.client_tools)
+    wanted = configuration.answer if native and purpose == "step" else None
+    tools = configuration.toolbox.offered(profile.client_tools, with_answer=not native)
+    with guarded():
+        problem = refusal_of(configuration.model, tools, parameters)
+    if problem is not None:
+        raise ModelError("bad_request", message=problem)
+    if leased.facts.left_out:
+        messages = without_refused(messages, leased.facts.left_out, model or configuration.model)
+        paired = False
+    runtime = leased.runtime
+    prompts, calls = runtime.system_prompts, runtime.tasks.user_calls
+    in_time = partial(_in_time, runtime, configuration, leased.facts, "the function that makes the system prompt")
+    system = await prompts.prompt_of(leased.facts, configuration, calls, in_time)
+    request = ModelRequest(
+        purpose=purpose,
+        chat_id=leased.chat_id,
+        messages=messages,
+        step=step.number,
+        attempt=step.attempt,
+        system=system if system and not system.isspace() else None,  # some providers refuse a blank one
+        tools=tools,
+        parameters=copied(dict(parameters)),  # a model may change its request, but not the settings of all chats
+        has_results=leased.facts.turn.has_results,
+        answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
+    )
+    return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
+
+
+def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
+    """Return the chat's parameters without what forces tools, a form of the answer or an early end.
+
+    The provider's own options and its web search are left out if another model writes the summaries.
+    """
+    settings = leased.configuration.settings
+    return _free_parameters(settings, with_options=settings.compaction.model is None)
+
+
+def parameters_for_titles(settings: Settings) -> dict[str, Any]:
+    """Return the parameters without what forces tools, a form of the answer or an early end, and without a search."""
+    parameters = _free_parameters(settings, with_options=True)
+    parameters.pop("web_search", None)
+    return parameters
+
+
+def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any]:
+    parameters: dict[str, Any] = copied(_freed(settings.parameters))
+    options = parameters.pop("provider_options", None)
+    if isinstance(options, Mapping) and with_options:
+        freed = _freed(options)
+        if isinstance(freed.get("extra_body"), Mapping):
+            freed["extra_body"] = _freed(freed["extra_body"])
+        parameters["provider_options"] = freed
+    if not with_options:
+        parameters.pop("web_search", None)
+    return parameters
+
+
+def _freed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in parameters.items()
+        if name not in _FORCING and not (name in _LIMITS and is_for_answers(value))
+    }

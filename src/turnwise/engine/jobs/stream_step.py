@@ -1,0 +1,323 @@
+"""The job of `streaming`: ask the model for one step, show the reply as it comes, commit it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from typing import Any, Final
+
+import anyio.lowlevel
+from msgspec.structs import replace
+
+from turnwise.engine.blobs.left_out import message_refused
+from turnwise.engine.blobs.loaded import with_files
+from turnwise.engine.blobs.sending import Sending
+from turnwise.engine.isolation.user_code import UserCall
+from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
+from turnwise.engine.jobs.call_names import CallNames
+from turnwise.engine.jobs.compact import can_fold
+from turnwise.engine.jobs.context_window import with_own_rule
+from turnwise.engine.jobs.held_attempt import HeldAttempt
+from turnwise.engine.jobs.leased_chat import LeasedChat
+from turnwise.engine.jobs.live_parts import LiveParts
+from turnwise.engine.jobs.reply import (
+    error_info,
+    finish_word,
+    lacks_form,
+    never_answered,
+    origin_of,
+    partial_reply,
+    planned,
+    withheld_calls,
+)
+from turnwise.engine.jobs.request import build_request
+from turnwise.engine.jobs.retries import longer, verdict_on
+from turnwise.engine.jobs.watchdog import Watchdog
+from turnwise.engine.tools import arguments
+from turnwise.logger import logger
+from turnwise.providers.failures import classified
+from turnwise.providers.figures import tokens
+from turnwise.providers.prices import priced_reply
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.reply_builder import ReplyBuilder
+from turnwise.providers.reply_worth import Worth, stop_reason_of, worth_of
+from turnwise.states.arguments import Reply
+from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
+from turnwise.states.messages import CHARACTERS_PER_TOKEN
+from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
+from turnwise.states.turn_limits import may_make_room
+from turnwise.states.unicode import well_formed
+from turnwise.states.usage import Usage
+from turnwise.states.values.plain import type_name
+from turnwise.states.values.values import unshared
+
+PAUSE_EVERY: Final = 0.005
+"""Seconds for which parts may come one after the other before other tasks get their turn."""
+
+
+async def stream_step(leased: LeasedChat) -> None:
+    """Stream one attempt of a model step and fire `step_finished`; after a failure that may pass it runs again."""
+    attempt = Attempt(leased, await begin_attempt(leased))
+    try:
+        refuse_endless_attempts(leased.facts.step)
+        await attempt.run()
+    except ModelError as error:
+        await attempt.fail(error)
+
+
+class Attempt:
+    """One try at a step's model call."""
+
+    def __init__(self, leased: LeasedChat, held: HeldAttempt) -> None:
+        self._leased = leased
+        self._held = held
+        self._builder = held.reply = ReplyBuilder(read=self._read_arguments, price=self._priced)
+        self._live = LiveParts(leased, self._builder, self._break_off)
+        self._call: UserCall[None] | None = None
+        self._first_part_after: float | None = None
+        self._answered = False
+        """Whether the model has begun to answer: the attempt is paid."""
+
+    async def run(self) -> None:
+        """Stream the reply, show it, commit it.
+
+        Raises:
+            ModelError: the attempt failed.
+            ChatMoved: the chat is no longer in this attempt.
+        """
+        leased = self._leased
+        request = await build_request(leased)
+        # Where others have moved the chat meanwhile, it may be the request of a step that another job asks for.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        await leased.ask_again()
+        self._held.origin = origin_of(leased.configuration, request)
+        try:
+            await self._stream_watched(request)
+        except Exception:
+            await self._live.end()
+            raise
+        except BaseException:  # a cancelled job must not wait for the store
+            self._live.stop()
+            raise
+        rest = await self._live.close()
+        async with Sending(leased.runtime.files, leased.chat_id) as sending:
+            reply = self._reply(request)
+            if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
+                told = never_answered(leased.facts.turn.refused + 1)
+                raise ModelError(INVALID_ANSWER, retryable=False, message=told)
+            reply = replace(reply, parts=await sending.reply_parts(reply.parts))
+            logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
+            judged = replace(reply, should_compact=False)  # as if the rule had failed
+            try:
+                judged = await with_own_rule(leased, reply)
+            finally:  # whoever cuts the rule off, the reply is whole, and paid
+                await leased.fire(StepFinished(token=leased.token, reply=judged), shown=rest)
+
+    async def fail(self, error: ModelError) -> None:
+        """Commit the failure of the attempt.
+
+        Raises:
+            ChatMoved: the chat is no longer in this attempt.
+            StoreError: parts of it could not be stored.
+        """
+        leased = self._leased
+        # Raises what kept parts from being stored, as in `run`, and before anything is committed: they are missing from
+        # `rest`, and what is kept of the reply must be what followers saw. The runner reads that from the store.
+        rest = await self._live.close()
+        step, policy = leased.facts.step, leased.configuration.settings.retry
+        stays = policy.after_output == "never" and self._builder.visible
+        paid, used = self._answered, self._builder.reply().usage
+        verdict = verdict_on(policy, step, error, paid=paid, now=leased.runtime.clock.now())
+        info = error_info(error if stays else verdict.error, step, leased.configuration.settings)
+        info = replace(info, message_id=message_refused(error, leased.facts))
+        may_do = not stays and error.kind != CONTEXT_OVERFLOW  # asked again as it is, it would be too long again
+        refused = () if self._builder.visible else await refused_in(leased, error, leased.configuration.model)
+        if refused:
+            await leave_out(leased, info, refused, usage=used)
+        elif may_do and verdict.delay is not None:
+            await try_again(leased, verdict, info, usage=used, paid=paid)
+        elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
+            await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
+        else:
+            parts, toolbox = self._builder.partial_parts(), leased.configuration.toolbox
+            partial = partial_reply(parts, leased.facts, toolbox, usage=used, origin=self._held.origin)
+            async with Sending(leased.runtime.files, leased.chat_id) as sending:
+                partial = await sending.partial(partial)
+                await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
+
+    async def _can_make_room(self) -> bool:
+        limits = self._leased.configuration.limits
+        return may_make_room(self._leased.facts, limits) and await can_fold(self._leased)
+
+    async def _stream_watched(self, request: ModelRequest) -> None:
+        with self._leased.runtime.observers.model_call(
+            self._leased.configuration.model, request, trace=self._leased.facts.turn.trace
+        ) as call:
+            try:
+                await self._stream(request)
+            finally:
+                if call is not None:
+                    call.first_part_after = self._first_part_after
+                    call.reply = unshared(self._builder.reply())
+
+    async def _stream(self, request: ModelRequest) -> None:
+        settings = self._leased.configuration.settings
+        builder = self._builder
+        timeouts = self._leased.facts.step.timeouts
+        watchdog = Watchdog(
+            self._leased.runtime.clock,
+            self._break_off,
+            startup=longer(settings.startup_timeout, timeouts),
+            idle=longer(settings.idle_timeout, timeouts),
+        )
+        call: UserCall[None] = self._leased.runtime.tasks.user_calls.start(
+            lambda: self._listen(call, request, watchdog),
+            f"model {request.purpose}",
+            chat_id=request.chat_id,
+            step=request.step,
+            attempt=request.attempt,
+        )
+        self._call = call
+        try:
+            await call.outcome()
+        finally:
+            if not builder.finished:
+                call.abandon()
+            watchdog.stop()
+            self._first_part_after = watchdog.first_part_after
+        if not builder.finished:
+            raise ModelError("network", message="the stream ended without saying why the reply ended")
+
+    def _break_off(self, error: Exception) -> None:
+        """End the attempt with an error, without waiting for the model's code."""
+        if self._call is not None:
+            self._call.fail(error)
+
+    async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
+        """Feed the model's parts to the builder, until the reply is finished or the call was abandoned."""
+        builder = self._builder
+        names = CallNames(self._has_call, self._leased.facts.step.number)
+        model = self._leased.configuration.model
+        loaded = await with_files(self._leased.runtime.files, request, model) if self._may_have_files else request
+        paused = self._leased.runtime.clock.monotonic()
+        with classified():
+            async with _open_stream(model.stream(loaded)) as parts:
+                async for part in parts:
+                    if call.abandoned:
+                        return
+                    if not isinstance(part, ModelPart):
+                        problem = f"the model yielded {type_name(part)!r} objects; it has to yield ModelPart"
+                        raise ModelError("server_error", retryable=False, message=problem)
+                    self._answered = True
+                    now = watchdog.heard(part)
+                    if builder.add(await names.renamed(part)):
+                        self._live.changed()
+                    if builder.finished:
+                        call.give(None)  # the reply is complete; nobody waits until the stream has closed
+                        return
+                    if now - paused >= PAUSE_EVERY:
+                        paused = now
+                        await anyio.lowlevel.checkpoint()  # a model that makes its words itself may never wait
+
+    @property
+    def _may_have_files(self) -> bool:
+        """Whether files may have to be loaded. To look at every message would take longer with each of them."""
+        leased = self._leased
+        return leased.view is None or leased.view.has_files or leased.configuration.hooks.prepare_messages is not None
+
+    async def _has_call(self, call_id: str) -> bool:
+        try:
+            return await self._leased.outlast(lambda: self._is_in_history(call_id))
+        except StoreError as error:
+            self._break_off(error)  # or it would be taken for one that the model's code has raised
+            raise
+
+    async def _is_in_history(self, call_id: str) -> bool:
+        view = await self._leased.current_view()
+        return await self._leased.history.has_call(self._leased.facts, view, call_id)
+
+    def _read_arguments(self, name: str, raw: str | Mapping[str, Any], call_id: str) -> dict[str, Any]:
+        step, held = self._leased.facts.step, self._leased.facts.profile.client_tools
+        about = {"step": step.number, "attempt": step.attempt, "tool": name, "call_id": call_id}
+        parsed = arguments.parse(raw, **about) if isinstance(raw, str) else arguments.spelled(raw)
+        tool = self._leased.configuration.toolbox.tool_for(name, held)
+        return arguments.coerced(tool, parsed)
+
+    def _priced(self, reply: ModelReply) -> ModelReply:
+        return priced_reply(self._leased.configuration.model, reply, self._leased.runtime.clock.now())
+
+    def _reply(self, request: ModelRequest) -> Reply:
+        leased, reply = self._leased, self._builder.reply()
+        finish = reply.finish
+        _warn_of_unknown_cost(leased, finish.usage)
+        stop_reason = stop_reason_of(finish.stop_reason)
+        withheld = withheld_calls(reply, self._builder.unfinished_calls())
+        parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, withheld=withheld)
+        reported = _prompt_tokens(finish)
+        window = tokens(finish.context_limit, "context_limit")
+        limit = window and leased.configuration.settings.compaction.strictest(window)
+        may_be_refused = not calls and worth_of(stop_reason) is Worth.complete
+        return Reply(
+            parts=parts,
+            calls=calls,
+            refused=may_be_refused and lacks_form(leased.configuration.answer, request, parts),
+            usage=finish.usage,
+            stop_reason=stop_reason,
+            provider_reason=finish_word(finish),
+            context_tokens=self._estimated_tokens(request) if reported is None else reported,
+            context_limit=limit,
+            estimated=reported is None,
+            origin=self._held.origin and replace(self._held.origin, response_id=_response_id(finish.metadata)),
+        )
+
+    def _estimated_tokens(self, request: ModelRequest) -> int:
+        """Return a rough count of the prompt's tokens: a quarter of its characters."""
+        view = self._leased.view
+        characters = view.characters if view is not None else 0
+        return (characters + len(request.system or "")) // CHARACTERS_PER_TOKEN
+
+
+def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[object]]:
+    """Return what a model's `stream` has returned, to be closed in the end if it can be: an iterator need not.
+
+    Raises:
+        ModelError: it yields nothing.
+    """
+    if not isinstance(answer, AsyncIterable):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        problem = f"the model's stream returned {type_name(answer)!r}; it has to be an asynchronous iterator"
+        raise ModelError("server_error", retryable=False, message=f"{problem} of ModelPart")
+    parts = aiter(answer)
+    return aclosing(parts) if hasattr(parts, "aclose") else nullcontext(parts)  # type: ignore[type-var]
+
+
+def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:
+    """Warn once per model whose calls have no known cost, if a turn has a budget in dollars."""
+    model, unpriced = leased.configuration.model, leased.runtime.unpriced
+    key = (model.provider, model.name)
+    unknown = usage is None or usage.cost is None
+    if unknown and leased.configuration.settings.turn_cost is not None and key not in unpriced:
+        unpriced.add(key)
+        logger.warning(
+            "cost_unknown",
+            provider=model.provider,
+            model=model.name,
+            problem="calls of unknown cost count nothing for Settings.turn_cost; set turn_tokens, too",
+        )
+
+
+def _prompt_tokens(finish: ModelPart) -> int | None:
+    """Return how long the prompt was; of a reply that took several requests, the last one's."""
+    used = finish.usage.input_tokens if finish.usage is not None else None
+    return tokens(_said_at_the_end(finish.metadata, "context_tokens", used), "context_tokens")
+
+
+def _response_id(metadata: Mapping[str, Any] | None) -> str | None:
+    response_id = _said_at_the_end(metadata, "response_id")
+    return well_formed(response_id) if isinstance(response_id, str) else None
+
+
+def _said_at_the_end(metadata: Mapping[str, Any] | None, name: str, otherwise: Any = None) -> Any:
+    return metadata.get(name, otherwise) if isinstance(metadata, Mapping) else otherwise

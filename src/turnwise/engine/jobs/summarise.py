@@ -1,0 +1,198 @@
+"""Asks the model for a summary of messages: in one request or, if that is too long, in pieces."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from turnwise.engine.blobs.loaded import with_files
+from turnwise.engine.config.spending import Spending
+from turnwise.engine.isolation.clock import time_limit
+from turnwise.engine.jobs.leased_chat import LeasedChat
+from turnwise.engine.jobs.reply import generated, whole_text
+from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
+from turnwise.engine.jobs.retries import longer, note_on_rejection
+from turnwise.engine.prompt.history import SUMMARY_PREFIX, transient
+from turnwise.foreign import guarded
+from turnwise.providers.prices import priced_reply
+from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
+from turnwise.states.errors import CONTEXT_OVERFLOW, NOTHING_FOLDED, ModelError
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    length_of,
+)
+from turnwise.states.unicode import well_formed
+from turnwise.states.usage import Usage
+from turnwise.states.values.values import unshared
+
+MOST_REQUESTS: Final = 32
+"""How many model calls one compaction may make."""
+_SMALLEST: Final = 200
+"""Characters; a shorter piece is not cut any more."""
+
+Outcome = TypeVar("Outcome")
+
+
+async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    """Return the result of user code that folds.
+
+    Raises:
+        ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
+    """
+    limit = longer(leased.configuration.settings.compaction.timeout, leased.facts.step.timeouts)
+    with time_limit(leased.runtime.clock, limit, "network", "no summary"):
+        return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
+
+
+async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:
+    """Return a summary of the messages: of all at once or, if that is too long for the model, piece by piece.
+
+    It is too long if the provider says so, or if it is estimated not to fit: some servers cut a prompt silently.
+    Each piece is summarised together with the summary of those before it. A refused piece is halved, and so are those
+    after it. A single message that is too long for one request is shortened.
+
+    Raises:
+        ModelError: a request failed, nothing fits, or a text was refused, cut short or empty.
+    """
+    waiting = deque(_whole_pieces(messages))
+    if not waiting:
+        raise ModelError(NOTHING_FOLDED, message="there was nothing to fold")
+    summary, room, requests = "", _room_in_window(leased, messages), 0
+    while waiting:
+        piece = _next_piece(waiting, room)
+        if requests == MOST_REQUESTS:
+            raise ModelError(CONTEXT_OVERFLOW, message=f"the history was not folded by {MOST_REQUESTS} requests")
+        requests += 1
+        try:
+            summary = await _ask(leased, summary, piece, spending)
+        except ModelError as refusal:
+            room = _length(piece) // 2
+            if refusal.kind != CONTEXT_OVERFLOW or room < _SMALLEST:
+                raise
+            # The summary stands for all before this piece: no more than that is asked for again.
+            waiting.extendleft(reversed(_whole_pieces(piece)))
+    return summary
+
+
+def _room_in_window(leased: LeasedChat, messages: Sequence[Message]) -> int | None:
+    """Return how many characters of the messages one request takes whose prompt is estimated not to fit."""
+    compaction, limits = leased.facts.compaction, leased.configuration.limits
+    tokens, window = compaction.context_tokens, compaction.context_limit or limits.context_limit
+    if not compaction.estimated or tokens is None or window is None or tokens <= window:
+        return None
+    return max(int(_length(messages) * window * limits.threshold_percent / (tokens * 100)), _SMALLEST)
+
+
+async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
+    before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
+    history = await prepared_for(leased.runtime, leased.configuration, leased.facts, "summary", [*before, *messages])
+    demands = leased.configuration.settings.compaction.prompt, note_on_rejection(leased.facts.step)
+    prompt = transient("user", "\n\n".join(filter(None, demands)), messages[-1])
+    parameters = parameters_for_summaries(leased)
+    reply = await _generate(leased, [*history, prompt], parameters, spending)
+    # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
+    if reply.calls and not reply.text.strip():
+        reply = await _generate(leased, [*history, prompt], {**parameters, "tool_choice": "none"}, spending)
+    text = well_formed(whole_text(reply)).strip()
+    if not text:
+        raise ModelError("bad_request", message="the summary was empty")
+    return text
+
+
+async def _generate(
+    leased: LeasedChat, messages: list[Message], parameters: dict[str, Any], spending: Spending
+) -> ModelReply:
+    model = leased.configuration.settings.compaction.model or leased.configuration.model
+    request = await request_of(leased, "summary", messages, parameters, model=model)
+    if model is not leased.configuration.model:
+        request = _without_refused_tools(request, model)
+    usage: Usage | None = None
+    try:
+        with leased.runtime.observers.model_call(model, request, trace=leased.facts.turn.trace) as call:
+            reply = await in_time(leased, lambda: _reply(leased, model, request))
+            reply = priced_reply(model, reply, leased.runtime.clock.now())
+            usage = reply.usage
+            if call is not None:
+                call.reply = unshared(reply)
+    finally:  # a call that failed may have cost something, too: it makes the sum partial
+        spending.add(usage)
+    return reply
+
+
+def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
+    """Return a request without the tools that only the chat's own provider knows: a summary calls none of them."""
+    with guarded():
+        tools = tuple(tool for tool in request.tools if refusal_of(model, [tool], {}) is None)
+    return dataclasses.replace(request, tools=tools)
+
+
+async def _reply(leased: LeasedChat, model: Model, request: ModelRequest) -> ModelReply:
+    return await generated(model, await with_files(leased.runtime.files, request, model))
+
+
+def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:
+    """Return the messages in pieces that may be separated: each call stays with its results."""
+    pieces: list[list[Message]] = []
+    for message in messages:
+        if message.role == "tool" and pieces:
+            pieces[-1].append(message)
+        else:
+            pieces.append([message])
+    return pieces
+
+
+def _next_piece(waiting: deque[list[Message]], room: int | None) -> list[Message]:
+    """Take as many whole pieces as there is room for, at least one; one that is too long alone is shortened."""
+    piece = waiting.popleft()
+    if room is not None and _length(piece) > room:
+        return [_shortened(message, max(room // len(piece), 1)) for message in piece]
+    while waiting and (room is None or _length(piece) + _length(waiting[0]) <= room):
+        piece = [*piece, *waiting.popleft()]
+    return piece
+
+
+def _length(messages: Sequence[Message]) -> int:
+    return sum(length_of(part) for message in messages for part in message.parts)
+
+
+def _shortened(message: Message, most: int) -> Message:
+    """Return a message of about `most` characters, without reasoning and files."""
+    parts = [part for part in message.parts if not isinstance(part, ReasoningPart)]
+    each = max(most // max(len(parts), 1), 1)
+    return replace(message, parts=tuple(_short(part, each) for part in parts))
+
+
+def _short(part: Part, most: int) -> Part:
+    if isinstance(part, FilePart):
+        return TextPart(text=f"[a file, {part.name or part.media_type}]")
+    if length_of(part) <= most:
+        return part
+    match part:
+        case TextPart():
+            return TextPart(text=_cut(part.text, most))
+        case ToolCallPart():
+            return replace(part, arguments={"shortened": _cut(json.dumps(part.arguments), most)})
+        case ToolResultPart():
+            text = part.output if isinstance(part.output, str) else json.dumps(part.output)
+            return replace(part, output=_cut(text, most), attachments=())
+        case _:
+            return part
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the beginning and the end of a text."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:] if half else ''}"

@@ -1,0 +1,296 @@
+"""Observers: they watch an engine, for metrics, traces or a log of their own.
+
+An observer changes nothing: whatever it is given is a copy, unless it is one of turnwise's own. If it raises, that is
+logged, and the chat goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from time import perf_counter
+from typing import ClassVar, Final, Literal, TypeVar
+
+import msgspec
+
+from turnwise.foreign import guarded
+from turnwise.logger import logger
+from turnwise.providers.protocol import Model, ModelReply, ModelRequest
+from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.decide import Decision
+from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, FatalToolError, ModelError, SettingsError
+from turnwise.states.facts import Facts
+from turnwise.states.messages import length_of
+from turnwise.states.values.checked import fit
+from turnwise.states.values.hints import validator_of
+from turnwise.states.values.plain import type_name
+from turnwise.states.values.values import unshared
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelCall:
+    """One call of a model. What has a default is known once it is over."""
+
+    provider: str
+    model: str
+    request: ModelRequest
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
+    reply: ModelReply | None = None
+    """What came of it, even if it failed on the way."""
+    error: Exception | None = None
+    first_part_after: float | None = None
+    """Seconds until the first part of a streamed reply."""
+    seconds: float = 0.0
+
+    @property
+    def characters(self) -> int:
+        """About how many characters the prompt has, system prompt included."""
+        spoken = sum(length_of(part) for message in self.request.messages for part in message.parts)
+        return spoken + len(self.request.system or "")
+
+    @property
+    def reminders(self) -> int:
+        """How many reminders the request holds."""
+        return len(self.request.reminders)
+
+    @property
+    def outcome(self) -> str:
+        """`succeeded`, `cancelled`, or the kind of the error."""
+        if self.error is not None:
+            return _kind_of(self.error)
+        finished = self.reply is not None and self.reply.finish.stop_reason is not None
+        return "succeeded" if finished else "cancelled"
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolRun:
+    """One run of a local tool. What has a default is known once it is over."""
+
+    chat_id: str
+    call: ToolCall
+    known: bool
+    """Whether there is a tool of that name: a model may invent one."""
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
+    result: CallOutcome | FatalToolError | None = None
+    """How it ended; `None` if it was cancelled."""
+    error: BaseException | None = None
+    """What the tool raised."""
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> str:
+        """`succeeded`, `failed`, `timed_out`, `cancelled`, or `fatal`."""
+        if isinstance(self.result, FatalToolError):
+            return "fatal"
+        return self.result.status.value if self.result is not None else "cancelled"
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactionRun:
+    """One attempt to fold a history. What has a default is known once it is over."""
+
+    chat_id: str
+    step: int
+    attempt: int
+    strategy: Literal["summary", "custom"]
+    """Who folds: a model that writes a summary, or `CompactionPolicy.strategy`."""
+    messages_before: int
+    """What the model saw."""
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
+    messages_after: int | None = None
+    """What it sees from now on."""
+    error: Exception | None = None
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> str:
+        """`succeeded`, `cancelled`, `declined` if nothing was to be folded, or the kind of the error."""
+        if self.error is not None:
+            kind = _kind_of(self.error)
+            return "declined" if kind == NOTHING_FOLDED else kind
+        return "succeeded" if self.messages_after is not None else "cancelled"
+
+
+def _kind_of(error: Exception) -> str:
+    return error.kind if isinstance(error, ModelError) else INTERNAL
+
+
+Ended = Callable[[], object]
+
+
+class Observer:
+    """Watches an engine: override the methods you need. They are called from the event loop, so be quick.
+
+    They are plain functions: an engine refuses an observer whose method is a coroutine, which nobody would await.
+    """
+
+    _only_reads: ClassVar = False
+    """Whether it changes nothing that it is told, and needs no copies: so says a class of itself, not of subclasses."""
+
+    def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
+        """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
+
+        It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends. What
+        is no text is an error like one that was raised.
+        """
+        return None
+
+    def transitioned(self, decision: Decision) -> None:
+        """Learn of a committed transition; those of a chat come in order."""
+
+    def running(self, chats: int) -> None:
+        """Learn how many chats run here now."""
+
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        """Learn with every sweep for how long the longest waiting chat of each agent has waited for a worker.
+
+        It is so of the whole store. Where it grows, no worker runs that agent, or has the tools, or there are too few.
+        """
+
+    def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
+        """Learn that a model call begins; return a function to call when it is over, in the same context."""
+        return None
+
+    def compaction_started(self, run: CompactionRun) -> Ended | None:  # noqa: ARG002 - as above
+        """Learn that an attempt to compact begins; return a function to call when it is over, likewise.
+
+        The model calls of a summary come in between.
+        """
+        return None
+
+    def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
+        """Learn that a tool begins to run; return a function to call when it is over, in the same context."""
+        return None
+
+
+_TRACE: Final = validator_of(str)
+_METHODS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"))
+Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
+
+
+class Observers(msgspec.Struct, frozen=True):
+    """The observers of an engine. Without any, nothing is created or measured."""
+
+    every: tuple[Observer, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse methods that nobody would await.
+
+        Raises:
+            SettingsError: an observer has such a method.
+        """
+        for observer in self.every:
+            for name in _METHODS:
+                if iscoroutinefunction(getattr(type(observer), name)):
+                    method = f"{type_name(observer)}.{name}"
+                    raise SettingsError(
+                        "observers", f"{method} must be no coroutine: observers are called, not awaited"
+                    )
+
+    def transitioned(self, decisions: Sequence[Decision]) -> None:
+        """Report committed transitions to every observer."""
+        told = unshared([*decisions]) if self._may_change("transitioned") else decisions
+        for observer in self.every:
+            with _harmless(observer):
+                for decision in told:
+                    observer.transitioned(decision)
+
+    def running(self, chats: int) -> None:
+        """Report how many chats run here now."""
+        for observer in self.every:
+            with _harmless(observer):
+                observer.running(chats)
+
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        """Report how long chats wait for a worker."""
+        for observer in self.every:
+            with _harmless(observer):
+                observer.waiting(seconds)
+
+    def turn_trace(self, chat_id: str) -> str | None:
+        """Return what the first observer that traces wants to be stored with a turn."""
+        for observer in self.every:
+            with _harmless(observer):
+                trace = observer.turn_trace(chat_id)
+                if trace is not None:
+                    return str(fit("turn_trace", _TRACE, trace))
+        return None
+
+    def model_call(
+        self, model: Model, request: ModelRequest, *, trace: str | None
+    ) -> AbstractContextManager[ModelCall | None]:
+        """Report the model call made inside; it yields an object that takes the reply, `None` if nobody watches."""
+        if not self.every:
+            return nullcontext()
+        request = unshared(request) if self._may_change("model_called") else request
+        call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
+        return self._during(call, lambda observer: observer.model_called(call))
+
+    def compaction(
+        self, facts: Facts, *, by_strategy: bool, messages: int
+    ) -> AbstractContextManager[CompactionRun | None]:
+        """Report the folding done inside; it yields an object that takes the result, `None` if nobody watches."""
+        if not self.every:
+            return nullcontext()
+        run = CompactionRun(
+            chat_id=facts.chat_id,
+            step=facts.step.number,
+            attempt=facts.step.attempt,
+            strategy="custom" if by_strategy else "summary",
+            messages_before=messages,
+            trace=facts.turn.trace,
+        )
+        return self._during(run, lambda observer: observer.compaction_started(run))
+
+    def tool_run(
+        self, chat_id: str, call: ToolCall, *, known: bool, trace: str | None
+    ) -> AbstractContextManager[ToolRun | None]:
+        """Report the tool run made inside; it yields an object that takes the result, `None` if nobody watches."""
+        if not self.every:
+            return nullcontext()
+        call = unshared(call) if self._may_change("tool_started") else call
+        run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
+        return self._during(run, lambda observer: observer.tool_started(run))
+
+    def _may_change(self, method: str) -> bool:
+        """Return whether a method is given to somebody who may change what it is told."""
+        return any(
+            getattr(getattr(observer, method), "__func__", None) is not vars(Observer)[method]
+            and not vars(type(observer)).get("_only_reads", False)
+            for observer in self.every
+        )
+
+    @contextmanager
+    def _during(self, watched: Watched, report: Callable[[Observer], Ended | None]) -> Iterator[Watched]:
+        begun: list[tuple[Observer, Ended]] = []
+        for observer in self.every:
+            with _harmless(observer):
+                ended = report(observer)
+                if ended is not None:
+                    begun.append((observer, ended))
+        began = perf_counter()
+        try:
+            yield watched
+        except Exception as error:
+            if not isinstance(watched, ToolRun):  # its result tells
+                watched.error = error
+            raise
+        finally:
+            watched.seconds = perf_counter() - began
+            for observer, ended in reversed(begun):
+                with _harmless(observer):
+                    ended()
+
+
+@contextmanager
+def _harmless(observer: Observer) -> Iterator[None]:
+    try:
+        with guarded():
+            yield
+    except Exception:  # noqa: BLE001 - an observer's error must not reach the chat
+        logger.exception("observer_failed", observer=type_name(observer))

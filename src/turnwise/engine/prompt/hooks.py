@@ -1,0 +1,231 @@
+"""Hooks: functions with which a service changes single requests. They never change the stored history."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from turnwise.providers.protocol import SentReminder, Severity
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message, ToolCallPart
+from turnwise.states.names import Audience, Purpose
+from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.values.checked import checked
+from turnwise.states.values.digests import MOST_ITEMS
+from turnwise.states.values.plain import type_name
+
+T = TypeVar("T")
+
+WINDOW = 5
+"""How many of the last calls a reminder producer sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call that has its result."""
+
+    name: str
+    succeeded: bool
+    call_id: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    output: Any = None
+    """What the model was given as its result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """Where the turn's loop stands, for reminder producers."""
+
+    chat_id: str
+    step: int
+    """The step of the turn that is about to be asked, from 1."""
+    call_count: int
+    """Calls answered in this turn, those before a compaction too."""
+    last_call: PastCall | None
+    last_calls: tuple[PastCall, ...]
+    """The last calls of the turn, at most five, oldest first."""
+    compactions: int
+    """Compactions committed in this chat so far."""
+    usage: Usage = NO_USAGE
+    """What the turn has used so far."""
+    context_tokens: int | None = None
+    """How full the context was at the last step; `None` if unknown, as right after a compaction."""
+    context_limit: int | None = None
+    folded: bool = False
+    """Whether the model sees what a compaction has left, not what was said. An edit or `clear_context` may end that."""
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class ReminderText:
+    """A reminder that says how urgent it is. The model is told the text alone; metrics count the rest.
+
+    Raises:
+        InvalidArgument: the severity is none.
+    """
+
+    text: str
+    severity: Severity = "info"
+
+
+OneReminder = ReminderText | str
+Reminded = Sequence[OneReminder] | OneReminder | None
+"""Reminders for one request, several or one; each becomes a system message of that request only."""
+
+Reminder = Callable[[LoopState], Reminded | Awaitable[Reminded]]
+"""Produces reminders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """What a request is for, for a hook that prepares its messages."""
+
+    chat_id: str
+    owner: str | None
+    metadata: Mapping[str, Any]
+    purpose: Purpose
+    """`"step"` for an answer, `"summary"` for what a compaction asks, `"title"` for the name of a chat."""
+    step: int
+
+
+Prepared = list[Message] | None
+"""Messages for one request; `None` means: no change."""
+
+PrepareMessages = (
+    Callable[[list[Message]], Prepared | Awaitable[Prepared]]
+    | Callable[[list[Message], RequestContext], Prepared | Awaitable[Prepared]]
+)
+"""Replaces the messages of one request. A hook with a second parameter is told what the request is for."""
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """The hooks of an agent, or those of an engine: they are for agents that have none of their own."""
+
+    reminders: tuple[Reminder, ...] = ()
+    prepare_messages: PrepareMessages | None = None
+
+
+NO_HOOKS: Final = Hooks()
+
+
+def history_was_compacted(state: LoopState) -> Sequence[str]:
+    """Remind the model that its history was compacted, as long as it sees what that has left.
+
+    That is told first, wherever this stands among the reminders.
+    """
+    if not state.folded:
+        return ()
+    return (
+        f"The conversation so far was compacted {state.compactions} time(s); the summary stands for what is not shown.",
+    )
+
+
+async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[tuple[str, SentReminder]]:
+    """Return the texts of the reminders that have something to say: that the history was compacted comes first."""
+    texts: list[tuple[str, SentReminder]] = []
+    for produce in sorted(reminders, key=lambda one: one is not history_was_compacted):
+        answer = produce(state)
+        one = await answer if inspect.isawaitable(answer) else answer
+        said = () if one is None else [one] if isinstance(one, ReminderText | str) else one
+        right, name = "a reminder has to return text, texts or None", _producer(produce)
+        every: list[OneReminder] = _all_of((ReminderText, str), said, right, leave_out=(None, ""))
+        for each in every:
+            reminder = ReminderText(each) if isinstance(each, str) else each
+            if reminder.text:
+                texts.append((reminder.text, SentReminder(name, reminder.severity)))
+    return texts
+
+
+def _producer(produce: Callable[..., Any]) -> str:
+    """Return the name of a function, or of what else can be called."""
+    while isinstance(produce, functools.partial):
+        produce = produce.func
+    name = getattr(produce, "__qualname__", None)
+    return name if isinstance(name, str) else type_name(produce)
+
+
+async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
+    """Return the messages as the hook wants them; it works on copies."""
+    copies = [copy.deepcopy(message) for message in messages]
+    answer: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
+    if inspect.isawaitable(answer):
+        answer = await answer
+    if answer is None:
+        return messages
+    return _all_of(Message, answer, "prepare_messages has to return a list of Message, or None")
+
+
+def _all_of(
+    kind: type[T] | tuple[type[T], ...], given: Any, right: str, *, leave_out: Sequence[object] = ()
+) -> list[T]:
+    """Return what a hook gave as a list.
+
+    Raises:
+        TypeError: it holds something of another kind, or more than anybody reads: it may have no end.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        raise TypeError(f"{right}; it returned {type_name(given)}")
+    every = [*islice(given, MOST_ITEMS)]
+    if len(every) == MOST_ITEMS:
+        raise TypeError(f"{right}; it returned {MOST_ITEMS:,} or more")
+    items = [item for item in every if item not in leave_out]
+    if wrong := [type_name(item) for item in items if not isinstance(item, kind)]:
+        raise TypeError(f"{right}; it returned one of {wrong[0]}")
+    return items
+
+
+def _wants_context(hook: Callable[..., Any]) -> bool:
+    """Whether the hook has a second parameter without a value."""
+    try:
+        parameters = list(inspect.signature(hook).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(by_place) > 1 and (by_place[1].default is inspect.Parameter.empty or by_place[1].name == "context")
+
+
+def loop_state(facts: Facts, turn: Sequence[Message], seen: Sequence[Message]) -> LoopState:
+    """Return the loop state, given the messages of the turn and those that the model sees."""
+    results = {message.result.call_id: message.result for message in turn if message.result is not None}
+    answered = [
+        (part, results[part.call_id])
+        for message in turn
+        for part in message.parts
+        if isinstance(part, ToolCallPart) and part.call_id in results
+    ]
+    past = [
+        PastCall(
+            part.name,
+            succeeded=not result.is_error,
+            call_id=part.call_id,
+            arguments=deepcopy(part.arguments),
+            output=deepcopy(result.output),
+        )
+        for part, result in answered[-WINDOW:]
+    ]
+    compaction = facts.compaction
+    return LoopState(
+        chat_id=facts.chat_id,
+        step=facts.turn.steps,
+        call_count=len(answered),
+        last_call=past[-1] if past else None,
+        last_calls=tuple(past),
+        compactions=compaction.count,
+        usage=facts.turn.usage,
+        context_tokens=compaction.context_tokens,
+        context_limit=compaction.context_limit,
+        folded=_begins_with_what_was_folded(seen, facts.history.boundary),
+    )
+
+
+def _begins_with_what_was_folded(seen: Sequence[Message], boundary: int) -> bool:
+    """Whether the boundary is a compaction's: the first that the model sees is then a new message, or a carried one."""
+    return boundary > 0 and any(one.position < boundary or one.audience is Audience.model for one in seen[:1])

@@ -1,0 +1,98 @@
+"""The answers of helpers: what a parent is told of the turns with which they came to rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from turnwise.engine.agents.agents import Agents
+from turnwise.engine.agents.answer_format import ANSWER_TOOL
+from turnwise.engine.tools.arguments import BadArguments
+from turnwise.providers.reply_worth import Worth, worth_of
+from turnwise.states.arguments import HelperAnswer
+from turnwise.states.errors import INVALID_ANSWER, ChatNotFound, ChatUnreadable
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience, CallStatus, ChatState, Executor, StopReason
+from turnwise.states.usage import NO_USAGE
+from turnwise.states.values.output_limit import shared_within, size_in_json
+from turnwise.states.values.values import Json
+
+_WITHOUT_FORM: Final = "[This answer does not have the form that the helper's agent wants. What the helper did stands.]"
+
+
+class CallAnswer(msgspec.Struct, frozen=True):
+    """What a call is answered with."""
+
+    output: Json
+    helpers: Sequence[HelperAnswer] = ()
+    is_error: bool = False
+
+
+def result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
+    """Return what a call is answered with, and whether that is an error.
+
+    An answer without the form that is wanted is an answer with a note: what the helper did for it is done.
+    """
+    replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
+    if helper.last_error is not None and helper.last_error.kind == INVALID_ANSWER and helper.state is ChatState.error:
+        words = _last_words(replies[-1]) if replies else ""
+        if words:
+            return f"{words}\n{_WITHOUT_FORM}", False
+    if helper.state is ChatState.error:
+        problem = helper.last_error.message if helper.last_error else "an unknown error"
+        return f"The helper could not finish its task: {problem}", True
+    if helper.state is ChatState.interrupted:
+        return "The helper was stopped before it had finished its task.", True
+    if replies and replies[-1].erased:
+        return "What the helper said last was erased.", True
+    answer = next(_answers_in(replies[-1], messages, helper, agents), None) if replies else None
+    if answer not in (None, ""):
+        return answer, False
+    words = next((reply.text for reply in reversed(replies) if reply.text), "")
+    problem = f"The helper ended without an answer: {helper.stop_reason or 'it was never asked'}."
+    return f"{problem} Its last words: {words}" if words else problem, True
+
+
+def _last_words(reply: Message) -> str:
+    """Return what a reply says, or the answer that it gives by the tool."""
+    given = (call.arguments for call in reply.calls if call.name == ANSWER_TOOL)
+    return "" if reply.erased else reply.text or "\n".join(json.dumps(one, ensure_ascii=False) for one in given)
+
+
+def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agents: Agents) -> Iterator[Json]:
+    """Yield the answer that a helper's last reply gives, if it is one: by the tool, as text that fits, or as any text.
+
+    A worker that lacks the agent cannot tell whether it wants a form.
+    """
+    agent = reply.agent or helper.profile.agent
+    form = agents.answer(agent)
+    if form is not None or agent not in agents.runs:
+        results = [message.result for message in messages if message.result is not None]
+        accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
+        yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)
+    asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # then came a reply of no words
+    if worth_of(helper.stop_reason) is Worth.complete and not asks_for_more:
+        with suppress(BadArguments):
+            yield reply.text if form is None else form.arguments_in(reply.text)
+    if helper.stop_reason is StopReason.stop_after_tool and form is None:
+        yield reply.text
+
+
+def lost(name: str, error: Exception) -> HelperAnswer:
+    """Return what is noted of a helper of which nothing can be heard: what one has used that is gone is not known."""
+    is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
+    return HelperAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
+
+
+def told_together(heard: Mapping[str, CallAnswer], limit: int) -> list[Json]:
+    """Return what helpers say as one result, of which each has its fair share."""
+    said = [news.output for news in heard.values()]
+    kinds = ["error" if news.is_error else "answer" for news in heard.values()]
+    frames: list[dict[str, Json]] = [{"helper": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
+    words = shared_within(said, limit - size_in_json([*frames]) + len('""') * len(frames))
+    return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]

@@ -1,0 +1,197 @@
+"""Families: the helpers of a chat, and what its log says of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from turnwise.engine.agents.delegate import HELPER, HELPERS, helper_id
+from turnwise.engine.chat_ids import may_be_one
+from turnwise.engine.transactions.apply import Chain
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.calls import ToolCall
+from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Interrupt
+from turnwise.states.usage import NO_USAGE
+
+AT_REST: Final = (ChatState.waiting, ChatState.interrupted, ChatState.error)
+"""The states in which a helper has ended, well or not."""
+STOPPED: Final = "The chat that wanted this waits for it no longer."
+_VERSION: Final = re.compile("[0-9]{1,16}")
+
+
+def has_ended(helper: Facts) -> bool:
+    """Return whether a helper has come to rest, and waits for nobody's answer."""
+    return helper.resting and helper.state in AT_REST
+
+
+def stop_working(chain: Chain) -> None:
+    """Interrupt a helper, unless it rests."""
+    if not chain.facts.archived and chain.facts.state not in AT_REST:
+        chain.fire(Interrupt(), reason=STOPPED)
+
+
+def stop_unless_it_stays(chain: Chain) -> None:
+    """Interrupt a helper that nobody wants any more, unless it rests or is to work on alone."""
+    if not chain.facts.profile.stays:
+        stop_working(chain)
+
+
+def helpers_to_stop(facts: Facts) -> list[str]:
+    """Return the helpers that have nothing more to do if a chat is interrupted or edited now."""
+    helpers = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.stops_its_helper]
+    return [*helpers, *facts.background]
+
+
+def awaited_by(facts: Facts) -> frozenset[str]:
+    """Return the helpers whose answers a chat waits for, or has not received yet."""
+    begun = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.helper is not None]
+    waits = [call.arguments.get(HELPERS, ()) for call in facts.open_calls if call.helper_action == "wait"]
+    return frozenset([*begun, *facts.background, *(name for names in waits for name in names if may_be_one(name))])
+
+
+async def is_wanted(store: ChatStore, helper: Facts) -> bool:
+    """Return whether the chat that asked for the turn of a helper still waits for it.
+
+    That is its parent in the turn that it was made for, and whichever chat told it more in a later one. It is true of
+    any other chat, and of what a person has a helper do. It is true, too, while the chat that asked was never there: it
+    may be imported after its helper.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    name = _asker_of(helper)
+    if helper.profile.helps is None or name is None:
+        return True
+    try:
+        asker = await store.facts(name)
+    except ChatDeleted:
+        return False
+    except (ChatUnreadable, ChatNotFound):
+        return True
+    calls = [call for call in asker.open_calls if _asks(call, helper, for_more=helper.turn.number > 1)]
+    return bool(calls or helper.chat_id in asker.background) and asker.state is not ChatState.interrupted
+
+
+def _asker_of(helper: Facts) -> str | None:
+    """Return the chat that asked for the turn of a helper; `None` if a person did, who may also have resumed it.
+
+    Earlier versions did not note who gave the helper its task: a turn is that of the task if it began with the helper.
+    """
+    turn, profile = helper.turn, helper.profile
+    is_of_task = turn.number == 1 and turn.started_at == profile.created_at and turn.spent_before == NO_USAGE
+    return profile.parent if is_of_task else turn.asker
+
+
+def _asks(call: ToolCall, helper: Facts, *, for_more: bool) -> bool:
+    """Return whether a call made a helper, or is about to tell it more."""
+    if for_more:
+        return call.helper_action == "message" and call.arguments.get(HELPER, helper.chat_id) == helper.chat_id
+    return call.call_id == helper.profile.helps
+
+
+async def is_awaited(store: ChatStore, helper: Facts) -> bool:
+    """Return whether a chat above a helper waits for its answer, or has not heard it yet.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    try:
+        return await is_any_above(store, helper, lambda above: helper.chat_id in awaited_by(above))
+    except ChatUnreadable:
+        return True
+    except ChatNotFound:
+        return False
+
+
+async def is_any_above(store: ChatStore, helper: Facts, fits: Callable[[Facts], bool]) -> bool:
+    """Return whether any of the chats above a helper fits; the nearest is asked first.
+
+    Raises:
+        ChatNotFound: one of them is gone.
+        ChatUnreadable: one of them cannot be read.
+        StoreError: the store is out of reach.
+    """
+    above, seen = helper, {helper.chat_id}
+    while above.profile.helps is not None and (name := above.profile.parent) is not None and name not in seen:
+        seen.add(name)  # the way up has an end, whatever the profiles say
+        above = await store.facts(name)
+        if fits(above):
+            return True
+    return False
+
+
+async def archived_helpers(store: ChatStore, facts: Facts) -> frozenset[str]:
+    """Return the helpers that a chat waits for in vain, as long as they are archived.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    names = set[str]()
+    for name in awaited_by(facts):
+        with suppress(ChatNotFound, ChatUnreadable):
+            helper = await store.facts(name)
+            if helper.archived and not has_ended(helper):
+                names.add(name)
+    return frozenset(names)
+
+
+class Answer(NamedTuple):
+    """A helper's answer, as its parent's log records it."""
+
+    at: int
+    """The parent's version."""
+    version: int
+    """The helper's."""
+    head: str
+
+
+async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
+    """Return where the helpers of a chat stand, in the order of their calls; those that were deleted are left out.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+    """
+    await store.rest(chat_id)
+    helpers: list[Facts] = []
+    for name in helpers_in(await store.audit(chat_id)):
+        try:
+            helper = await store.facts(name)
+        except (ChatNotFound, ChatUnreadable):
+            continue
+        if helper.profile.parent == chat_id:
+            helpers.append(helper)
+    return helpers
+
+
+def helpers_in(records: Sequence[AuditRecord]) -> list[str]:
+    """Return the ids of the helpers that a log plans, in order."""
+    planned = [
+        helper_id(record.chat_id, write.id)
+        for record in records
+        for write in record.writes
+        if write.kind == "call:planned:chat"
+    ]
+    return [*dict.fromkeys(planned)]
+
+
+def answers_in(records: Sequence[AuditRecord]) -> dict[str, list[Answer]]:
+    """Return the answers of helpers that a log names, by helper, in order."""
+    answers: dict[str, list[Answer]] = {}
+    for record in records:
+        for write in record.writes:
+            name, _, spelled = write.id.rpartition(":")
+            version = version_in(spelled) if write.kind == "helper" else 0
+            if version and "\0" not in name:  # which no chat's id holds, and PostgreSQL takes nowhere
+                answers.setdefault(name, []).append(Answer(record.version, version, write.digest))
+    return answers
+
+
+def version_in(text: str) -> int:
+    """Return the version that a text spells; 0 if it spells none, as one that was forged may."""
+    return int(text) if _VERSION.fullmatch(text) else 0

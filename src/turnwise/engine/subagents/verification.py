@@ -1,0 +1,166 @@
+"""The check of a family: whether the logs of a chat, its helpers and theirs are sound, and bear each other out.
+
+Logs say of one another where they stood: the log of a chat says so of the helpers that it heard, and the profile of a
+helper, which its own log covers, of its parent. All of this can be checked in any order, and while the family works: a
+log only grows, so what it does not hold when it is read once more, it never held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.isolation.tasks import off_the_loop
+from turnwise.engine.subagents.family import Answer, answers_in, helpers_in, version_in
+from turnwise.persistence.audit.record import log_of
+from turnwise.persistence.audit.verify import Verdict, verify_stored
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.sql.rows import PROFILES
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.errors import ChatDeleted, ChatNotFound
+from turnwise.states.facts import Profile
+
+
+async def verify_family(store: ChatStore, chat_id: str) -> Verdict:
+    """Verify a chat, its helpers and theirs, and that each log names the others as they were."""
+    try:
+        await _Family(store, chat_id).check()
+    except _UnsoundError as error:
+        return error.verdict
+    return Verdict(ok=True)
+
+
+class _UnsoundError(Exception):
+    """A log of the family is not sound, or another does not bear it out."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__(verdict.problem)
+
+
+class _Log(NamedTuple):
+    """What the sound log of a chat says of itself and of others, as of one moment."""
+
+    chat_id: str
+    hashes: Sequence[str]
+    """Of its records, in order."""
+    profile: Profile
+    helpers: Sequence[str]
+    """Those that it plans."""
+    answers: Mapping[str, Sequence[Answer]]
+    """What it heard of helpers, its own and theirs, by their ids."""
+
+    def bears_out(self, version: int, head: str) -> bool:
+        """Return whether the chat has stood there."""
+        return 1 <= version <= len(self.hashes) and self.hashes[version - 1] == head
+
+    @property
+    def denial(self) -> str:
+        return "but its log holds another, or none"
+
+
+class _Grave(NamedTuple):
+    """The place of a chat that is not there, with its tombstone if it was deleted."""
+
+    tombstone: Tombstone | None
+
+    def bears_out(self, version: int, head: str) -> bool:
+        """Return whether the chat may have stood there: of its records the tombstone names only the last."""
+        if self.tombstone is None:
+            return False
+        last, hashed = self.tombstone.records, self.tombstone.head
+        return 1 <= version < last or (version == last and hashed in {None, head})
+
+    @property
+    def denial(self) -> str:
+        return "but it is not there" if self.tombstone is None else "but its tombstone rules that out"
+
+
+class _Family:
+    """The logs of a chat, of its helpers and of theirs, each verified when it is read."""
+
+    def __init__(self, store: ChatStore, chat_id: str) -> None:
+        self._store = store
+        self._top = chat_id
+        self._logs: dict[str, _Log | _Grave] = {}
+        """As they were read last."""
+
+    async def check(self) -> None:
+        """Check the log of each chat, and what it says of others.
+
+        Raises:
+            _UnsoundError: something is wrong.
+            ChatNotFound: there is no such chat.
+        """
+        self._logs[self._top] = await self._log(self._top)
+        names = [self._top]
+        for name in names:
+            log = await self._read(name)
+            if isinstance(log, _Log):
+                await self._check(log)
+                names += log.helpers
+
+    async def _check(self, log: _Log) -> None:
+        """Check what a log says of the chat's parent, and of the helpers that it heard."""
+        if log.chat_id != self._top and not await self._has_parent(log):
+            raise _contradicted(log.chat_id, "its profile names another parent, or its own as it never was", at=1)
+        for name, answers in log.answers.items():
+            for answer in answers:
+                if not await self._stood(name, answer.version, answer.head):
+                    denial = self._logs[name].denial
+                    problem = f"its version {answer.version} answered chat {log.chat_id}, {denial}"
+                    raise _contradicted(name, problem, at=answer.at)
+
+    async def _has_parent(self, log: _Log) -> bool:
+        """Return whether a helper has the id that its parent's call gives it, and names that parent as it once was."""
+        parent, call, stood_at = log.profile.parent, log.profile.helps, log.profile.helps_at
+        if parent is None or call is None or stood_at is None or helper_id(parent, call) != log.chat_id:
+            return False
+        version, _, head = stood_at.partition(":")
+        return await self._stood(parent, version_in(version), head)
+
+    async def _stood(self, chat_id: str, version: int, head: str) -> bool:
+        """Return whether a chat stood there; its log is read again if it does not say so, as it may have grown."""
+        if (await self._read(chat_id)).bears_out(version, head):
+            return True
+        del self._logs[chat_id]
+        return (await self._read(chat_id)).bears_out(version, head)
+
+    async def _read(self, chat_id: str) -> _Log | _Grave:
+        """Return the log of a chat, or what is left of it."""
+        if chat_id not in self._logs:
+            try:
+                self._logs[chat_id] = await self._log(chat_id)
+            except ChatDeleted:
+                self._logs[chat_id] = _Grave(await self._store.tombstone(chat_id))
+            except ChatNotFound:
+                self._logs[chat_id] = _Grave(None)
+        return self._logs[chat_id]
+
+    async def _log(self, chat_id: str) -> _Log:
+        rows = await self._store.rows(chat_id)
+        verdict = await off_the_loop(lambda: verify_stored(chat_id, rows))
+        if verdict.ok:
+            return await off_the_loop(lambda: _log_in(chat_id, rows))
+        if chat_id != self._top:
+            verdict = replace(verdict, problem=f"Helper {chat_id}: {verdict.problem}")
+        raise _UnsoundError(verdict)
+
+
+def _contradicted(helper: str, problem: str, *, at: int) -> _UnsoundError:
+    return _UnsoundError(Verdict(ok=False, problem=f"Helper {helper}: {problem}.", position=at))
+
+
+def _log_in(chat_id: str, rows: ChatRows) -> _Log:
+    """Return what rows that were verified say."""
+    records = log_of(chat_id, rows.audit)
+    return _Log(
+        chat_id=chat_id,
+        hashes=[record.hash for record in records],
+        profile=PROFILES.load(rows.tables["profiles"][0]["body"], chat_id),
+        helpers=helpers_in(records),
+        answers=answers_in(records),
+    )

@@ -1,0 +1,240 @@
+"""The broadcaster: passes what was committed to the followers in this process.
+
+It only saves them reading the database: a follower that it did not reach reads there instead, and loses nothing.
+Whoever begins to follow a chat under way is given the latest events, which it may have missed by a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from turnwise.engine.subscriptions.latest_events import Latest, LatestEvents
+from turnwise.persistence.protocol import Committed
+from turnwise.states import triggers as t
+from turnwise.states.errors import EngineClosed
+from turnwise.states.events import Event, size_of_event
+from turnwise.states.facts import Facts
+from turnwise.states.values.values import unshared
+
+_VERSIONS: Final = 4096
+"""Chats of which it is known what was told last: two commits are told within moments."""
+MAX_BUFFERED = 1000
+"""Events that are buffered for a listener; one that falls further behind reads the database."""
+MAX_BUFFERED_BYTES: Final = 1_048_576
+"""The bytes of those events: a listener with more of them reads the database, too."""
+
+
+class Listener:
+    """A follower's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
+
+    Args:
+        hints: how many the broadcaster has been given.
+        at_once: whether the follower waits for nothing.
+    """
+
+    def __init__(self, hints: int = 0, *, at_once: bool = False) -> None:
+        self._hints = hints
+        self._at_once = at_once
+        self._bell = asyncio.Event()
+        self._buffer: deque[Event] = deque()
+        self._buffered_bytes = 0
+        self._failure: Exception | None = None
+        self._end: str | None = None
+        self.behind = True
+        """Whether the store may hold events that the broadcaster did not bring; the reader resets it."""
+        self.facts: Facts | None = None
+        """Where the chat stands, if the last bell brought it; else the reader asks the store."""
+
+    def take(self, after: int, last: Event | None = None) -> list[Event]:
+        """Return the buffered events that follow number `after` without a gap; the buffer is empty then.
+
+        If another event has come of the number of the `last` one, the reader is behind: the store went back.
+
+        They are copies: the reader may change what is in them, and neither the engine nor another reader sees it.
+        """
+        batch: list[Event] = []
+        for event in self._buffer:
+            if last is not None and event.seq == last.seq and (event.kind, event.at) != (last.kind, last.at):
+                self.behind = True
+            elif event.seq == after + 1 + len(batch):
+                batch.append(unshared(event))
+            elif event.seq > after:
+                self.behind = True
+        self._empty()
+        return batch
+
+    async def wait(self) -> None:
+        """Wait until something may have happened since the last wait.
+
+        Raises:
+            EngineClosed: the broadcaster is closed, and the reader has seen everything before that.
+            TimeoutError: it waits for nothing, and nothing has happened.
+            Exception: the error because of which this process cannot go on with the chat.
+        """
+        if self._end is not None and not self._bell.is_set():
+            raise EngineClosed(self._end, waited=True)
+        if self._at_once and not self._bell.is_set():
+            raise TimeoutError
+        await self._bell.wait()
+        self._bell = asyncio.Event()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def ring(self, events: Sequence[Event] = (), facts: Facts | None = None) -> None:
+        """Wake the reader, unless its wait was ended. Commits may arrive out of order; the newest facts count."""
+        if self._end is not None:
+            return  # or one that is slower than the model would go on until the turn ends
+        if facts is None or self.facts is None or facts.version > self.facts.version:
+            self.facts = facts
+        self._buffer.extend(events)
+        self._buffered_bytes += sum(map(size_of_event, events))
+        if len(self._buffer) > MAX_BUFFERED or self._buffered_bytes > MAX_BUFFERED_BYTES:
+            self._empty()
+            self.behind = True
+        self._bell.set()
+
+    def _empty(self) -> None:
+        self._buffer.clear()
+        self._buffered_bytes = 0
+
+    def hint(self, hints: int) -> None:
+        """Wake the reader: another process may have changed the chat. `hints` is how many the broadcaster was given."""
+        self._hints = hints
+        self.behind |= self._end is None
+        self.ring()
+
+    def has_heard_since(self, hints: int) -> bool:
+        """Return whether it was given a hint, or began, after the broadcaster had been given this many."""
+        return self._hints > hints
+
+    def fail(self, failure: Exception) -> None:
+        """Wake the reader with an error."""
+        self._failure = failure
+        self._bell.set()
+
+    def end(self, why: str) -> None:
+        """End the reader's wait with `EngineClosed`, once it has seen all events before. Nothing wakes it then."""
+        self._end = why
+        self._bell.set()
+
+
+class Broadcaster:
+    """Passes commits to the listeners of their chats."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, dict[Listener, None]] = {}
+        self._observers: list[Callable[[Facts], None]] = []
+        self._forgetters: list[Callable[[str], None]] = []
+        self.latest = LatestEvents()
+        """For those who begin to follow."""
+        self._versions: OrderedDict[str, int] = OrderedDict()
+        """The newest version that was told of each chat."""
+        self.hints = 0
+        """How many hints were given so far."""
+        self.closed: str | None = None
+        """Why the broadcaster was closed; `None` while it is open."""
+
+    def observe(self, observer: Callable[[Facts], None], *, forget: Callable[[str], None] | None = None) -> None:
+        """Call `observer` with the facts of every chat that this process changes, `forget` with the id of a deleted."""
+        self._observers.append(observer)
+        if forget is not None:
+            self._forgetters.append(forget)
+
+    @contextmanager
+    def listen(self, chat_id: str, *, after: int | None = None, at_once: bool = False) -> Iterator[Listener]:
+        """Listen to one chat; with `at_once` to what is there already.
+
+        If events after number `after` are remembered they are buffered already, and the listener is not `behind`.
+        """
+        listener = Listener(self.hints, at_once=at_once)
+        latest = [] if after is None else self.latest.after(chat_id, after)
+        if latest:
+            listener.ring(latest)
+            listener.behind = False
+        if self.closed is not None:
+            listener.end(self.closed)
+        self._listeners.setdefault(chat_id, {})[listener] = None
+        try:
+            yield listener
+        finally:
+            listeners = self._listeners[chat_id]
+            del listeners[listener]
+            if not listeners:
+                del self._listeners[chat_id]
+
+    def deliver(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
+        """Pass on what a transaction committed, with `latest` and `hints` as they were before it began.
+
+        Without `latest` it is not remembered. A listener that was given a hint meanwhile reads the store for the facts:
+        the hint may have told of a later commit of another process. So do all if a later commit was told before: one
+        that began in between has not heard of that.
+        """
+        facts = committed.facts
+        is_late = self._is_late(facts)
+        rests = facts.resting and committed.before.version > 0
+        erased = any(decision.trigger is t.MessageErased for decision in committed.decisions)
+        if latest is None or rests or erased:
+            self.latest.forget(facts.chat_id)
+        else:
+            self.latest.add(facts.chat_id, committed.events, latest)
+        self.tell(facts)
+        for listener in self._listeners.get(facts.chat_id, ()):
+            listener.ring(committed.events, None if is_late or listener.has_heard_since(hints) else facts)
+
+    def _is_late(self, facts: Facts) -> bool:
+        """Return whether a later version of the chat was told before, and remember the newest."""
+        newest = self._versions.pop(facts.chat_id, 0)
+        self._versions[facts.chat_id] = max(newest, facts.version)
+        if len(self._versions) > _VERSIONS:
+            self._versions.popitem(last=False)
+        return newest > facts.version
+
+    def tell(self, facts: Facts) -> None:
+        """Pass on facts that were read after another process had changed the chat."""
+        for observer in self._observers:
+            observer(facts)
+
+    def show(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
+        """Give stored events to the chat's listeners, and remember them; `latest` as in `deliver`."""
+        self.latest.add(chat_id, events, latest)
+        for listener in self._listeners.get(chat_id, ()):
+            listener.ring(events, listener.facts)
+
+    def hint(self, chat_id: str | None) -> None:
+        """Wake the listeners of a chat, or all: another process may have changed something."""
+        self.latest.forget(chat_id)
+        self.hints += 1
+        for name in list(self._listeners) if chat_id is None else [chat_id]:
+            for listener in self._listeners.get(name, ()):
+                listener.hint(self.hints)
+
+    def forget(self, chat_id: str) -> None:
+        """Wake the listeners of a chat that was deleted: they read the store, which raises `ChatDeleted`."""
+        for forget in self._forgetters:
+            forget(chat_id)
+        self._versions.pop(chat_id, None)
+        self.hint(chat_id)
+
+    def rewind(self, facts: Facts) -> None:
+        """Forget what was told of a chat after these facts: the store took it back. Its listeners read again."""
+        self._versions[facts.chat_id] = facts.version
+        self.hint(facts.chat_id)
+
+    def fail(self, chat_id: str, failure: Exception) -> None:
+        """Wake the listeners of a chat with an error: its state could not be stored."""
+        for listener in self._listeners.get(chat_id, ()):
+            listener.fail(failure)
+
+    def close(self, why: str) -> None:
+        """End all listeners, and those that come later. The first reason stands."""
+        if self.closed is not None:
+            return
+        self.closed = why
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.end(why)

@@ -1,0 +1,124 @@
+"""Follows a chat: yields its events as they come, and waits for a state."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from turnwise.engine.subscriptions.broadcast import Broadcaster
+from turnwise.persistence.protocol import ChatStore, EventPage
+from turnwise.states.errors import EngineClosed, StoreError
+from turnwise.states.events import Event, HistoryResetEvent, size_of_event
+from turnwise.states.facts import Facts
+
+EVENTS_PER_READ = 500
+_SMALL_BYTES = 16_384
+"""The largest event that is read again with those after it."""
+
+
+async def follow(  # noqa: PLR0913 - what a follower may want
+    store: ChatStore,
+    broadcaster: Broadcaster,
+    chat_id: str,
+    *,
+    after: int,
+    live: bool,
+    until_rest: bool = False,
+    at_once: bool = False,
+) -> AsyncGenerator[Event, None]:
+    """Yield the chat's stored events after number `after`, in order; if `live`, go on with new ones.
+
+    With `until_rest` it ends once the chat rests and all its events are yielded. With `at_once` it does not wait.
+
+    If the store went back behind what the follower has seen, a `history_reset` of number 0 comes, and all events anew.
+
+    A reader may be as slow as it likes: what the broadcaster did not keep for it is read from the store.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+        EngineClosed: the engine was closed, or released its followers; all events before that were yielded.
+        TimeoutError: with `at_once`, it would have to wait.
+    """
+    cursor, looked_again = after, 0
+    last: Event | None = None
+    batch: Sequence[Event] | None
+    with (
+        _ended_by(broadcaster),
+        broadcaster.listen(chat_id, after=after if live else None, at_once=at_once) as listener,
+    ):
+        while True:
+            if listener.behind:
+                listener.behind = False
+                batch = page = await _next_page(store, chat_id, cursor, last)
+                listener.behind |= page is None or page.more
+            else:
+                batch = listener.take(cursor, last)
+            if batch is None:
+                cursor, last = 0, None
+                yield HistoryResetEvent(chat_id=chat_id, first_removed="")
+                continue
+            for event in batch:
+                yield event
+                cursor, last = event.seq, event
+            if batch or listener.behind:
+                continue
+            if not live:
+                return
+            if until_rest:
+                facts = listener.facts or await store.facts(chat_id)
+                if facts.resting and (facts.last_seq <= cursor or facts.version == looked_again):
+                    return
+                if facts.resting:  # it came to rest since the events were read
+                    looked_again, listener.behind = facts.version, True
+                    continue
+            await listener.wait()
+
+
+async def _next_page(store: ChatStore, chat_id: str, cursor: int, last: Event | None) -> EventPage | None:
+    """Return the events after a number; `None` if the store went back behind it.
+
+    A small last event is read again, and must be the same. Without one the store tells how far its events go.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+    """
+    again = last is not None and size_of_event(last) <= _SMALL_BYTES
+    page = await store.events(chat_id, after=cursor - again, limit=EVENTS_PER_READ)
+    if last is not None and again and page and page[0].seq == cursor:
+        if (page[0].kind, page[0].at) != (last.kind, last.at):
+            return None
+        rest = EventPage(page[1:])
+        rest.more = page.more
+        return rest
+    if not page and (await store.facts(chat_id)).last_seq < cursor:
+        return None
+    return page
+
+
+async def wait_for(
+    store: ChatStore, broadcaster: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool], *, at_once: bool = False
+) -> Facts:
+    """Return the facts of the chat as soon as `arrived` is true of them; with `at_once` it does not wait.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+        EngineClosed: the engine was closed, or released its followers, before that.
+        TimeoutError: with `at_once`, it would have to wait.
+    """
+    with _ended_by(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as listener:
+        facts = await store.facts(chat_id)
+        while not arrived(facts):
+            await listener.wait()
+            facts = listener.facts or await store.facts(chat_id)
+        return facts
+
+
+@contextmanager
+def _ended_by(broadcaster: Broadcaster) -> Iterator[None]:
+    """Replace the `StoreError` of a store that was closed under a reader by the reason why it was closed."""
+    try:
+        yield
+    except StoreError as error:
+        if broadcaster.closed is None:
+            raise
+        raise EngineClosed(broadcaster.closed, waited=True) from error

@@ -1,0 +1,184 @@
+"""Reads one message's turn: its events from the message on, until the turn ends for good or the chat rests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any, Final, TypeGuard
+
+from turnwise.engine.agents.answer_format import AnswerFormat
+from turnwise.engine.config.results import MessageState, SendReceipt, TurnResult, chat_of
+from turnwise.engine.tools.arguments import BadArguments
+from turnwise.providers.reply_worth import Worth, worth_of
+from turnwise.states.errors import ChatUnreadable, StoreError
+from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
+from turnwise.states.transcript import Transcript
+from turnwise.states.usage import NO_USAGE
+
+FormOf = Callable[[str], AnswerFormat | None]
+"""Returns the form in which the agent of that name gives answers; `None` for text."""
+
+
+_STOPPED_BEHIND: Final = (StopReason.interrupted, StopReason.error)
+"""How a turn ends whose answer may stand before its end: a compaction behind it was stopped, or failed."""
+AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
+"""The states in which only an open turn is. A chat compacts between its turns, too."""
+
+
+@contextmanager
+def after_receipt(receipt: SendReceipt) -> Iterator[None]:
+    """Let no error of the store say of a message that has its receipt that nothing was written."""
+    try:
+        yield
+    except ChatUnreadable:
+        raise
+    except StoreError as error:
+        why = error.problem.removesuffix("; nothing was written")
+        problem = f"message {receipt.message_id!r} is stored, but its turn could not be followed: {why}"
+        raise StoreError(problem, written="unknown", passing=error.passing) from error
+
+
+class TurnReader:
+    """Reads the turn that answers one message, and notes what became of the message.
+
+    Args:
+        following: the chat's events after `receipt.seq`, until the chat rests.
+        receipt: of the message.
+    """
+
+    def __init__(self, following: AsyncGenerator[Event, None], receipt: SendReceipt) -> None:
+        self._following = following
+        self._receipt = receipt
+        self.turn: int | None = None
+        """The number of the turn, once it has begun."""
+        self.message_state: MessageState = "queued"
+        self.finished: TurnFinishedEvent | None = None
+        """The event that ended the turn; `None` before, and while the turn goes on again."""
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the turn's events until it ends, the chat rests, or the message is deleted or cut.
+
+        A turn that had ended when the receipt was given may have been resumed since: then its last end counts.
+
+        It may end before the turn has begun, if the chat rests while the message is queued, or the message is deleted.
+
+        Raises:
+            EngineClosed: the engine was closed, or released its followers, before that.
+        """
+        behind_end, is_new = list[Event](), True
+        async with aclosing(self._following) as events:
+            async for event in events:
+                if isinstance(event, HistoryResetEvent) and event.begins_anew:
+                    self.turn, self.finished, self.message_state, is_new = None, None, "queued", False
+                    behind_end.clear()
+                    yield event
+                    continue
+                if self.turn is None:
+                    self._await_turn(event)
+                if self.turn is not None and not _tells_of_turn_before(self.turn, event):
+                    behind_end.append(event)
+                    if self.finished is None or self._is_resumed_by(event):
+                        for one in behind_end:
+                            yield one
+                        behind_end.clear()
+                if self._ends_with(event):
+                    return
+        if self.turn is None and not is_new:
+            self.message_state = "removed"  # the database took it back
+
+    def _await_turn(self, event: Event) -> None:
+        message_id = self._receipt.message_id
+        match event:
+            case MessageEvent() if event.message.id == message_id:
+                self.turn, self.message_state = event.message.turn, "taken"
+            case QueueEvent(change="deleted") if message_id in event.ids:
+                self.message_state = "removed"
+            case QueueEvent(change="kept") if message_id not in event.ids:
+                self.message_state = "removed"
+
+    def _is_resumed_by(self, event: Event) -> bool:
+        """Return whether an event shows that the turn went on after its end; it has not ended then."""
+        works = isinstance(event, StatusEvent) and event.state in AT_WORK
+        if works or self._is_end(event):
+            self.finished = None
+        return self.finished is None
+
+    def _is_end(self, event: Event) -> TypeGuard[TurnFinishedEvent]:
+        return isinstance(event, TurnFinishedEvent) and event.turn == self.turn
+
+    def _ends_with(self, event: Event) -> bool:
+        if self.finished is not None:  # the next turn begins with its message, before any work
+            is_next = isinstance(event, MessageEvent) and event.message.turn > self.finished.turn
+            return is_next or isinstance(event, HistoryResetEvent)
+        if self.turn is not None and isinstance(event, HistoryResetEvent):
+            self.message_state = "removed"  # an edit cuts the newest turn, whichever of its messages is edited
+        if self._is_end(event):
+            self.finished = event
+            return event.seq > self._receipt.chat.last_seq
+        return self.message_state == "removed"
+
+
+def _tells_of_turn_before(turn: int, event: Event) -> bool:
+    """Return whether an event tells a message of an earlier turn once more: something of it was erased."""
+    return isinstance(event, MessageEvent) and event.message.turn < turn
+
+
+def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_of: FormOf) -> TurnResult[Any]:
+    """Return the result of a message's turn, from the turn's transcript and the chat's facts after it.
+
+    Each answer is read in the form of the agent that gave it, whoever answers in the chat by now.
+    """
+    answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
+    so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE
+    stop_reason = reader.finished.stop_reason if reader.finished is not None else None
+    return TurnResult(
+        chat=chat_of(facts),
+        text=answers[-1] if answers else "",
+        stop_reason=stop_reason,
+        usage=reader.finished.usage if reader.finished is not None else so_far,
+        messages=transcript.messages,
+        output=answer_in(transcript.messages, form_of, facts.profile.agent, stop_reason),
+        open_calls=[call.shown for call in transcript.open_calls],
+        message_state=reader.message_state,
+    )
+
+
+def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_reason: StopReason | None) -> Any:
+    """Return the last answer that was accepted; `None` if there is none, it was erased, or does not fit today's form.
+
+    It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
+    another version of it. A text was accepted if the model was done with it: it is the last of an agent with a form,
+    whatever stopped the turn behind it, or was said then by an agent without one.
+
+    Args:
+        messages: of the turn.
+        form_of: the forms of agents, by name.
+        agent: who answers in the chat by now.
+        stop_reason: of the turn; `None` while it is under way.
+    """
+    results = [message.result for message in messages if message.result is not None]
+    accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
+    replies = [message for message in reversed(messages) if message.role == "assistant"]
+    forms = [(reply, form) for reply in replies if (form := form_of(reply.agent or agent)) is not None]
+    for place, (reply, form) in enumerate(forms):
+        if reply.erased:
+            return None
+        if place == 0 and _may_answer(reply, stop_reason):
+            with suppress(BadArguments):
+                return form.read(form.arguments_in(reply.text))
+        for call in reply.calls:
+            if call.name == form.tool.name and call.call_id in accepted:
+                with suppress(BadArguments):
+                    return form.read(call.arguments)
+                return None
+    return None
+
+
+def _may_answer(reply: Message, stop_reason: StopReason | None) -> bool:
+    """Return whether the text of a turn's last reply may be its answer."""
+    word = reply.finish_reason if stop_reason in _STOPPED_BEHIND else stop_reason
+    asks = any(call.executor is not Executor.provider for call in reply.calls)
+    return worth_of(word) is Worth.complete and not reply.partial and not asks

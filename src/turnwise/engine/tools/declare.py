@@ -1,0 +1,422 @@
+"""Tools: functions the model may call and turnwise runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, overload
+
+from pydantic import SkipValidation
+
+from turnwise.engine.blobs.streams import FileContent, source_of
+from turnwise.engine.config.results import Chat, chat_of
+from turnwise.engine.config.settings import LONGEST
+from turnwise.engine.isolation.user_code import in_thread
+from turnwise.engine.tools.arguments import BadArguments, coerced, parse, spelled
+from turnwise.engine.tools.arguments import checked as checked_arguments
+from turnwise.engine.tools.schemas import check_name
+from turnwise.engine.tools.signatures import (
+    Signature,
+    check_names,
+    context_parameter,
+    filled_in,
+    function_called,
+    function_described,
+    signature_of,
+    takes_any_name,
+)
+from turnwise.foreign import UserCodeError, guarded
+from turnwise.providers.protocol import ProviderDefinition, ToolSpec
+from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.messages import FilePart
+from turnwise.states.names import Approver, Crash, HelperAction
+from turnwise.states.values.checked import checked
+from turnwise.states.values.digests import as_json
+from turnwise.states.values.plain import type_name
+from turnwise.states.values.values import Json
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", default=Any)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps")
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool returns to attach files to its output."""
+
+    output: Annotated[Json, SkipValidation]
+    attachments: tuple[FilePart, ...] = ()
+
+
+class PutFile(Protocol):
+    """Keeps a file for a chat."""
+
+    async def __call__(
+        self, content: FileContent, *, media_type: str | None = None, name: str | None = None
+    ) -> FilePart:
+        """Return the part by which the chat refers to the file; see `Engine.put_file`."""
+        ...
+
+
+@dataclass(slots=True)
+class ToolContext(Generic[Deps]):
+    """What a tool may know about its call. A tool asks for it by a parameter annotated with this class.
+
+    `ToolContext[MyDeps]` says what the tool expects of `deps`, which the engine was given.
+    """
+
+    chat_id: str
+    call_id: str
+    step: int
+    attempt: int
+    idempotency_key: str
+    """The same for every run of this call, before and after a crash."""
+    report: Callable[[Json], None]
+    """Shows progress to followers."""
+    chat: Chat
+    """The chat as it stood when the calls of this step began: its id, owner, metadata and agent, among others."""
+    put_file: PutFile
+    """Keeps a file for the chat, as `Engine.put_file` does, and returns the part to attach; for a path, bytes, or
+    something that yields bytes. A blocking tool calls `anyio.from_thread.run(context.put_file, content)`."""
+    deps: Deps
+    """What the engine was given as `deps`, or what that made for this chat."""
+    cancelled: bool = False
+    """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key, under its short name."""
+        return self.idempotency_key
+
+    @classmethod
+    def for_tests(cls, *, deps: Any = None, **fields: Any) -> ToolContext[Any]:
+        """Return the context of a call outside of any engine, with which a test calls a tool by itself.
+
+        It is of the first call of an empty chat. Progress is dropped, and `put_file` keeps bytes in the part itself.
+
+        Args:
+            deps: what the tool finds in `deps`.
+            fields: other fields of the context, each instead of what is said above.
+        """
+        now = datetime.now(UTC)
+        chat = chat_of(Facts(chat_id="chat", profile=Profile(created_at=now), updated_at=now))
+        made: ToolContext[Any] = cls(
+            chat_id=chat.id,
+            call_id="call_1",
+            step=1,
+            attempt=1,
+            idempotency_key=f"{chat.id}:call_1",
+            report=lambda _progress: None,
+            chat=chat,
+            put_file=_put_inline,
+            deps=deps,
+        )
+        return replace(made, **fields)
+
+
+async def _put_inline(content: FileContent, *, media_type: str | None = None, name: str | None = None) -> FilePart:
+    source = await source_of(content)
+    whole = b"".join([piece async for piece in source.pieces])
+    guessed = media_type or source.media_type or "application/octet-stream"
+    return FilePart.from_bytes(whole, guessed, name=name or source.name)
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What a tool's `reconcile` found out after a crash: make one by `done`, `not_done` or `unknown`."""
+
+    verdict: Literal["done", "not_done", "unknown"]
+    output: Annotated[Json | ToolOutput, SkipValidation] = None
+
+    @classmethod
+    def done(cls, output: Json | ToolOutput = None) -> Reconciled:
+        """Say that the call took effect, and what is its output: it does not run again."""
+        return cls("done", output)
+
+    @classmethod
+    def not_done(cls) -> Reconciled:
+        """Say that the call took no effect, and cannot take one any more: it runs, whatever its crash policy."""
+        return cls("not_done")
+
+    @classmethod
+    def unknown(cls) -> Reconciled:
+        """Say that nobody can tell: the crash policy decides."""
+        return cls("unknown")
+
+
+Reconcile = Callable[[ToolContext[Any]], Awaitable[Reconciled | Json | ToolOutput | None]]
+"""Says after a crash what became of the call of a context, which it finds by the `idempotency_key`.
+
+A bare `None` stands for `Reconciled.unknown()`, and any other bare value for `Reconciled.done(value)`.
+"""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A local tool, as declared."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    run: Callable[..., Any]
+    """Called with the arguments by name; async, or blocking and then run in a thread."""
+    signature: Signature | None = None
+    """Coerces and checks the arguments; `None` for a tool declared by JSON schema."""
+    context_parameter: str | None = None
+    parallel_safe: bool = False
+    timeout: float | None = None
+    """Seconds; `None` takes `Settings.tool_timeout`."""
+    crash: Crash = "at_most_once"
+    stop_after: bool = False
+    policy: Literal["auto", "ask"] = "auto"
+    approver: Approver = "operator"
+    """Who may allow calls over HTTP, with `policy="ask"`."""
+    reconcile: Reconcile | None = None
+    helper: str | None = None
+    """The agent whose chats do what the calls ask, instead of `run`; see `delegate`."""
+    helper_stays: bool = False
+    """Whether a helper works on if nobody wants its answer any more."""
+    helper_action: HelperAction | None = None
+    """What the calls have to do with helpers; `None` for a tool that runs."""
+    definition: ProviderDefinition | None = None
+    """How the provider knows the tool, if it is one of the provider's own; description and schema are not sent."""
+    source: str | None = None
+    """The third party that offers the tool, such as a server of MCP; `None` for one of the program's own."""
+    spec: ToolSpec = field(init=False)
+    """The tool as the model sees it."""
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_name(f"tool {self.name!r}", self.name)
+        if self.helper_action is not None and self.policy == "ask":
+            raise SettingsError(f"tool {self.name!r}", "is answered by helpers, which needs no approval")
+        if self.approver != "operator" and self.policy != "ask":
+            problem = f"approver={self.approver!r} needs policy='ask': its calls run without approval"
+            raise SettingsError(f"tool {self.name!r}", problem)
+        if self.definition is not None and self.definition.name != self.name:
+            raise SettingsError(
+                f"tool {self.name!r}",
+                f"must be named {self.definition.name!r}: its definition says what models call it",
+            )
+        if self.timeout is not None and not 0 < self.timeout <= LONGEST:
+            problem = f"timeout must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {self.timeout}"
+            raise SettingsError(f"tool {self.name!r}", problem)
+        object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema, self.definition))
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_called(self.run)))
+
+    async def __call__(
+        self,
+        arguments: Mapping[str, Any] | str = "",
+        /,
+        *,
+        deps: object = None,
+        context: ToolContext[Any] | None = None,
+    ) -> Json | ToolOutput:
+        """Run the tool by itself, for a test of the tool: read and check the arguments as the engine does, and run it.
+
+        Crash policy, approval and time limit are an engine's, and play no part. A blocking tool runs in a thread.
+
+        Args:
+            arguments: as a model gives them: by name, or as the JSON text of that.
+            deps: what the tool finds in `ToolContext.deps`; not called, nor entered, whatever it is.
+            context: the whole context of the call; by default `ToolContext.for_tests(deps=deps)`.
+
+        Returns:
+            The output as an engine would store it, as JSON; in a `ToolOutput`, with its attachments, if the tool
+            returned one.
+
+        Raises:
+            InvalidArgument: the arguments do not fit; the text is what the model would read.
+            InvalidContent: what the tool returned has no JSON.
+            SettingsError: the tool is answered by a helper, and has no function.
+            Exception: what the tool raises.
+        """
+        if self.helper_action is not None:
+            raise SettingsError(f"tool {self.name!r}", "is answered by a helper: call it through an engine")
+        if context is not None and deps is not None:
+            raise InvalidArgument("deps", "stands in the context; give either")
+        try:
+            given = parse(arguments) if isinstance(arguments, str) else spelled(arguments)
+            values = checked_arguments(self, coerced(self, given))
+        except BadArguments as error:
+            raise InvalidArgument("arguments", str(error).rstrip(".")) from error
+        if self.context_parameter is not None:
+            values[self.context_parameter] = ToolContext.for_tests(deps=deps) if context is None else context
+        run = functools.partial(self.run, **values)
+        try:
+            with guarded():
+                returned = run() if self.is_async else await in_thread(run)
+                if inspect.isawaitable(returned):
+                    returned = await returned
+        except UserCodeError as error:
+            raise error.raised from None
+        if isinstance(returned, ToolOutput):
+            return replace(returned, output=as_json(returned.output))
+        output: Json = as_json(returned)
+        return output
+
+
+ToolFunction = Callable[..., Any]
+
+
+@overload
+def tool(function: ToolFunction, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    parallel_safe: bool = False,
+    timeout: float | None = None,
+    crash: Crash = "at_most_once",
+    stop_after: bool = False,
+    policy: Literal["auto", "ask"] = "auto",
+    approver: Approver = "operator",
+    reconcile: Reconcile | None = None,
+    definition: ProviderDefinition | None = None,
+) -> Callable[[ToolFunction], Tool]: ...
+@checked
+def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
+    function: ToolFunction | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    parallel_safe: bool = False,
+    timeout: float | None = None,
+    crash: Crash = "at_most_once",
+    stop_after: bool = False,
+    policy: Literal["auto", "ask"] = "auto",
+    approver: Approver = "operator",
+    reconcile: Reconcile | None = None,
+    definition: ProviderDefinition | None = None,
+) -> Tool | Callable[[ToolFunction], Tool]:
+    """Make a function a tool. Its type hints are the input schema, its docstring describes it and its parameters.
+
+    Args:
+        function: async, or blocking (it then runs in a thread): a function, a method, a `functools.partial` (what it
+            has filled in is not the model's, whatever a schema allows) or an object with `__call__`.
+        name: the function's name by default; 1 to 64 letters, digits, _ and -.
+        description: the first paragraph of the docstring by default.
+        schema: JSON schema of the arguments, instead of the type hints.
+        parallel_safe: whether calls may run beside each other; a batch does only if all of its calls are.
+        timeout: seconds; `Settings.tool_timeout` by default.
+        crash: what a crash during a call means.
+        stop_after: whether the turn ends when a call succeeds.
+        policy: `ask` wants the client's approval before each call.
+        approver: who may give that approval over HTTP: `operator`, or `owner`, the chat's owner as well.
+        reconcile: asked after a crash what became of a call, given the call's context alone; returns a `Reconciled`.
+        definition: the tool as its provider knows it. It has the name, the description and the schema that the model
+            reads; type hints or `schema` only check the arguments, and `**arguments` takes them as they come.
+
+    Raises:
+        SettingsError: a parameter has no type hint that makes a schema and no schema is given, or nothing describes
+            the tool, or it is something that cannot be called for one result; or `name` or `description` is given
+            beside a definition, which has them.
+    """
+
+    def declare(function: ToolFunction) -> Tool:
+        known_as = name if name is not None else _name_of(function)
+        if definition is not None:
+            known_as = definition.name
+            _check_nothing_unsent(known_as, name=name, description=description)
+        _check_callable(function, known_as)
+        check_names(function, known_as)
+        context = context_parameter(function, known_as, ToolContext)
+        signature, takes = None, schema
+        if takes is None and definition is not None and takes_any_name(function, known_as):
+            takes = {"type": "object"}
+        if takes is None:
+            signature = signature_of(function, known_as, without=context)
+            takes = signature.schema
+        for given in filled_in(function):
+            if given in takes.get("properties", ()):
+                problem = (
+                    f"schema asks the model for {given!r}, which functools.partial has filled in; leave out either"
+                )
+                raise SettingsError(f"tool {known_as!r}", problem)
+        described = description or _summary(function)
+        if not described and definition is None:
+            raise SettingsError(f"tool {known_as!r}", "needs a docstring or a description: the model chooses by it")
+        return Tool(
+            name=known_as,
+            description=described,
+            schema=takes,
+            run=function,
+            signature=signature,
+            context_parameter=context,
+            parallel_safe=parallel_safe,
+            timeout=timeout,
+            crash=crash,
+            stop_after=stop_after,
+            policy=policy,
+            approver=approver,
+            reconcile=reconcile,
+            definition=definition,
+        )
+
+    return functools.partial(_looked_at, declare) if function is None else _looked_at(declare, function)
+
+
+def _looked_at(declare: Callable[[ToolFunction], Tool], function: ToolFunction) -> Tool:
+    """Return a function as a tool; an object that can be called may raise whatever it is asked."""
+    try:
+        with guarded():
+            return declare(function)
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        problem = f"could not be looked at: a value of type {type_name(function)} raised {type_name(error)}"
+        raise SettingsError("tool", problem) from error
+
+
+def _name_of(function: ToolFunction) -> str:
+    under = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(under, "__name__", type_name(under)))
+
+
+def _check_nothing_unsent(known_as: str, **arguments: str | None) -> None:
+    """Raise a `SettingsError` for what was given beside a definition, and would never reach the model."""
+    for argument, value in arguments.items():
+        if value is not None and not (argument == "name" and value == known_as):
+            raise SettingsError(
+                f"tool {known_as!r}",
+                f"has a definition, which holds all that the model reads; leave out {argument}=...",
+            )
+
+
+def _check_callable(function: object, name: str) -> None:
+    """Raise a `SettingsError` if a tool cannot be called, is a class, or yields instead of returning one result."""
+    whose = f"tool {name!r}"
+    if not callable(function):
+        raise SettingsError("tools", f"{function!r:.100} is no function and no tool")
+    if isinstance(function, Tool):
+        raise SettingsError(f"tool {function.name!r}", "is a tool already; declare its function")
+    if isinstance(function, type):
+        raise SettingsError(whose, "is a class; give a function, or an object of the class that has __call__")
+    called = function_called(function)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise SettingsError(
+            whose, "yields; a tool returns one result, and shows what comes before it with ToolContext.report"
+        )
+
+
+def _summary(function: ToolFunction) -> str:
+    doc = function_described(function).__doc__
+    if doc is None and not inspect.isroutine(function):
+        doc = type(function).__doc__
+    return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())

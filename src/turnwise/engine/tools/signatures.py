@@ -1,0 +1,261 @@
+"""Signatures: the parameters of a function that the model fills in, with their schema and a check of the arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from turnwise.foreign import guarded
+from turnwise.states.errors import SettingsError
+from turnwise.states.values.plain import type_name
+
+if TYPE_CHECKING:
+    from turnwise.engine.tools.argument_types import Adapter
+
+Function = Callable[..., Any]
+
+_NAMELESS: Final = (
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+    inspect.Parameter.POSITIONAL_ONLY,
+)
+_GOOGLE: Final = re.compile(r"^\s*(Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments):\s*$", re.MULTILINE)
+_NUMPY: Final = re.compile(r"^\s*(Other )?Parameters\s*\n\s*-{3,}\s*$", re.MULTILINE)
+_SPHINX: Final = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\s", re.MULTILINE)
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """The parameters of a function that the model fills in, by name."""
+
+    adapter: Adapter
+    schema: Mapping[str, Any]
+    """JSON schema of the arguments: an object schema."""
+
+    def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what to call the function with.
+
+        They are read as JSON: only so a strict type takes a date, and any other thing that JSON spells as text.
+
+        Raises:
+            pydantic.ValidationError: the arguments don't fit.
+        """
+        with guarded():
+            return self.adapter.validate_json(json.dumps(dict(arguments)))
+
+    def spelled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as JSON, coerced to what the function receives: "30" is 30 where a number is wanted.
+
+        Reading them again gives the function the same values. An argument for which that is impossible, such as a
+        secret, is returned as it came. Nothing is added that the model did not send.
+
+        Raises:
+            pydantic.ValidationError: the arguments don't fit.
+        """
+        values = self.read(arguments)
+        try:
+            with guarded():
+                dumped = self.adapter.dump_python(
+                    values, mode="json", by_alias=True, exclude_unset=True, serialize_as_any=True
+                )
+        except Exception:  # noqa: BLE001 - a type may serialise itself by code of its own
+            return dict(arguments)
+        spelled = {name: dumped.get(name, value) for name, value in arguments.items()}
+        if self._means(spelled, values):
+            return spelled
+        result = dict(arguments)
+        for name, value in spelled.items():
+            changed = {**result, name: value}
+            if self._means(changed, values):
+                result = changed
+        return result
+
+    def _means(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+        try:
+            with guarded():
+                return bool(self.read(arguments) == values)
+        except Exception:  # noqa: BLE001 - as above: of checking and comparing, too
+            return False
+
+
+def context_parameter(function: Function, name: str, context: type) -> str | None:
+    """Return the name of the parameter that is annotated with `context` or `context | None`; `None` if there is none.
+
+    Raises:
+        SettingsError: there are several, or a type hint cannot be read.
+    """
+    names = [
+        parameter.name for parameter in _parameters(function, name) if _is_context(function, name, parameter, context)
+    ]
+    if len(names) > 1:
+        raise SettingsError(
+            f"tool {name!r}", f"parameters {', '.join(names)} are each a {context.__name__}; a tool has one at most"
+        )
+    return names[0] if names else None
+
+
+def _is_context(function: Function, name: str, parameter: inspect.Parameter, context: type) -> bool:
+    try:
+        return _is(_hint(function, name, parameter), context)
+    except SettingsError:
+        if context.__name__ in str(parameter.annotation):
+            raise
+        return False  # with a schema=... nobody else has to read it
+
+
+def check_names(function: Function, name: str) -> None:
+    """Raise a `SettingsError` if a function wants an argument that cannot be given by name, as a model gives all."""
+    for parameter in _parameters(function, name):
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
+            raise SettingsError(
+                f"tool {name!r}",
+                f"parameter {parameter.name!r} cannot be given by name; take the / out of its signature",
+            )
+
+
+def takes_any_name(function: Function, name: str) -> bool:
+    """Return whether a function takes arguments of any name, as `**arguments`."""
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in _parameters(function, name))
+
+
+def signature_of(function: Function, name: str, *, without: str | None) -> Signature:
+    """Return the signature of a function, made from its type hints, its defaults and its docstring.
+
+    Args:
+        function: what will be called. Parameters that a `functools.partial` has filled in are left out.
+        name: the tool's name, for errors.
+        without: a parameter to leave out.
+
+    Raises:
+        SettingsError: a parameter has no type hint, or no schema can be made from it.
+    """
+    fields = {
+        parameter.name: _field(function, name, parameter)
+        for parameter in _parameters(function, name)
+        if parameter.name != without
+    }
+    described = _descriptions(function)
+    adapter, schema = _checked_by_pydantic(name, fields)
+    schema.pop("title", None)
+    for known_as, property_ in schema.get("properties", {}).items():
+        property_.pop("title", None)
+        if known_as in described:
+            property_.setdefault("description", described[known_as])
+    return Signature(adapter, {"type": "object", "properties": {}, **schema})
+
+
+def filled_in(function: Function) -> Collection[str]:
+    """Return the names of the arguments that a `functools.partial` has filled in: they are not the model's."""
+    return function.keywords.keys() if isinstance(function, functools.partial) else ()
+
+
+def function_called(function: Function) -> Function:
+    """Return the function that runs when a callable is called: inside a `partial`, a bound method or an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    called: Function = getattr(function, "__func__", function)
+    return called
+
+
+def function_described(function: Function) -> Function:
+    """Return the function whose hints and docstring describe a callable: the one inside those that wrap it."""
+    described: Function = inspect.unwrap(function_called(function))
+    return described
+
+
+def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"tool {name!r}", f"does not say what it takes ({error}); wrap it in a function") from error
+    return [parameter for parameter in parameters if parameter.name not in filled_in(function)]
+
+
+def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
+    if parameter.kind in _NAMELESS:
+        raise SettingsError(f"tool {name!r}", f"parameter {parameter} can't be named in a schema; give schema=...")
+    if parameter.annotation is parameter.empty:
+        problem = f"parameter {parameter.name!r} has no type hint; add one, or give schema=..."
+        if parameter.name == "self":
+            problem = "is a method of a class: declare that of an object, as in tool(shop.look)"
+        raise SettingsError(f"tool {name!r}", problem)
+    hint, default = _hint(function, name, parameter), parameter.default
+    if default is parameter.empty:
+        return hint
+    from turnwise.engine.tools.argument_types import with_default  # noqa: PLC0415 - it imports pydantic
+
+    return with_default(hint, default)
+
+
+def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
+    """Return a parameter's type hint; a hint that is a string is evaluated in the function's module."""
+    place = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    names = getattr(function_described(function), "__globals__", {})
+    try:
+        return typing.get_type_hints(place, globalns=names, include_extras=True)[parameter.name]
+    except Exception as error:
+        raise SettingsError(
+            f"tool {name!r}",
+            f"the type hint of parameter {parameter.name!r} cannot be read ({_first_line(error)}); import what it "
+            f"names at run time, at the top of the module, or give schema=...",
+        ) from error
+
+
+def _is(hint: Any, context: type) -> bool:
+    hint = getattr(hint, "__value__", hint)  # what a `type` statement names
+    if typing.get_origin(hint) is Annotated:
+        return _is(typing.get_args(hint)[0], context)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return all(_is(choice, context) for choice in typing.get_args(hint) if choice is not type(None))
+    return hint is context or typing.get_origin(hint) is context
+
+
+def _checked_by_pydantic(name: str, fields: Mapping[str, Any]) -> tuple[Adapter, dict[str, Any]]:
+    from turnwise.engine.tools.argument_types import adapter_of  # noqa: PLC0415 - it imports pydantic
+
+    try:
+        return adapter_of(name, fields)
+    except Exception as error:
+        for known_as, hint in fields.items():
+            try:
+                adapter_of(name, {known_as: hint})
+            except Exception as its_own:
+                raise SettingsError(
+                    f"tool {name!r}",
+                    f"no schema can be made of the type of parameter {known_as!r} ({_first_line(its_own)}); "
+                    f"use a type that JSON can spell, or give schema=...",
+                ) from its_own
+        raise SettingsError(
+            f"tool {name!r}", f"no schema can be made of its type hints: {_first_line(error)}"
+        ) from error
+
+
+def _descriptions(function: Function) -> dict[str, str]:
+    """Return the description of each parameter in a docstring of Google's, NumPy's or Sphinx's style."""
+    doc = inspect.cleandoc(function_described(function).__doc__ or "")
+    styles = {"google": _GOOGLE, "numpy": _NUMPY, "sphinx": _SPHINX}
+    style: Any = next((style for style, pattern in styles.items() if pattern.search(doc)), None)
+    if style is None:
+        return {}
+    import griffe  # noqa: PLC0415 - takes long to import, and many tools have nothing for it to read
+
+    sections = griffe.Docstring(doc, parser=style, parser_options={"warnings": False}).parse()
+    return {
+        parameter.name.lstrip("*"): " ".join(parameter.description.split())
+        for section in sections
+        if isinstance(section, griffe.DocstringSectionParameters)
+        for parameter in section.value
+    }
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type_name(error)])[0]

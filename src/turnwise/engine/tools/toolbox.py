@@ -1,0 +1,361 @@
+"""The toolbox: the tools of an engine, as the model sees them and as they run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Any, Final, cast
+
+import msgspec
+
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.isolation.error_texts import leaves_outcome_unknown, text_for_model
+from turnwise.engine.isolation.user_code import in_thread, was_cancelled
+from turnwise.engine.tools.arguments import BadArguments, checked, fault_in, schema_of
+from turnwise.engine.tools.declare import Reconciled, Tool, ToolContext, ToolOutput
+from turnwise.foreign import guarded, only_error_in, text_of
+from turnwise.logger import logger
+from turnwise.providers.protocol import ToolSpec
+from turnwise.states.actions.calls import UNKNOWN_TEXT
+from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
+from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError, ToolFailed, ToolOutcomeUnknown
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.files import bytes_in
+from turnwise.states.messages import FilePart, ToolCallPart, inlined
+from turnwise.states.names import CallStatus, Executor, Stage
+from turnwise.states.unicode import well_formed
+from turnwise.states.values.digests import as_json
+from turnwise.states.values.plain import copied, of_kind, type_name
+from turnwise.states.values.values import Json
+
+CLIENT_PREFIX: Final = "client:"
+"""Before the name of a client's tool among the active ones."""
+
+_LONGEST_NAME: Final = 64
+_ERASED: Final = "Not run: its arguments were erased before it had taken effect."
+
+
+class Toolbox(msgspec.Struct, frozen=True):
+    """Local tools by name, and the rules by which they run.
+
+    Raises:
+        SettingsError: the settings name an active tool that there is not, nor can come.
+    """
+
+    tools: Mapping[str, Tool]
+    settings: Settings
+    answer: Tool | None = None
+    """The one of them by which the model gives its answer: it is always active."""
+    retired: frozenset[str] = frozenset()
+    """Those that their sources have no more: models are not offered them."""
+    may_change: bool = False
+    """Whether some come from sources, which may have others tomorrow."""
+
+    def __post_init__(self) -> None:
+        for name in () if self.may_change else self.settings.active_tools or ():
+            if name not in self.tools and not name.startswith(CLIENT_PREFIX):
+                names = ", ".join(sorted(self.tools)) or "none"
+                raise SettingsError(
+                    "active_tools",
+                    f"there is no tool named {name!r}; tools: {names}; a client's tool NAME is called "
+                    f"{CLIENT_PREFIX}NAME here",
+                )
+
+    def offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
+        """Return the tools to offer to the model: local ones, then the client's; each as a copy.
+
+        The tool by which the model answers is left out where the model answers by text; if it is called it runs
+        nevertheless.
+        """
+        local = [tool for tool in self.tools.values() if with_answer or tool is not self.answer]
+        specs = [tool.spec for tool in local if self._is_active(tool)]
+        specs += [
+            ToolSpec(tool.name, tool.description, tool.input_schema)
+            for tool in self._of_client(client_tools)
+            if self._is_active(tool)
+        ]
+        return tuple(_copied(spec) for spec in specs)
+
+    def tool_for(self, name: str, client_tools: Sequence[ClientTool]) -> Tool | ClientTool | None:
+        """Return the tool of that name that is offered in a chat; `None` if none is."""
+        declared = {tool.name: tool for tool in self._of_client(client_tools)}
+        tool = self.tools.get(name) or declared.get(name)
+        return tool if tool is not None and self._is_active(tool) else None
+
+    def _of_client(self, client_tools: Sequence[ClientTool]) -> list[ClientTool]:
+        """Return the client's tools without those that share a name with a local one.
+
+        A chat is refused such a tool when it is created and when it changes its agent; an agent may get a tool of that
+        name later. The client must not answer the calls of a local tool, which may need an approval.
+        """
+        return [tool for tool in client_tools if tool.name not in self.tools]
+
+    def argument_schemas(self, calls: Iterable[ToolCall], client_tools: Sequence[ClientTool]) -> dict[str, Any]:
+        """Return the JSON schemas of calls' arguments, by tool, whether it is active by now or not; each as a copy."""
+        declared = {tool.name: tool for tool in client_tools}
+        schemas: dict[str, Any] = {}
+        for call in calls:
+            by_the_client = call.is_client and call.approval == "not_needed"
+            tool = declared.get(call.name) if by_the_client else self.tools.get(call.name)
+            if tool is not None:
+                schemas[call.name] = copied(dict(schema_of(tool)))
+        return schemas
+
+    def planned(self, part: ToolCallPart, facts: Facts, index: int, *, withheld: str | None = None) -> ToolCall:
+        """Return the record of a local or client call, as it is stored before the call starts.
+
+        Refusals are decided here, once, for every worker that may continue: of a call of a tool that is not offered,
+        of a client call with arguments that do not fit, and of one that is `withheld` because of how its reply ended.
+        """
+        client_tools = facts.profile.client_tools
+        tool = self.tool_for(part.name, client_tools)
+        local = tool if isinstance(tool, Tool) else None
+        asks = local is not None and local.policy == "ask"
+        refusal = withheld or self._refusal(part, tool, facts.profile)
+        action = local.helper_action if local is not None and refusal is None else None
+        for_client = refusal is None and (asks or isinstance(tool, ClientTool))
+        executor = Executor.client if for_client else Executor.local if action is None else Executor.chat
+        return ToolCall(
+            call_id=part.call_id,
+            name=part.name,
+            arguments=copied(part.arguments),
+            executor=executor,
+            approval="asked" if asks and refusal is None else "not_needed",
+            approver="operator" if local is None else local.approver,
+            index=index,
+            step=facts.step.number,
+            crash="at_least_once" if refusal is not None else local.crash if local is not None else "at_most_once",
+            stop_after=local is not None and local.stop_after,
+            answers=local is not None and local is self.answer,
+            refusal=refusal,
+            reconciles=refusal is None and local is not None and local.reconcile is not None,
+            helper=local.helper if local is not None and action is not None else None,
+            helper_action=action or "ask",
+            helper_stays=local is not None and action is not None and local.helper_stays,
+            within=tool.deadline if isinstance(tool, ClientTool) else None,
+            output_limit_bytes=self.settings.output_limit_bytes,
+        )
+
+    def _refusal(self, part: ToolCallPart, tool: Tool | ClientTool | None, profile: Profile) -> str | None:
+        if tool is None:
+            return self._unknown(part.name, profile.client_tools)
+        delegates = isinstance(tool, Tool) and tool.helper_action is not None
+        if isinstance(tool, Tool) and tool.helper is not None and profile.depth >= self.settings.helper_depth:
+            return f"Not done: helpers stand {self.settings.helper_depth} deep at most. Do it yourself."
+        if isinstance(tool, Tool) and tool.policy == "auto" and not delegates and fault_in(part.arguments) is None:
+            return None  # it is checked as it runs
+        try:
+            checked(tool, part.arguments)
+        except BadArguments as error:
+            return str(error)
+        return None
+
+    def _unknown(self, name: str, client_tools: Sequence[ClientTool] = ()) -> str:
+        every: list[Tool | ClientTool] = [*self.tools.values(), *client_tools]
+        names = ", ".join(sorted({tool.name for tool in every if self._is_active(tool)})) or "none"
+        return f"There is no tool named {name[:_LONGEST_NAME]!r}. Tools: {names}."
+
+    def _is_active(self, tool: Tool | ClientTool) -> bool:
+        if tool is self.answer:
+            return True
+        if isinstance(tool, Tool) and tool.name in self.retired:
+            return False
+        active = self.settings.active_tools
+        return active is None or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
+
+    @property
+    def inactive(self) -> frozenset[str]:
+        """The names of the local tools that are not offered."""
+        return frozenset(name for name, tool in self.tools.items() if not self._is_active(tool))
+
+    def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
+        """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
+
+        A call that a crash cut off is not among them: its tool is asked first what became of it. Those after it wait.
+        """
+        if facts.step.stage is not Stage.acting:
+            return ()
+        local = [call for call in facts.calls if call.is_local]
+        first = [call for call in local if call.open][: self.width(local)]
+        return tuple(takewhile(lambda call: call.status is CallStatus.planned, first))
+
+    def width(self, calls: Sequence[ToolCall]) -> int:
+        """Return how many calls of a batch may run at once: several only if every call is safe."""
+        if self.settings.tools_parallel == "all" or all(self._is_safe(call) for call in calls):
+            return self.settings.parallel_cap
+        return 1
+
+    def timeout(self, call: ToolCall) -> float | None:
+        """Return the seconds a call may take."""
+        tool = self.tools.get(call.name)
+        return tool.timeout if tool is not None and tool.timeout is not None else self.settings.tool_timeout
+
+    async def run(self, call: ToolCall, context: ToolContext[Any], begins: Callable[[], object]) -> CallOutcome:
+        """Run a call and return what the model will see: a failure is a result, too.
+
+        Args:
+            call: the call.
+            context: what the tool may know. Once its `cancelled` is true, the tool no longer begins.
+            begins: called as the tool begins, perhaps in a thread.
+
+        Raises:
+            FatalToolError: the tool wants the chat to end in `error`.
+        """
+        tool = self.tools.get(call.name)
+        if call.refusal is not None:
+            return failed(call, call.refusal)
+        # What a person has approved runs, whatever the model is offered by now.
+        if tool is None or not (call.approval == "granted" or self._is_active(tool)):
+            return failed(call, self._unknown(call.name))
+        if tool.policy == "ask" and call.approval != "granted":
+            return failed(
+                call, f"Not run: {call.name} needs the user's approval, and was not asked for. Call it again."
+            )
+        try:
+            with guarded():
+                arguments = checked(tool, copied(call.arguments))
+                if tool.context_parameter is not None:
+                    arguments[tool.context_parameter] = context
+                return await _outcome_of(tool, arguments, context, begins, partial(self._succeeded, call))
+        except BadArguments as error:
+            return failed(call, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
+            raised = only_error_in(error)
+        if of_kind(raised, FatalToolError):
+            raise raised
+        return self.failure(call, raised)
+
+    def failure(self, call: ToolCall, error: BaseException) -> CallOutcome:
+        """Return what the model will see of an error that a tool raised; the log has its traceback.
+
+        A `ToolFailed` is something that a tool says, so the log has only its text.
+        """
+        if of_kind(error, ToolFailed):
+            logger.info(
+                "tool_failed", tool=call.name, call_id=call.call_id, problem=text_of(error, otherwise="")[:2000]
+            )
+        elif not (of_kind(error, asyncio.CancelledError) and was_cancelled()):
+            logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
+        text = text_for_model(error, self.settings.describe_error)
+        status = CallStatus.unknown if leaves_outcome_unknown(error) else CallStatus.failed
+        return dataclasses.replace(failed(call, text, status), error=error)
+
+    async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
+        """Return what became of a started call whose process is gone, or why it runs: it was not done, or may again.
+
+        The tool is asked first. If it cannot tell, or fails, the call's crash policy decides.
+        """
+        found = await self._reconciled(call, context)
+        if isinstance(found, CallOutcome):
+            return found
+        if found.verdict == "not_done":
+            return failed(call, _ERASED) if call.has_lost_its_arguments else found
+        return self.undecided(call)
+
+    def undecided(self, call: ToolCall) -> CallOutcome | Reconciled:
+        """Return the outcome that the crash policy gives a call of unknown fate, or that it runs again."""
+        may_run_again = call.crash == "at_least_once" and not call.has_lost_its_arguments
+        return Reconciled.unknown() if may_run_again else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
+
+    async def _reconciled(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
+        tool, never_ran = self.tools.get(call.name), call.refusal is not None and not call.has_lost_its_arguments
+        if tool is None or tool.reconcile is None or never_ran:
+            return Reconciled.unknown()
+        try:
+            with guarded():
+                answer: Any = tool.reconcile(context)
+                answer = await answer if inspect.isawaitable(answer) else answer
+            if not isinstance(answer, Reconciled):
+                answer = Reconciled.unknown() if answer is None else Reconciled.done(answer)
+            return self._succeeded(call, answer.output) if answer.verdict == "done" else answer
+        except Exception:  # noqa: BLE001 - as in `run`
+            logger.exception("reconcile_failed", tool=call.name, call_id=call.call_id)
+            return Reconciled.unknown()
+
+    def _is_safe(self, call: ToolCall) -> bool:
+        tool = self.tools.get(call.name)
+        return call.refusal is not None or (tool is not None and tool.parallel_safe)
+
+    def _succeeded(self, call: ToolCall, returned: Any) -> CallOutcome:
+        """Return the outcome of a tool that has run. What is wrong with its answer is a note, and no failure."""
+        result = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
+        notes: list[str] = []
+        try:
+            with guarded():
+                output = as_json(result.output)
+        except (ToolFailed, ToolOutcomeUnknown, FatalToolError):
+            raise  # an iterator that the tool returned says so
+        except Exception as error:  # noqa: BLE001 - whatever the code of a value raises as it is read: the tool has run
+            logger.exception("tool_output_unreadable", error=error, tool=call.name, call_id=call.call_id)
+            raised = only_error_in(error)
+            problem = error.problem if isinstance(error, InvalidContent) else f"it raised {type_name(raised)}"
+            output, notes = "", [f"[{call.name} has run, but what it returned cannot be kept: {problem}]"]
+        attachments, left_out = _small_enough(result.attachments, self.settings.attachment_limit_bytes)
+        return CallOutcome(
+            call_id=call.call_id,
+            status=CallStatus.succeeded,
+            output=_noted(output, "\n".join(filter(None, [*notes, left_out]))),
+            is_error=False,
+            attachments=attachments,
+        )
+
+
+def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) -> CallOutcome:
+    """Return the outcome of a call that went wrong; the model reads `text`."""
+    return CallOutcome(call_id=call.call_id, status=status, output=well_formed(text), is_error=True)
+
+
+def idempotency_key(chat_id: str, call: ToolCall) -> str:
+    """Return the key under which every run of a call acts: the same before and after a crash."""
+    return f"{chat_id}:{call.call_id}"
+
+
+def _copied(spec: ToolSpec) -> ToolSpec:
+    definition = None if spec.definition is None else dataclasses.replace(spec.definition)  # checking it copies it
+    return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)), definition)
+
+
+async def _outcome_of(
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    context: ToolContext[Any],
+    begins: Callable[[], object],
+    succeeded: Callable[[Any], CallOutcome],
+) -> CallOutcome:
+    """Run a tool. What a blocking one returns is read in its thread, too: it may be an iterator that takes its time."""
+
+    def begin() -> Any:
+        begins()  # first, so that nobody who then sets `cancelled` takes a tool that runs for one that does not
+        if context.cancelled:
+            raise asyncio.CancelledError
+        returned = tool.run(**arguments)
+        return returned if inspect.isawaitable(returned) else succeeded(returned)
+
+    begun = begin() if tool.is_async else await in_thread(begin)
+    return succeeded(await begun) if inspect.isawaitable(begun) else cast("CallOutcome", begun)
+
+
+def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart, ...], str]:
+    """Return the files that fit into the limit together, and a note about those that do not."""
+    fitting: list[FilePart] = []
+    left_out: list[str] = []
+    room = limit
+    for file in map(inlined, files):
+        size = bytes_in(file.data or "")
+        if size <= room:
+            fitting.append(file)
+            room -= size
+        else:
+            left_out.append(f"{file.name or file.media_type} ({size} bytes)")
+    return tuple(fitting), f"[left out, over the limit of {limit} bytes: {', '.join(left_out)}]" if left_out else ""
+
+
+def _noted(output: Json, note: str) -> Json:
+    if not note:
+        return output
+    text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+    return f"{text}\n{note}" if text else note

@@ -1,0 +1,106 @@
+"""The runtime of an engine: its parts, for jobs, commands and the worker; and what is known to come next in a chat."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from turnwise.engine.agents.agents import Agents
+from turnwise.engine.agents.system_prompts import SystemPrompts
+from turnwise.engine.blobs.files import Files
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.isolation.clock import SteadyClock
+from turnwise.engine.isolation.tasks import Tasks
+from turnwise.engine.observers.observer import Observers
+from turnwise.engine.transactions.apply import Applier, Chain
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.names import WORKER, ChatState
+from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
+
+_CALLS_KEPT: Final = 50_000
+
+
+class BegunCalls:
+    """The calls that began in this process, the latest ones: none begins again as if it never had.
+
+    The store knows of each start, unless a failover or a restored backup has taken it back.
+    """
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def note(self, chat_id: str, call_id: str) -> None:
+        """Note that a call begins. Safe in any thread."""
+        self._calls[chat_id, call_id] = None
+        if len(self._calls) > _CALLS_KEPT:
+            self._calls.popitem(last=False)
+
+    def __contains__(self, call: tuple[str, str]) -> bool:
+        """Return whether a call, by chat and id, has begun."""
+        return call in self._calls
+
+
+class Runtime(msgspec.Struct, kw_only=True):
+    """What every job of an engine works with."""
+
+    applier: Applier
+    agents: Agents
+    """Who answers in which chat, and how."""
+    settings: Settings
+    """The engine's: an agent may have other ones for its own chats."""
+    clock: SteadyClock
+    worker_id: str
+    tasks: Tasks
+    """Run work that must not hold up a job: storing parts, and user code."""
+    files: Files
+    """The files of its chats."""
+    deps: object
+    """What tools need beside their arguments, or what makes it of a chat."""
+    warned_of: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """Providers and models whose unknown context window was logged."""
+    unpriced: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """Providers and models of which a call of unknown cost was logged."""
+    system_prompts: SystemPrompts = msgspec.field(default_factory=SystemPrompts)
+    begun_calls: BegunCalls = msgspec.field(default_factory=BegunCalls)
+    stopping: bool = False
+    """Whether the worker is stopping and takes on nothing more."""
+
+    @property
+    def store(self) -> ChatStore:
+        """The store."""
+        return self.applier.store
+
+    @property
+    def actor(self) -> str:
+        """The worker, as the audit log names it."""
+        return f"{WORKER}{self.worker_id}"
+
+    @property
+    def observers(self) -> Observers:
+        """Who watches."""
+        return self.applier.observers
+
+    def begin(self, chain: Chain, *, claims: bool, deps_of: str | None = None) -> None:
+        """Fire the triggers that are known to come next, so that they share the commit.
+
+        With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
+        job is fired. Calls are begun only if deps need not be opened for them first, which may fail or take long:
+        `deps_of` is the agent for whose tools they are open. A worker that stops begins nothing by this: it may let the
+        chat go right after the commit.
+        """
+        if self.stopping:
+            return
+        can_run = self.agents.can_run(chain.facts)
+        while claims and can_run and chain.facts.state is ChatState.pending:
+            chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
+        facts = chain.facts
+        if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
+            return
+        token = facts.lease.token
+        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
+            chain.fire(AttemptStarted(token=token), actor=self.actor)
+        elif facts.state is ChatState.executing_tools and (not callable(self.deps) or deps_of == facts.agent_needed):
+            for call in self.agents.toolbox(facts.profile_of_calls).first_calls(facts):
+                chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)

@@ -1,0 +1,128 @@
+"""The leases of a worker: renewed beside all else that it does, and ended by its own clock if that fails too long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+from msgspec.structs import replace
+
+from turnwise.engine.isolation.clock import LATE_S, ROUNDING, SteadyClock, sleep, wait_until
+from turnwise.engine.isolation.user_code import is_the_engines
+from turnwise.engine.jobs.leased_chat import NEWS_S
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.engine.worker.runner import Runner
+from turnwise.engine.worker.slots import Places
+from turnwise.states.triggers import Released
+
+AGAIN_S: Final = 0.5
+"""Seconds until leases are renewed again that could not be."""
+WAKE_S: Final = 5.0
+"""Seconds in which a process that stood still may renew its leases before it counts them as lost."""
+
+Look = Callable[[str, Runner], Awaitable[bool]]
+"""Shows a runner where its chat stands; returns whether that could be read."""
+
+
+class Leases:
+    """Renews the leases of one worker.
+
+    Args:
+        own_clock: the machine's, even where a test moves the engine's by hand.
+        look: shows a runner its chat.
+        release: gives a chat back that is held and not run.
+        failed: is told of each renewal that failed; of success with `None`.
+        out_of_reach: is told that the store did not answer, or took long.
+    """
+
+    def __init__(  # noqa: PLR0913 - what the worker lends it
+        self,
+        runtime: Runtime,
+        places: Places,
+        *,
+        own_clock: SteadyClock,
+        look: Look,
+        release: Callable[[str, Released], Awaitable[object]],
+        failed: Callable[[BaseException | None], object],
+        out_of_reach: Callable[[], object],
+    ) -> None:
+        self._runtime = runtime
+        self._places = places
+        self._own_clock = own_clock
+        self._look = look
+        self._release = release
+        self._failed = failed
+        self._out_of_reach = out_of_reach
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Renew for ever, and end what could not be renewed in time."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_those_over)
+            while True:
+                begun = self._runtime.clock.monotonic()
+                pause = self._runtime.settings.renew_every if await self._try_to_renew() else AGAIN_S
+                await wait_until(self._wake, self._runtime.clock, begun + pause)
+                self._wake = asyncio.Event()
+
+    async def _try_to_renew(self) -> bool:
+        try:
+            renewed = await self._renew()
+        except BaseException as error:
+            if is_the_engines(error):
+                raise
+            self._out_of_reach()
+            self._failed(error)
+            return False
+        self._failed(None)
+        return renewed
+
+    async def _renew(self) -> bool:
+        """Renew all leases; return whether none was left out that is held here."""
+        clock, runners = self._own_clock, self._places.runners
+        asked_at = clock.monotonic()
+        held = await self._runtime.store.renew(self._runtime.worker_id, self._runtime.settings.lease)
+        if clock.monotonic() - asked_at > NEWS_S:
+            self._out_of_reach()
+        not_run = {chat_id for chat_id in held if chat_id not in runners and not self._places.awaits(chat_id)}
+        left_out = False
+        for chat_id, runner in [*runners.items()]:
+            if held.get(chat_id) == runner.leased.token:
+                runner.leased.renewed_at = asked_at
+                continue
+            seen = await self._look(chat_id, runner)
+            if not seen and chat_id not in held:
+                runner.observe(replace(runner.leased.facts, lease=None))
+            left_out |= not runner.leased.lost and runner.leased.renewed_at < asked_at
+        for chat_id in not_run:  # their runners gave up while the store was out of reach
+            await self._release(chat_id, Released(token=held[chat_id]))
+        return not left_out
+
+    async def _end_those_over(self) -> None:
+        """End each lease that may have been taken by another worker meanwhile, for all that is known here.
+
+        A process that stood still is first given time to ask: most likely nobody has taken its chats.
+        """
+        clock = self._own_clock
+        while True:
+            due = min(map(self._end_of, self._places.runners.values()), default=self._end_of(None))
+            if not await self._is_on_time(due):
+                self._wake.set()
+                if not await self._is_on_time(clock.monotonic() + WAKE_S):
+                    continue
+            for runner in [*self._places.runners.values()]:
+                if self._end_of(runner) <= clock.monotonic() + ROUNDING and not runner.leased.ended:
+                    runner.run_out()
+
+    async def _is_on_time(self, due: float) -> bool:
+        """Wait until a time; return whether it is not much later by then."""
+        await sleep(self._own_clock, due - self._own_clock.monotonic())
+        return self._own_clock.monotonic() <= due + LATE_S
+
+    def _end_of(self, runner: Runner | None) -> float:
+        """Return when a lease is over by this machine's clock: then others take it, at their next sweep."""
+        settings, now = self._runtime.settings, self._own_clock.monotonic()
+        renewed_at = now if runner is None or runner.leased.ended else runner.leased.renewed_at
+        return renewed_at + settings.lease + settings.poll_interval

@@ -1,0 +1,189 @@
+"""The runner of one chat: state in, job started or cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+import anyio
+
+from turnwise.engine.blobs.sending import Sending
+from turnwise.engine.isolation.clock import sleep
+from turnwise.engine.isolation.user_code import is_the_engines
+from turnwise.engine.jobs.compact import compact
+from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.jobs.reply import error_info, shown_reply
+from turnwise.engine.jobs.run_tools import run_tools
+from turnwise.engine.jobs.settle import settle
+from turnwise.engine.jobs.stream_step import stream_step
+from turnwise.logger import concerning, logger
+from turnwise.states.decide import job_of
+from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
+from turnwise.states.facts import Facts
+from turnwise.states.names import Job
+from turnwise.states.triggers import Failed, Released
+from turnwise.states.values.plain import of_kind
+
+IDLE_ROUNDS: Final = 6
+"""How often in a row a job may leave its chat as it was before the worker gives the chat up."""
+IDLE_PAUSE_S: Final = 0.1
+"""Doubles with each such round."""
+JOBS: Final[dict[Job, Callable[[LeasedChat], Awaitable[None]]]] = {
+    Job.stream_step: stream_step,
+    Job.run_tools: run_tools,
+    Job.compact: compact,
+    Job.settle: settle,
+}
+
+
+class Runner:
+    """Runs the jobs of a chat while this worker holds it.
+
+    A cancelled job does not know why; the facts tell. If they say `interrupted`, the next job settles; if the lease is
+    lost, nothing more is written; if the worker was asked to let go, or cancelled itself, `released` is fired.
+    """
+
+    def __init__(self, leased: LeasedChat) -> None:
+        self.leased = leased
+        self._scope: anyio.CancelScope | None = None
+        self._let_go = False
+        self._idle_rounds = 0
+        """How often in a row a job has left its chat as it was."""
+
+    async def run(self) -> None:
+        """Run job after job until the chat needs none, or another worker holds it."""
+        try:
+            with concerning(lambda: self.leased.facts):
+                await self._run_jobs()
+                if self._let_go or self.leased.ended:
+                    await self._release()
+        except asyncio.CancelledError:  # the event loop ends, and has cancelled all of its tasks
+            await self._release()
+            raise
+        finally:
+            await self.leased.deps.close()
+
+    async def _run_jobs(self) -> None:
+        while self._next_job() is not None and not self._let_go:
+            with anyio.CancelScope() as self._scope:
+                while (job := self._next_job()) is not None and not self._scope.cancel_called:
+                    if not self.leased.runtime.agents.can_run(self.leased.facts):
+                        self._let_go = True  # it was given to an agent that others run
+                        break
+                    self.leased.job, version = job, self.leased.facts.version
+                    await self._run(job)
+                    await self._await_progress(job, version)
+
+    async def _await_progress(self, job: Job, version: int) -> None:
+        """Wait, longer each time, before a job runs again that has left its chat at the same version; then give up."""
+        if self.leased.facts.version != version or self._next_job() is not job:
+            self._idle_rounds = 0
+            return
+        self._idle_rounds += 1
+        if self._idle_rounds == 1:
+            return  # another process may have changed the chat in the same moment
+        logger.warning("job_made_no_progress", job=job, rounds=self._idle_rounds)
+        if self._idle_rounds >= IDLE_ROUNDS:
+            self.leased.give_up()
+            return
+        await sleep(self.leased.runtime.clock, IDLE_PAUSE_S * 2.0**self._idle_rounds)
+
+    def observe(self, facts: Facts, *, known: Facts | None = None) -> None:
+        """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.
+
+        After its own commits a job is not cancelled: it ends by itself. Whose doing it is that is read during a commit,
+        is known once the commit is stored and told.
+        """
+        leased = self.leased
+        leased.observe(facts, known=known)
+        if not leased.is_committing and not leased.has_committed(leased.facts) and self._next_job() is not leased.job:
+            self._cancel_job()
+
+    def let_go(self) -> None:
+        """Cancel the job and release the chat for another worker."""
+        self._let_go = True
+        self._cancel_job()
+
+    def end(self) -> None:
+        """Let nothing more be done under this lease, if it has not ended: another one was granted for the chat."""
+        if self.leased.holds:
+            self.leased.give_up()
+            self._cancel_job()
+
+    def run_out(self) -> None:
+        """Stop streaming and running tools: the lease was not renewed in time, and may be another worker's by now.
+
+        What has ended, and waits for the store, is stored if the chat is still held then.
+        """
+        logger.warning("lease_ran_out", chat_id=self.leased.chat_id, problem="the store was out of reach for too long")
+        self.leased.ended = True
+        if not self.leased.is_firing:
+            self._cancel_job()
+        elif self.leased.stop_calls is not None:
+            self.leased.stop_calls()
+
+    def _cancel_job(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def _next_job(self) -> Job | None:
+        return None if self.leased.lost else job_of(self.leased.facts)
+
+    async def _run(self, job: Job) -> None:
+        leased = self.leased
+        try:
+            await leased.ask_again()
+            await JOBS[job](leased)
+        except ChatMoved:
+            logger.debug("chat_moved", job=job)
+        except BaseException as error:
+            if is_the_engines(error):
+                raise
+            if of_kind(error, StoreError) and cast("StoreError", error).passing:
+                self._put_off(cast("StoreError", error), job)
+                return
+            logger.exception("job_failed", error=error, job=job)
+            await self._fail(error)
+
+    def _put_off(self, away: StoreError, job: Job) -> None:
+        """Leave the chat as it is, for a worker that reaches the store: this one again, most likely."""
+        logger.warning("job_put_off", job=job, problem=str(away))
+        self.leased.runtime.applier.broadcaster.fail(self.leased.chat_id, away)
+        self.leased.give_up()
+
+    async def _fail(self, error: BaseException) -> None:
+        """End the chat in `error`: with the shown part of the reply, or without it if that cannot be stored either."""
+        leased = self.leased
+        info = error_info(error, leased.facts.step, leased.configuration.settings)
+        try:
+            try:
+                partial = await leased.outlast(lambda: shown_reply(leased.runtime, leased.facts, leased.attempt))
+                async with Sending(leased.runtime.files, leased.chat_id) as sending:
+                    kept = await sending.partial(partial)
+                    await leased.fire(Failed(token=leased.token, error=info, partial=kept))
+            except (ChatMoved, StaleLease):
+                raise
+            except Exception:  # noqa: BLE001 - the reply itself may be what no store takes
+                logger.exception("partial_reply_not_stored")
+                await leased.fire(Failed(token=leased.token, error=info, takes_back=True))
+        except ChatMoved:
+            logger.debug("chat_moved")
+        except Exception as again:  # noqa: BLE001 - the store is out of reach: followers must not wait for ever
+            logger.exception("failure_not_stored")
+            failure = (
+                again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
+            )
+            leased.runtime.applier.broadcaster.fail(leased.chat_id, failure)
+            leased.give_up()
+
+    async def _release(self) -> None:
+        leased = self.leased
+        if not leased.holds or job_of(leased.facts) is None:
+            return
+        try:
+            usage = None if leased.attempt is None else leased.attempt.usage
+            released = Released(token=leased.token, usage=usage)
+            await leased.runtime.applier.change(leased.chat_id, released, actor=leased.runtime.actor)
+        except TurnwiseError as error:
+            logger.info("not_released", problem=str(error))

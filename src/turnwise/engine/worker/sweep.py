@@ -1,0 +1,310 @@
+"""Expires leases and deadlines, repairs strays and keeps to retention. A fault of one chat does not stop the others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from zlib import crc32
+
+import anyio
+import msgspec
+
+from turnwise.engine.jobs.leased_chat import NEWS_S
+from turnwise.engine.transactions.apply import Act, Chain, Change
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.engine.worker.identity import is_dead
+from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awaited, due_chats
+from turnwise.foreign import described
+from turnwise.logger import about, logger
+from turnwise.states.errors import REPAIRED, ChatUnreadable, StoreError, TurnwiseError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.names import SYSTEM
+from turnwise.states.promises import broken_promises
+from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
+
+SWEEP_LIMIT = 100
+"""The most leases, deadlines and strays of one sweep, besides the chats that rest."""
+AT_ONCE = 10
+"""Chats that are changed at a time: they share commits."""
+TRUSTED_AFTER = 3600.0
+"""Seconds after a step of a wall clock until it decides again what is old: what that costs cannot be undone."""
+CLEAN_EVERY = 60.0
+"""Seconds between two clean-ups after deletions: where chats are deleted all the time, others have to write, too."""
+LONGEST_REST = 64
+"""The most sweeps for which a chat is skipped that could not be changed several times in a row."""
+
+Due = tuple[str, Change | Archiving | Deletion]
+"""A chat, and what is to happen to it."""
+
+
+class _Rest(msgspec.Struct):
+    """How long a chat is skipped that could not be changed."""
+
+    sweeps: int
+    """For how many sweeps."""
+    left: int
+    """How many of them are left."""
+    head: tuple[int, str] | None
+    """Where its log ended."""
+
+
+class Sweeper:
+    """Expires leases and deadlines, repairs strays, archives and deletes what was unchanged for as long as is set.
+
+    A fault of one chat does not stop the others.
+
+    Args:
+        runs_here: whether this worker itself runs a chat under a token.
+    """
+
+    def __init__(self, runtime: Runtime, act: Act, *, runs_here: Callable[[str, int], bool]) -> None:
+        self._runtime = runtime
+        self._act = act
+        self._runs_here = runs_here
+        self._last_failures: dict[str, str] = {}
+        """The last failure of each chat that was logged: the same one is logged once."""
+        self._rests: dict[str, _Rest] = {}
+        """Chats that could not be changed."""
+        self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
+        self._doubts_until = self._passed
+        """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
+        self._distrusts_until = self._passed
+        """Until then nothing is old or too late: a clock that was set forward by mistake may be set back."""
+        self._store_told: tuple[datetime, float] | None = None
+        """The time of the store's machine, if it is another one, and when it was asked for, by the monotonic clock."""
+        self._deleted = False
+        """Whether a chat was deleted whose bytes are still in the files."""
+        self._clean_at = self._passed
+        self._ended: frozenset[str] = frozenset()
+        """Dead workers whose leases were ended."""
+
+    async def sweep(self) -> bool:
+        """Expire what has run out, repair strays, keep to retention. Return whether another sweep would find more.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        await self._end_leases_of_the_dead()
+        limit = SWEEP_LIMIT + len(self._rests)  # the chats to skip must not crowd out the others
+        asked_at, began_at = self._runtime.clock.monotonic(), time.monotonic()
+        overdue = await self._runtime.store.overdue(limit=limit)
+        self._compare(overdue.at, asked_at)
+        if time.monotonic() - began_at > NEWS_S:
+            self.doubt_outage()
+        deadlines = overdue.deadlines if self.trusts_the_time() else ()
+        leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
+        due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
+        due += [(chat_id, DeadlinePassed()) for chat_id in deadlines]
+        due += [(chat_id, _repair) for chat_id in overdue.strays]
+        retained = await self._retained(limit)
+        due += retained
+        self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
+        changed = await self._change_each(self._from_own_place(due))
+        if self._deleted and asked_at >= self._clean_at:
+            self._deleted, self._clean_at = False, asked_at + CLEAN_EVERY
+            self._runtime.tasks.start_soon(self._clean)
+        lists = overdue.leases, deadlines, overdue.strays, retained
+        return changed > 0 and any(len(chats) >= limit for chats in lists)
+
+    async def _retained(self, limit: int) -> Sequence[Due]:
+        """Return what is to be archived and deleted, by a clock that was not set forward of late."""
+        if self._passed < self._distrusts_until:
+            return []
+        return await due_chats(self._runtime.store, self._runtime.settings, as_of=self._now, limit=limit)
+
+    async def _clean(self) -> None:
+        """Remove the bytes of what was deleted."""
+        await self._runtime.files.collect()
+        await self._runtime.store.scrub()
+
+    def _from_own_place(self, due: list[Due]) -> list[Due]:
+        """Return the list from another place for each worker, so that they do not all change the same chats."""
+        if not due:
+            return due
+        place = crc32(self._runtime.worker_id.encode()) % len(due)
+        return due[place:] + due[:place]
+
+    def trusts_the_time(self) -> bool:
+        """Return whether a clock may decide what is old or too late: none was set forward within the last hour."""
+        now, passed = self._runtime.clock.now(), self._runtime.clock.monotonic()
+        stepped = (now - self._now).total_seconds() - (passed - self._passed)
+        self._now, self._passed = now, passed
+        self._doubt_after(stepped)
+        return passed >= self._distrusts_until
+
+    def _compare(self, at: datetime | None, asked_at: float) -> None:
+        """Note by how much more the clock of the store's machine has gone on than the monotonic one, at the least."""
+        if at is not None and self._store_told is not None:
+            before, asked_before = self._store_told
+            self._doubt_after((at - before).total_seconds() - (self._runtime.clock.monotonic() - asked_before))
+        self._store_told = None if at is None else (at, asked_at)
+
+    def _doubt_after(self, stepped: float) -> None:
+        """Doubt leases for as long as one lasts, and ages for an hour, if a clock was set forward."""
+        settings, passed = self._runtime.settings, self._runtime.clock.monotonic()
+        if stepped <= (settings.lease - settings.renew_every) / 2:
+            return
+        problem = "leases are given time to be renewed, and for an hour nothing is archived, deleted or closed by time"
+        logger.warning("clock_stepped", seconds=round(stepped), problem=problem)
+        self._doubts_until = max(self._doubts_until, passed + settings.lease)
+        self._distrusts_until = passed + TRUSTED_AFTER
+
+    def doubt_outage(self) -> None:
+        """Doubt leases for as long as it takes to renew them: the store was away, and perhaps not only from here."""
+        now, renew_every = self._runtime.clock.monotonic(), self._runtime.settings.renew_every
+        self._doubts_until = max(self._doubts_until, now + renew_every)
+
+    async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        """Return the leases that have really run out: not because a clock was set forward, or nobody could renew.
+
+        After such a step every live worker renews within one lease; until then only leases of dead workers count.
+        """
+        if self._passed >= self._doubts_until:
+            return leases
+        seen = {chat_id: await self.facts(chat_id) for chat_id, _ in leases}
+        holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}
+        return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
+
+    async def change(self, chat_id: str, change: Change | Archiving | Deletion) -> bool:
+        """Change or delete a chat; return whether it was changed. A fault of the chat is logged.
+
+        Raises:
+            StoreError: the store is out of reach, or refuses this chat; the next chat shows which.
+        """
+        try:
+            if isinstance(change, Deletion):
+                await self._runtime.applier.delete(chat_id, change.permit, actor=SYSTEM)
+                self._deleted = True
+            elif isinstance(change, Archiving):
+                await check_not_awaited(self._runtime.store, chat_id)
+                await self._act(chat_id, change.change, actor=self._runtime.actor)
+            else:
+                await self._act(chat_id, change, actor=self._runtime.actor)
+        except ChatUnreadable as error:
+            self._tell(chat_id, error)
+        except StoreError:
+            raise
+        except TurnwiseError as error:
+            facts = await self.facts(chat_id) if logger.listens(logging.DEBUG) else None
+            if facts is not None:
+                logger.debug("swept_by_another", problem=str(error), **about(facts))
+        except Exception as error:  # noqa: BLE001 - a fault of one chat must not stop the others
+            self._tell(chat_id, error)
+        else:
+            self._last_failures.pop(chat_id, None)
+            return True
+        return False
+
+    async def facts(self, chat_id: str) -> Facts | None:
+        """Return where a chat stands; `None` if that cannot be read.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        try:
+            return await self._runtime.store.facts(chat_id)
+        except ChatUnreadable as error:
+            self._tell(chat_id, error)
+        except StoreError:
+            raise
+        except TurnwiseError as error:
+            logger.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
+        return None
+
+    async def _change_each(self, due: Iterable[Due]) -> int:
+        """Change the chats that do not rest, a few at a time, and return how many were changed."""
+        awake = [(chat_id, change) for chat_id, change in due if not await self._is_resting(chat_id)]
+        total, refused = 0, None
+        for first in range(0, len(awake), AT_ONCE):
+            batch = awake[first : first + AT_ONCE]
+            changed, error = await self._change_together(batch)
+            total += changed
+            if error is None:
+                refused = None
+            elif refused is not None or len(batch) > 1:
+                raise error  # the store took none of several chats: it is the cause
+            else:
+                refused = error
+        if refused is not None:
+            raise refused
+        return total
+
+    async def _change_together(self, batch: Sequence[Due]) -> tuple[int, StoreError | None]:
+        """Return how many of the chats were changed, and the error of the store if it refused all of them."""
+        changed: list[str] = []
+        refused: list[StoreError] = []
+
+        async def change(chat_id: str, wanted: Change | Archiving | Deletion) -> None:
+            try:
+                if await self.change(chat_id, wanted):
+                    changed.append(chat_id)
+            except StoreError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for one in batch:
+                tasks.start_soon(change, *one)
+        for chat_id, _ in batch:
+            if chat_id in changed:
+                self._rests.pop(chat_id, None)
+            else:
+                await self._rest(chat_id)
+        return len(changed), refused[-1] if len(refused) == len(batch) else None
+
+    async def _is_resting(self, chat_id: str) -> bool:
+        """Return whether a chat is skipped, unless somebody has changed it meanwhile: it may be repaired."""
+        rest = self._rests.get(chat_id)
+        if rest is None:
+            return False
+        rest.left -= 1
+        if rest.left < 0:
+            return False
+        if await self._head(chat_id) == rest.head:
+            return True
+        del self._rests[chat_id]
+        return False
+
+    async def _rest(self, chat_id: str) -> None:
+        """Skip a chat in the next sweeps: none after its first failure, then more each time."""
+        longer = min(max(1, self._rests[chat_id].sweeps * 2), LONGEST_REST) if chat_id in self._rests else 0
+        self._rests[chat_id] = _Rest(longer, longer, await self._head(chat_id) if longer else None)
+
+    async def _head(self, chat_id: str) -> tuple[int, str] | None:
+        """Return where the log of a chat ends; `None` if that cannot be told."""
+        try:
+            return await self._runtime.store.head(chat_id)
+        except TurnwiseError:
+            return None
+
+    def _tell(self, chat_id: str, error: Exception) -> None:
+        failure = described(error)
+        if self._last_failures.get(chat_id) == failure:
+            return
+        self._last_failures[chat_id] = failure
+        if isinstance(error, ChatUnreadable):
+            logger.warning("chat_unreadable", chat_id=chat_id, column=error.column, problem=error.problem)
+        else:
+            logger.exception("sweep_failed", chat_id=chat_id)
+
+    async def _end_leases_of_the_dead(self) -> None:
+        dead = await self._dead()
+        for holder in sorted(dead - self._ended):
+            logger.info("worker_is_dead", worker=holder)
+            await self._runtime.store.renew(holder, 0)
+        self._ended = dead
+
+    async def _dead(self) -> frozenset[str]:
+        """Return the holders of leases whose processes are gone, as the operating system or the store can tell."""
+        others = await self._runtime.store.holders() - {self._runtime.worker_id}
+        dead = frozenset(holder for holder in others if is_dead(holder))
+        return dead | await self._runtime.store.gone(others - dead)
+
+
+def _repair(chain: Chain) -> None:
+    broken = broken_promises(chain.facts)
+    stored = chain.facts.state_as_stored or "''"
+    error = ErrorInfo(kind=REPAIRED, message=f"found in state {stored} with {', '.join(broken)} broken")
+    chain.fire(Repaired(error=error))

@@ -1,0 +1,205 @@
+"""Titles: gives each chat one in the background, after its first answer."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Final, NamedTuple
+
+import anyio
+
+from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.config.spending import Spending
+from turnwise.engine.isolation.clock import sleep, time_limit
+from turnwise.engine.jobs.reply import generated, whole_text
+from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
+from turnwise.engine.jobs.retries import verdict_on
+from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
+from turnwise.engine.transactions.apply import Chain
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.foreign import described
+from turnwise.logger import concerning, logger
+from turnwise.providers.prices import priced_reply
+from turnwise.providers.protocol import ModelReply, ModelRequest
+from turnwise.providers.repair_history import HistoryRepair
+from turnwise.states.decide import Decision
+from turnwise.states.errors import REJECTED_REPLY, ChatArchived, ChatNotFound, ModelError
+from turnwise.states.facts import Facts, StepFacts
+from turnwise.states.names import SYSTEM, StopReason
+from turnwise.states.triggers import Renamed
+from turnwise.states.usage import Usage
+from turnwise.states.values.values import unshared
+
+AT_ONCE: Final = 10
+"""Titles that one worker makes at a time."""
+ATTEMPTS: Final = 3
+"""Model calls for one title: more than one only after failures that may pass."""
+ALIKE: Final = 2
+"""How many of them may be paid and fail alike: no model is told what was wrong with its title."""
+LONGEST_DELAY: Final = 30.0
+"""Seconds between two of them; a title that would have to wait longer is given up."""
+TIMEOUT: Final = 60.0
+"""Seconds for each of them."""
+
+_NO_ANSWER: Final = (StopReason.interrupted, StopReason.error)
+
+
+class _Made(NamedTuple):
+    """What came of making a title."""
+
+    title: str | None
+    usage: Usage | None = None
+
+
+class Titles:
+    """Gives chats their titles. A title is made once; no turn waits for it, or fails with it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._room = anyio.CapacityLimiter(AT_ONCE)
+        self._under_way: dict[str, asyncio.Event] = {}
+
+    def turn_ended(self, decision: Decision) -> None:
+        """Begin to make the title of a chat that has none, if its turn ended with an answer."""
+        facts, turn = decision.facts, decision.ended
+        if turn is None or turn.ended_by in _NO_ANSWER:
+            return
+        if self._may_name(facts) and _wants_title(facts) and facts.chat_id not in self._under_way:
+            self._under_way[facts.chat_id] = asyncio.Event()
+            self._runtime.tasks.start_soon(self._give, facts)
+
+    def _may_name(self, facts: Facts) -> bool:
+        """Whether the chat's agent is here, and wants titles. Only then is it known here what its hooks hide."""
+        is_own = facts.profile.agent in self._runtime.agents.runs
+        return is_own and self._configuration(facts).settings.title is not None
+
+    def _configuration(self, facts: Facts) -> Configuration:
+        return self._runtime.agents.configuration(facts.profile)
+
+    async def done(self) -> None:
+        """Wait until no title is under way."""
+        while self._under_way:
+            await next(iter(self._under_way.values())).wait()
+
+    async def _give(self, at_end: Facts) -> None:
+        """Give a chat its title, which is made of what was said up to the end of its turn."""
+        try:
+            with concerning(lambda: at_end):
+                await self._try_to_name(at_end.chat_id)
+        finally:
+            self._under_way.pop(at_end.chat_id).set()
+
+    async def _try_to_name(self, chat_id: str) -> None:
+        try:
+            async with self._room:
+                await self._name(chat_id)
+        except (ChatArchived, ChatNotFound):
+            logger.debug("title_too_late")
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is only a title
+            logger.warning("title_failed", problem=described(error))
+
+    async def _name(self, chat_id: str) -> None:
+        """Make the title, and store it if nobody has named the chat meanwhile.
+
+        If the words that it was made of are edited or erased meanwhile, it is thrown away, and made anew of others.
+        """
+        spending, made_of, made = Spending(), None, _Made(None)
+        while True:
+            facts = await self._runtime.store.facts(chat_id)
+            source = source_of(await self._runtime.store.history(chat_id)) if _wants_title(facts) else None
+            if source != made_of and not self._may_name(facts):
+                source = None  # whoever has the agent to which it was given names it, after its next turn
+            if source is not None and source != made_of:
+                made_of, made = source, await self._made(facts, source, spending)
+                continue
+            if source is None:
+                made = _Made(None, spending.usage)
+            if await self._is_stored(facts, made, final=source is not None):
+                return
+
+    async def _is_stored(self, seen: Facts, made: _Made, *, final: bool) -> bool:
+        """Store what was made; return false if the messages have changed since they were seen."""
+        if made == _Made(None) and not final:
+            return True
+
+        def conclude(chain: Chain) -> None:
+            if chain.facts.history_version != seen.history_version:
+                return
+            if _wants_title(chain.facts):
+                chain.fire(Renamed(title=made.title, usage=made.usage, final=final), actor=SYSTEM)
+            elif made.usage is not None:  # somebody has named it: that stays, but the model was paid
+                chain.fire(Renamed(title=chain.facts.profile.title, usage=made.usage), actor=SYSTEM)
+
+        committed = await self._runtime.applier.change(seen.chat_id, conclude, actor=SYSTEM)
+        return bool(committed.decisions) or committed.before.history_version == seen.history_version
+
+    async def _made(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:
+        if self._configuration(facts).settings.title == "first_line":
+            return _Made(first_line_of(source.question.text))
+        try:
+            text = whole_text(await self._ask(facts, source, spending))
+        except Exception as error:  # noqa: BLE001 - the model's error, or that of a hook
+            logger.warning("title_failed", problem=described(error))
+            return _Made(None, spending.usage)
+        title = title_in(text)
+        if title is None:
+            logger.warning("title_failed", problem="the model returned no text")
+        return _Made(title, spending.usage)
+
+    async def _ask(self, facts: Facts, source: TitleSource, spending: Spending) -> ModelReply:
+        """Return the model's reply; try again after failures that may pass.
+
+        Raises:
+            ModelError: it failed for good.
+            Exception: what a hook or the model raised.
+        """
+        configuration = self._configuration(facts)
+        messages = await prepared_for(self._runtime, configuration, facts, "title", title_messages(source))
+        settings = configuration.settings
+        most = min(settings.retry.attempts or ATTEMPTS, ATTEMPTS)
+        retry = dataclasses.replace(settings.retry, attempts=most, alike=min(settings.retry.alike or ALIKE, ALIKE))
+        tried = StepFacts()
+        while True:
+            request = ModelRequest(
+                purpose="title",
+                chat_id=facts.chat_id,
+                messages=messages,
+                step=facts.step.number,
+                attempt=tried.failures + 1,
+                parameters=parameters_for_titles(settings),
+            )
+            request = dataclasses.replace(request, messages=HistoryRepair().paired(request))
+            try:
+                return await self._generate(facts, request, spending)
+            except ModelError as error:
+                paid = error.kind == REJECTED_REPLY
+                verdict = verdict_on(retry, tried, error, paid=paid, now=self._runtime.clock.now())
+                if verdict.delay is None or verdict.delay > LONGEST_DELAY:
+                    raise verdict.error from error
+                tried = tried.failed(error.kind, paid=paid)
+                logger.info("title_retried", attempt=tried.failures, delay=verdict.delay, kind=error.kind)
+            await sleep(self._runtime.clock, verdict.delay)
+
+    async def _generate(self, facts: Facts, request: ModelRequest, spending: Spending) -> ModelReply:
+        runtime, model, usage = self._runtime, self._configuration(facts).model, None
+        try:
+            with (
+                runtime.observers.model_call(model, request, trace=facts.turn.trace) as call,
+                time_limit(runtime.clock, TIMEOUT, "network", "no title", retryable=False),
+            ):
+                reply = await runtime.tasks.user_calls.run(
+                    lambda: generated(model, request), "model title", chat_id=facts.chat_id
+                )
+                reply = priced_reply(model, reply, runtime.clock.now())
+                usage = reply.usage
+                if call is not None:
+                    call.reply = unshared(reply)
+                return reply
+        finally:
+            spending.add(usage)
+
+
+def _wants_title(facts: Facts) -> bool:
+    """Whether turnwise is to name the chat: it has no title, never had one, is no fork and open."""
+    profile = facts.profile
+    return profile.title is None and profile.forked_from is None and not facts.titled and not facts.archived

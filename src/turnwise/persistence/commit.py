@@ -1,0 +1,255 @@
+"""A commit: what the decisions on a chat put into the tables, before a store spells it in its SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from turnwise.persistence.audit.asides import salt_of_events
+from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
+from turnwise.persistence.audit.row_digests import EventFields, digest_of_chat_row, digest_of_events, salt_of_facts
+from turnwise.persistence.erasure import erases
+from turnwise.persistence.protocol import Committed
+from turnwise.persistence.sql.rows import (
+    CALLS,
+    FactsRow,
+    columns_of_call,
+    columns_of_message,
+    micros_of,
+    numbered,
+    row_of,
+)
+from turnwise.states import writes as w
+from turnwise.states.decide import Decision
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import FORMAT, Part, files_in
+from turnwise.states.names import ChatState
+
+Row = dict[str, Any]
+EventRows = TypeVar("EventRows")
+
+
+class Held(NamedTuple):
+    """How a running job needs its chat to be held."""
+
+    token: int
+    worker: str | None
+    """`None` for any worker."""
+    state: ChatState
+
+    def is_so(self, token: object, worker: object, state: object) -> bool:
+        """Return whether the chat is held so, by its columns."""
+        return (token, state) == (self.token, self.state) and self.worker in (None, worker)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A chat as it was read, or as a commit of this process has left it."""
+
+    facts: Facts
+    head: str
+    """The hash of its last audit record."""
+    at: datetime
+    """When it was read, by the store's clock."""
+    body: str = ""
+    """The body of the facts, as it is stored."""
+
+    @property
+    def state(self) -> str:
+        """The stored word for the state."""
+        return self.facts.state_as_stored
+
+    @property
+    def token(self) -> int | None:
+        """The token of the lease; `None` without one."""
+        return self.facts.lease.token if self.facts.lease else None
+
+    @property
+    def mark(self) -> tuple[int, str, int | None, str]:
+        """The columns that tell, without parsing any facts, whether the chat still stands there."""
+        return (self.facts.version, self.state, self.token, self.body)
+
+
+class Commit(msgspec.Struct, Generic[EventRows], frozen=True):
+    """What one chat's commit puts into each table."""
+
+    before: Standing
+    """The chat as the decisions were made on it: the commit is stored only if it still stands there."""
+    after: Standing
+    """The chat as the commit leaves it."""
+    row: FactsRow
+    since: datetime
+    """When the state last changed."""
+    salt: str
+    """Of the digest of the chat's own row."""
+    tables: Tables
+    """The rows for the other tables, but those of events."""
+    event_rows: EventRows
+    committed: Committed
+    """What the caller learns once the commit is stored."""
+
+    @property
+    def chat_id(self) -> str:
+        """The id of the chat."""
+        return self.row.id
+
+    @property
+    def rested(self) -> datetime | None:
+        """When the chat was changed last; `None` while it works."""
+        return self.before.at if self.after.facts.resting else None
+
+    @property
+    def erasing(self) -> bool:
+        """Whether one of the decisions erases something."""
+        return erasing(self.committed.decisions)
+
+
+def erasing(decisions: Iterable[Decision]) -> bool:
+    """Return whether one of the decisions erases something."""
+    return any(erases(decision.writes) for decision in decisions)
+
+
+def commit_of(
+    before: Standing,
+    decisions: tuple[Decision, ...],
+    shown: Sequence[PartEvent],
+    *,
+    restated: Sequence[WriteRecord] = (),
+    spelled: Callable[[Sequence[Event]], tuple[EventRows, Iterable[EventFields]]],
+    whole: bool,
+) -> Commit[EventRows]:
+    """Return the rows that commit the decisions.
+
+    Args:
+        before: the chat as the decisions were made on it.
+        decisions: at least one.
+        shown: part events that come before those of the decisions.
+        restated: the digests that an erasure among the decisions states anew.
+        spelled: returns events as rows of the store, and the fields of those rows that an audit record covers.
+        whole: whether the body of an audit row is the whole record.
+    """
+    chat_id, head, at = before.facts.chat_id, before.head, before.at
+    tables, unnumbered = Tables(chat_id, at), list[Event](shown)
+    for decision in decisions:
+        for number, write in enumerate(decision.writes):
+            tables.add(write, decision.facts.version, number)
+        unnumbered.extend(decision.events)
+    last, seq_before = decisions[-1], before.facts.last_seq
+    events = numbered(unnumbered, chat_id=chat_id, after=seq_before, at=at)
+    event_rows, bound = spelled(events)
+    facts = last.facts.with_last_seq(seq_before + len(events))
+    row, since, salt = row_of(facts), facts.since or at, salt_of_facts(last)
+    row_digests = [
+        *restated,
+        digest_of_chat_row(row, since=micros_of(since), salt=salt),
+        *digest_of_events(seq_before + 1, facts.last_seq, bound, salt=salt_of_events(last)),
+    ]
+    for decision in decisions:
+        entry = entry_of(decision, prev=head, at=at, whole=whole, row_digests=row_digests if decision is last else ())
+        head = entry.hash
+        tables.entries.append(entry)
+    after = Standing(facts, head, at, row.facts)
+    committed = Committed(before.facts, facts, decisions, events, at)
+    return Commit(before, after, row, since, salt, tables, event_rows, committed)
+
+
+class Tables:
+    """Collects the rows of the writes so far. Times are left as they are."""
+
+    def __init__(self, chat_id: str, at: datetime) -> None:
+        self._chat_id = chat_id
+        self._at = at
+        self.rows: dict[str, list[Row]] = {}
+        """Rows to insert, by table; `cuts` holds the positions from which on the history was cut."""
+        self.calls: dict[str, Row] = {}
+        """Rows to put, by the call's id."""
+        self.queue: dict[str, Row | None] = {}
+        """Rows to put, by the message's id, without a rank where it stays; `None` to drop."""
+        self._ranks: dict[str, int] = {}
+        """New ranks of messages whose rows are otherwise left as they are."""
+        self.profile: w.PutProfile | None = None
+        self.lease: w.GrantLease | None = None
+        self.entries: list[Entry] = []
+
+    def put(self, table: str, **row: Any) -> None:
+        """Add a row."""
+        self.rows.setdefault(table, []).append({"chat_id": self._chat_id, **row})
+
+    def add(self, write: w.Write, version: int, number: int) -> None:  # noqa: C901, PLR0912 - one case per kind of write
+        """Add the rows of a write: the one of that number in the decision that makes the version."""
+        match write:  # the most frequent first
+            case w.InsertMessage():
+                own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
+                self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
+                self._note_files(write.message.parts)
+            case w.PutCall():
+                own = {"chat_id": self._chat_id, "body": CALLS.dump(write.call)}
+                self.calls[write.call.call_id] = columns_of_call(write.call) | own
+            case w.RecordUsage():
+                self.put("usage", version=version, number=number, body=write.body)
+            case w.GrantLease():
+                self.lease = write
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteHelper():
+                pass  # lease, deadline and reason stand in other rows, the helper's answer in the log
+            case w.PutProfile():
+                self.profile = write
+            case w.CutHistory():
+                self.put("cuts", position=write.position, version=version)
+                self._cut(write.position, version)
+            case w.InsertBoundary():
+                own = {"reason": write.reason, "step": write.step, "carried": write.carried}
+                self.put("boundaries", position=write.position, **own, cut=None)
+            case w.PutQueued():
+                before = self.queue.get(write.id) or {"rank": self._ranks.pop(write.id, None)}
+                rank = before["rank"] if write.rank is None else write.rank
+                own = {"rank": rank, "body": write.body, "salt": write.salt}
+                self.queue[write.id] = {"chat_id": self._chat_id, "id": write.id, **own}
+                self._note_files(write.queued.parts)
+            case w.MoveQueued():
+                self._rank(write.order)
+            case w.DropQueued():
+                self.queue[write.queued_id] = None
+                self._ranks.pop(write.queued_id, None)
+            case w.RecordReceipt():
+                self.put("receipts", client_id=write.client_id, body=write.body)
+            case w.EraseEdits() | w.EraseMessage() | w.EraseText():
+                pass  # `erasure` blanks what is erased
+
+    def _note_files(self, parts: Iterable[Part]) -> None:
+        """Note the blobs that parts of a message refer to: from now on the chat holds them."""
+        for file in files_in(parts):
+            if file.blob is not None:
+                self.put("chat_files", digest=file.blob, size=file.size or 0, at=micros_of(self._at))
+
+    def _rank(self, order: Iterable[str]) -> None:
+        """Rank the messages of the queue anew; what they say is not written again."""
+        for rank, name in enumerate(order, start=1):
+            row = self.queue.get(name)
+            if row is None:
+                self._ranks[name] = rank
+            else:
+                row["rank"] = rank
+
+    def _cut(self, position: int, version: int) -> None:
+        """Cut the rows that were added from the position on."""
+        for row in (*self.rows.get("messages", ()), *self.rows.get("boundaries", ())):
+            if row["position"] >= position and row["cut"] is None:
+                row["cut"] = version
+
+    @property
+    def queued(self) -> list[Row]:
+        """The rows of queued messages to put."""
+        return [row for row in self.queue.values() if row is not None]
+
+    @property
+    def ranked(self) -> list[Row]:
+        """The new ranks of queued messages that are otherwise left as they are."""
+        return [{"chat_id": self._chat_id, "id": name, "rank": rank} for name, rank in self._ranks.items()]
+
+    @property
+    def dropped(self) -> list[Row]:
+        """The ids of queued messages to drop."""
+        return [{"chat_id": self._chat_id, "id": name} for name, row in self.queue.items() if row is None]

@@ -1,0 +1,226 @@
+"""Examines a chat: checks every row, column by column, against what turnwise stores there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from turnwise.persistence.audit import record as audit_log
+from turnwise.persistence.integrity.columns import COLUMNS, misfits
+from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
+from turnwise.persistence.sql.rows import (
+    CALLS,
+    EVENTS,
+    GARBLED,
+    PROFILES,
+    QUEUE,
+    RECEIPTS,
+    USAGE,
+    columns_of_call,
+    columns_of_message,
+    described,
+    event_of,
+    message_of,
+    micros_of,
+)
+from turnwise.persistence.stored_chat import Flaw, ids_of, is_count, salvage
+from turnwise.states.errors import ChatUnreadable
+from turnwise.states.facts import Facts
+from turnwise.states.promises import broken_promises
+
+
+class Finding(NamedTuple):
+    """One problem of one row."""
+
+    table: str
+    row: Row
+    column: str
+    problem: str
+
+    @property
+    def flaw(self) -> Flaw:
+        """The flaw: the place and the problem, with the key of the row."""
+        names = ", ".join(f"{key} {self.row.get(key)!a:.40}" for key in KEYS.get(self.table, ()))
+        return Flaw(f"{self.table}.{self.column}", f"{names}: {self.problem}" if names else self.problem)
+
+
+def examine(chat_id: str, rows: Rows) -> list[Finding]:
+    """Return all problems of a chat's rows, one by one and taken together."""
+    findings: list[Finding] = []
+    for table in COLUMNS:
+        for row in rows.get(table, ()):
+            findings += [Finding(table, row, column, problem) for column, problem in misfits(table, row)]
+    for table, read in _READ.items():
+        for row in rows.get(table, ()):
+            findings += [Finding(table, row, column, problem) for column, problem in _unread(chat_id, row, read)]
+    messages = {row["position"]: row for row in rows.get("messages", ())}
+    for row in rows.get("events", ()):
+        problems = _event_problems(chat_id, row, messages)
+        findings += [Finding("events", row, column, problem) for column, problem in problems]
+    findings += _standing_problems(chat_id, rows)
+    findings += _log_problems(chat_id, rows)
+    return list({(finding.table, id(finding.row), finding.column): finding for finding in findings}.values())
+
+
+def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
+    """Return the error for a chat whose rows could not be read: it names their first problem."""
+    try:
+        flaws = [finding.flaw for finding in examine(chat_id, rows)]
+    except GARBLED:
+        flaws = []
+    flaw = flaws[0] if flaws else Flaw("chats", described(error))
+    return ChatUnreadable(flaw.column, flaw.problem, chat_id=chat_id)
+
+
+# One row: what its columns repeat of its body
+
+
+_Columns = Mapping[str, Any]
+
+
+def _message(chat_id: str, row: Row) -> _Columns:
+    return columns_of_message(message_of(row["format"], row["body"], chat_id))
+
+
+def _call(chat_id: str, row: Row) -> _Columns:
+    call = CALLS.load(row["body"], chat_id)
+    columns = columns_of_call(call)
+    return columns | {"deadline": call.deadline} if isinstance(row["deadline"], datetime) else columns
+
+
+def _partial_event(chat_id: str, row: Row) -> _Columns:
+    event = EVENTS.load(row["body"], chat_id)
+    return {"kind": event.kind, "step": getattr(event, "step", None), "attempt": getattr(event, "attempt", None)}
+
+
+def _usage(chat_id: str, row: Row) -> _Columns:
+    USAGE.load(row["body"], chat_id)
+    return {}
+
+
+def _profile(chat_id: str, row: Row) -> _Columns:
+    PROFILES.load(row["body"], chat_id)
+    return {}
+
+
+_READ: Final[Mapping[str, Callable[[str, Row], _Columns]]] = {
+    "profiles": _profile,
+    "messages": _message,
+    "calls": _call,
+    "queue": lambda chat_id, row: {"id": QUEUE.load(row["body"], chat_id).id},
+    "receipts": lambda chat_id, row: {"client_id": RECEIPTS.load(row["body"], chat_id).client_id},
+    "usage": _usage,
+    "partial_events": _partial_event,
+}
+
+
+def _unread(chat_id: str, row: Row, read: Callable[[str, Row], _Columns]) -> Iterator[tuple[str, str]]:
+    try:
+        columns = read(chat_id, row)
+    except ChatUnreadable as error:
+        yield error.column.partition(".")[2], error.problem
+    except GARBLED as error:
+        yield "body", described(error)
+    else:
+        yield from _differing(row, columns)
+
+
+def _differing(row: Row, columns: _Columns) -> Iterator[tuple[str, str]]:
+    for column, value in columns.items():
+        if row[column] != value:
+            yield column, "it is not what the body says"
+
+
+def _event_problems(chat_id: str, row: Row, messages: Mapping[Any, Row]) -> Iterator[tuple[str, str]]:
+    position = row.get("position")
+    message = None if position is None else messages.get(position)
+    if is_count(position) and message is None:
+        yield "position", "there is no such message"
+        return
+    try:
+        if "position" in row:
+            form, body = (None, None) if message is None else (message["format"], message["body"])
+            event = event_of(chat_id, row["seq"], row["kind"], row["at"], row["body"], form, body)
+        else:
+            event = EVENTS.load(row["body"], chat_id)
+    except ChatUnreadable as error:
+        table, _, column = error.column.partition(".")
+        if table == "events":
+            yield column, error.problem
+        return  # the message itself is reported separately
+    except GARBLED as error:
+        yield "body", described(error)
+        return
+    columns: dict[str, Any] = {"kind": event.kind}
+    if event.kind == "part" and "step" in row:
+        columns |= {"step": event.step, "attempt": event.attempt}
+    yield from _differing(row, columns)
+
+
+# The chat as a whole
+
+
+def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
+    chat = rows["chats"][0]
+    rest = salvage(stored_in(chat_id, rows))
+    for flaw in rest.flaws:
+        table, _, column = flaw.column.partition(".")
+        if table in ("calls", "queue") and column == "body":
+            continue  # reported with its row
+        own = table in ("facts", "profiles", "leases")
+        yield Finding(table, next(iter(rows.get(table, ())), chat) if own else chat, column, flaw.problem)
+    if rest.flaws:
+        return
+    facts = rest.facts
+    named = "" if facts.stored_state is None else f": {facts.stored_state!r} is no state of the table's"
+    for promise in broken_promises(facts):
+        yield Finding("chats", chat, "state", f"the promise {promise} is broken{named}")
+    yield from _repeated_elsewhere(chat, facts)
+    if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
+        yield Finding("chats", chat, "since", "it is not what the facts say")
+    last = last_seq_in(rows)
+    if chat["event_seq"] < last:
+        yield Finding("chats", chat, "event_seq", f"there is an event of number {last}")
+    missing = missing_messages(rows, facts.history.length)
+    if missing:
+        yield Finding("messages", chat, "position", f"{len(missing)} message(s) are missing, first number {missing[0]}")
+
+
+def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Finding]:
+    """Find columns by which chats are found, and which do not repeat what other tables say."""
+    if chat["owner"] != facts.profile.owner:
+        yield Finding("chats", chat, "owner", "it is not what the profile says")
+    if chat["agent"] != facts.agent_needed:
+        yield Finding("chats", chat, "agent", "it is not what the profile and the open calls say")
+    if facts.stored_state is None and chat["awaits"] != facts.awaits:
+        yield Finding("chats", chat, "awaits", "it is not what the open calls say")
+    try:
+        needs = ids_of(chat["needs"])
+    except GARBLED:
+        return  # reported with its column
+    if tuple(needs) != facts.calls.needs:
+        yield Finding("chats", chat, "needs", "it is not what the open calls say")
+
+
+def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
+    chat, log = rows["chats"][0], sorted(rows.get("audit", ()), key=lambda row: str(row["version"]).zfill(20))
+    versions = [row["version"] for row in log]
+    if versions != list(range(1, len(log) + 1)):
+        wrong = next(row for place, row in enumerate(log, 1) if row["version"] != place)
+        yield Finding("audit", wrong, "version", f"the log has {len(log)} records that do not follow one another")
+    elif is_count(chat["version"]) and chat["version"] != len(log):
+        yield Finding("chats", chat, "version", f"the log has {len(log)} records")
+    hash_ = ""
+    for row in log:
+        try:
+            if "hash" in row:
+                entry = audit_log.Entry(row["version"], row["hash"].hex() if row["hash"] else "", row["body"])
+                hash_ = audit_log.log_of(chat_id, [entry])[0].hash
+            else:
+                hash_ = audit_log.from_json(row["body"]).hash
+        except GARBLED as error:
+            yield Finding("audit", row, "body", described(error))
+            hash_ = ""
+    if hash_ and chat["head"] != hash_:
+        yield Finding("chats", chat, "head", "it is not the hash of the last record")

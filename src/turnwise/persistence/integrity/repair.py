@@ -1,0 +1,210 @@
+"""Works out the repair of a chat that cannot be read: what is left of it, and which rows to put aside.
+
+The audit log is never changed: it is evidence. Rows that are put aside are kept in the table `quarantine`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from turnwise.persistence.audit import record as audit_log
+from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.integrity import raw_chat
+from turnwise.persistence.integrity.examine import Finding, examine
+from turnwise.persistence.integrity.marks import mark_at, mark_for
+from turnwise.persistence.sql.rows import GARBLED, USAGE, message_of
+from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, salvage
+from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
+from turnwise.states.message_order import in_call_order
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience, Tail
+from turnwise.states.step_calls import StepCalls
+from turnwise.states.usage import NO_USAGE
+
+_REPLACED: Final = frozenset({"chats", "facts", "profiles"})
+"""Tables whose row the repair writes anew from what is left."""
+_EVIDENCE: Final = frozenset({"audit"})
+_SERIAL: Final = re.compile(r"[a-z](\d{1,15})")
+
+
+class PutAside(NamedTuple):
+    """A row to keep in `quarantine`."""
+
+    table: str
+    row: raw_chat.Row
+    problem: str
+
+    @property
+    def body(self) -> str:
+        """The row as JSON, its columns as they were stored."""
+        return json.dumps(raw_chat.columns_in(self.row))
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the row leaves its table without a replacement."""
+        return self.table not in _REPLACED
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """What a repair stores before it brings the chat to `error`."""
+
+    facts: Facts
+    """The facts that are left. Their state is one that only `repaired` leaves."""
+    head: str
+    aside: tuple[PutAside, ...]
+    marks: tuple[Message, ...]
+    """Messages that take the place of those put aside."""
+    flaws: tuple[Flaw, ...]
+
+
+def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
+    """Return the repair of a chat; without a flaw it puts nothing aside and keeps the facts."""
+    findings = examine(chat_id, rows)
+    flaws = tuple(finding.flaw for finding in findings)
+    facts = salvage(raw_chat.stored_in(chat_id, rows)).facts
+    aside = tuple(_aside(findings))
+    gone = {id(put.row) for put in aside if put.deleted}
+    sound = {table: [row for row in stored if id(row) not in gone] for table, stored in rows.items()}
+    end = len(rows.get("messages", ())) + raw_chat.PLAUSIBLE
+    stood = [put.row for put in aside if put.table == "messages"]
+    marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
+    there = {**sound, "messages": [*sound.get("messages", ()), *({"position": mark.position} for mark in marks)]}
+    marks += tuple(
+        mark_at(position, at) for position in raw_chat.missing_messages(there, facts.history.length) if findings
+    )
+    if flaws:
+        facts = flawed(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(findings)), flaws).facts
+    versions = [row["version"] for row in rows.get("audit", ()) if is_count(row["version"])]
+    version, last_seq = max(versions, default=facts.version), max(facts.last_seq, raw_chat.last_seq_in(rows))
+    return Repair(
+        facts=replace(facts, version=version, last_seq=last_seq),
+        head=_head(rows),
+        aside=aside,
+        marks=marks,
+        flaws=flaws,
+    )
+
+
+def _aside(findings: Iterable[Finding]) -> Iterable[PutAside]:
+    rows: dict[int, PutAside] = {}
+    for finding in findings:
+        if finding.table not in _EVIDENCE and finding.row:
+            table = "chats" if "event_seq" in finding.row else finding.table  # a missing row is a flaw of `chats`
+            rows.setdefault(id(finding.row), PutAside(table, finding.row, f"{finding.column}: {finding.problem}"))
+    return rows.values()
+
+
+def _is_blank(findings: Iterable[Finding]) -> bool:
+    return any((one.table, one.column) in {("chats", "facts"), ("facts", "body")} for one in findings)
+
+
+def _head(rows: raw_chat.Rows) -> str:
+    """Return the hash of the last record: from the log, if it can be read."""
+    log = [row for row in rows.get("audit", ()) if is_count(row["version"])]
+    last = max(log, key=lambda row: int(row["version"]), default=None)
+    stored = rows["chats"][0]["head"]
+    try:
+        if last is not None:
+            hash_ = last["hash"].hex() if last.get("hash") else audit_log.from_json(last["body"]).hash
+            return hash_ if is_hash(hash_) else GENESIS
+    except GARBLED:
+        pass
+    return stored if is_hash(stored) else GENESIS
+
+
+def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
+    """Return the facts corrected by the other tables, so that no number is given twice."""
+    stored = rows.get("messages", ())
+    messages = [*(message_of(row["format"], row["body"], chat_id) for row in stored), *marks]
+    cut = {row["position"] for row in stored if row["cut"] is not None}
+    uncut = sorted(
+        (message for message in messages if message.position not in cut), key=lambda message: message.position
+    )
+    logged = _logged(rows)
+    ids = [message.id for message in messages] + [queued.id for queued in facts.queue] + logged.ids
+    serials = [int(serial[1]) for id_ in ids if (serial := _SERIAL.fullmatch(id_))]
+    length = max((message.position for message in messages), default=0)
+    boundary, carried = _boundary(rows)
+    seen = [
+        message
+        for message in uncut
+        if message.audience is not Audience.user and (message.position > boundary or message.position in carried)
+    ]
+    history = replace(facts.history, length=length)
+    if whole:
+        summaries = sum(message.audience is Audience.model and message.position > boundary for message in seen)
+        history = HistoryFacts(length, _tail(in_call_order(seen)), boundary, len(seen) - summaries)
+        ledger = (USAGE.load(row["body"], chat_id) for row in rows.get("usage", ()))
+        steps_compacted = [row["step"] for row in rows.get("boundaries", ()) if row["reason"] == "compaction"]
+        facts = replace(
+            facts,
+            usage=sum((entry.usage for entry in ledger), NO_USAGE),
+            compaction=CompactionFacts(
+                next_tokens=None, step=max(steps_compacted, default=-1), count=len(steps_compacted)
+            ),
+        )
+    steps = filter(is_count, [*(message.step for message in messages), *logged.steps])
+    turns = filter(is_count, [message.turn for message in messages])
+    known_calls = {row["call_id"] for row in rows.get("calls", ())}
+    known_queued = {row["id"] for row in rows.get("queue", ())}
+    return replace(
+        facts,
+        history=history,
+        serial=max([facts.serial, *serials]),
+        fence=max([facts.fence, facts.lease.token if facts.lease else 0, *logged.tokens]),
+        turn=replace(facts.turn, number=max([facts.turn.number, *turns])),
+        step=replace(facts.step, number=max([facts.step.number, *steps])),
+        calls=StepCalls(call for call in facts.calls if call.call_id in known_calls),
+        queue=tuple(queued for queued in facts.queue if queued.id in known_queued),
+    )
+
+
+def _boundary(rows: raw_chat.Rows) -> tuple[int, Sequence[int]]:
+    """Return the position of the newest boundary, and the positions that it carries."""
+    uncut = [row for row in rows.get("boundaries", ()) if row["cut"] is None]
+    newest = max(uncut, key=lambda row: int(row["position"]), default=None)
+    if newest is None:
+        return 0, ()
+    carried = newest["carried"]
+    return newest["position"], json.loads(carried) if isinstance(carried, str) else carried
+
+
+class _Logged(NamedTuple):
+    """The numbers in the log: none may be given again."""
+
+    steps: list[int]
+    tokens: list[int]
+    """The tokens of leases."""
+    ids: list[str]
+    """The numbers in the ids of messages that entered the history or the queue."""
+
+
+def _logged(rows: raw_chat.Rows) -> _Logged:
+    logged = _Logged([], [], [])
+    for row in rows.get("audit", ()):
+        try:
+            record = json.loads(row["body"])
+            writes = [(str(write["kind"]), write["id"]) for write in record["writes"]]
+            tokens = [int(id_) for kind, id_ in writes if kind.startswith("lease")]
+            step = record["step"]
+        except GARBLED:
+            continue
+        logged.steps.append(step)
+        logged.tokens.extend(filter(is_count, tokens))
+        logged.ids.extend(str(id_) for kind, id_ in writes if kind in ("message", "enqueue"))
+    return logged
+
+
+def _tail(seen: Sequence[Message]) -> Tail:
+    if not seen:
+        return Tail.empty
+    if seen[-1].role != "assistant":
+        return Tail.awaits_answer
+    return Tail.partial if seen[-1].partial else Tail.answered

@@ -1,0 +1,352 @@
+"""The transactions that change chats in PostgreSQL.
+
+A change reads the chat, lets the plan decide, and writes with one statement. The statement compares the chat with what
+was read and does nothing if it differs, so no lock is held while Python runs. A change that loses this race too often
+locks the row first; so does every claim.
+
+A chat under a lease is not even read: the plan decides on the cached standing, and the statement makes the same
+comparison. These commits, and the events of running jobs, share statements with those of other chats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+from msgspec.structs import replace
+
+from turnwise.persistence.archive.format import WholeChat
+from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.commit import Standing, erasing
+from turnwise.persistence.imported_rows import standing_of
+from turnwise.persistence.integrity.passed_over import PassedOver
+from turnwise.persistence.integrity.repair import repair_of
+from turnwise.persistence.postgres import queries as reading
+from turnwise.persistence.postgres import raw_rows
+from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
+from turnwise.persistence.postgres.group_commit import Unanswered
+from turnwise.persistence.postgres.held_files import let_all_go, take_over
+from turnwise.persistence.postgres.import_rows import insert_imported
+from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.timeouts import RENEW_S
+from turnwise.persistence.postgres.times import BEFORE_ALL
+from turnwise.persistence.postgres.tombstones import (
+    check_not_deleted,
+    deleted_among,
+    insert_tombstone,
+    missing,
+    stored_tombstone,
+)
+from turnwise.persistence.postgres.write_rows import prepared
+from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
+from turnwise.persistence.sql.rows import blank_facts
+from turnwise.persistence.sql.statements import statements_of
+from turnwise.persistence.stored_chat import Salvaged, is_count, is_hash, rest_of
+from turnwise.persistence.tombstone import Tombstone, tombstone_of
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, VersionMismatch
+from turnwise.states.events import PartEvent
+
+_SQL: Final = statements_of(__name__)
+_HEAD: Final = "SELECT head, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE"
+_RACES: Final = 3
+"""How often a change is tried without a lock before it takes one."""
+
+_OF_ONE_CHAT: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
+"""What the server raises over the rows of one commit: those of others that share its statement are sound."""
+
+_StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
+
+
+class Transactions:
+    """Changes chats and caches where they stand. Calls `tell` with the id of every chat that it changed."""
+
+    def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, tell: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._clock = DatabaseClock(now)
+        self._cache = ChatCache()
+        self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
+        self._passed_over = PassedOver()
+        self._tell = tell
+        self.journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
+
+    async def close(self) -> None:
+        """Wait until everything that was accepted is stored."""
+        await self._commits.close()
+        await self.journal.close()
+
+    async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None, *, unchanged: bool) -> Committed:
+        """Create a chat, as `ChatStore.create` promises."""
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+            blank = Standing(blank_facts(chat_id, at), GENESIS, at)
+            decisions = tuple(plan(blank.facts, at))
+            if not decisions:
+                return [Committed(blank.facts, blank.facts, (), (), at)]
+            async with connection.transaction():
+                if parent is not None:
+                    await _check_parent(connection, *parent, unchanged=unchanged)
+                await connection.execute(_SQL["blank"], chat_id, at, GENESIS)
+                # Not before: a deletion under way holds the id up until it has committed.
+                await check_not_deleted(connection, chat_id)
+                return [await self._commits.commit(connection, blank, decisions, (), sent)]
+
+        async with self._cache.turn(chat_id):
+            return (await self._commits.answered(chat_id, work))[0]
+
+    async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
+        """Change a chat, as `ChatStore.change` promises."""
+
+        async def attempt(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            standing = await self._standing(connection, chat_id)
+            decisions = tuple(plan(standing.facts, standing.at))
+            if not decisions:
+                return [Committed(standing.facts, standing.facts, (), (), standing.at)]
+            return [await self._commits.commit(connection, standing, decisions, shown, sent)]
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            for _ in range(_RACES):
+                try:
+                    return await attempt(connection, sent)
+                except Overtaken:
+                    # Perhaps by a try of our own, whose answer was lost.
+                    if stored := await landed(connection, sent):
+                        return stored
+            async with connection.transaction():
+                await connection.execute(LOCK, chat_id)
+                return await attempt(connection, sent)
+
+        async with self._cache.turn(chat_id):
+            sent: Sent = []
+            return (
+                await self._change_cached(chat_id, plan, shown, sent)
+                or (await self._commits.answered(chat_id, work, sent))[0]
+            )
+
+    async def _change_cached(
+        self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: Sent
+    ) -> Committed | None:
+        """Change a chat under a lease without reading it; return `None` if it has to be read after all."""
+        cached, at = self._cache.get(chat_id), self._clock.now()
+        # Without a lease any process may have changed the chat since: the commit would lose the race, and be made anew.
+        if cached is None or cached.facts.lease is None or at is None:
+            return None
+        try:
+            decisions = tuple(plan(cached.facts, at))
+        except Exception:  # noqa: BLE001 - the cache may be out of date: only facts that were read may refuse a caller
+            return None
+        if not decisions or erasing(decisions):
+            return None
+        commit = prepared(replace(cached, at=at), decisions, shown)
+        try:
+            if not await self._commits.batches.add(commit):
+                return None
+        except Unanswered as unanswered:
+            if unanswered.lost:
+                # The caller reads the chat next, and looks first whether this commit was stored.
+                sent.append(commit)
+            return None
+        self._commits.note(commit)
+        return commit.committed
+
+    async def repair(self, chat_id: str, plan: Plan) -> Committed:
+        """Repair a chat, as `ChatStore.repair` promises."""
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            async with connection.transaction():
+                # First: the rows of all tables are read one after another, and must be those of one moment.
+                await connection.execute(LOCK, chat_id)
+                at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+                repair = repair_of(chat_id, await raw_rows.rows_within(connection, chat_id), at)
+                rest = Standing(repair.facts, repair.head, at)
+                decisions = tuple(plan(rest.facts, at))
+                if not decisions:
+                    return [Committed(rest.facts, rest.facts, (), (), at)]
+                await raw_rows.store_repair(connection, repair)
+                return [await self._commits.commit(connection, rest, decisions, (), sent)]
+
+        async with self._cache.turn(chat_id):
+            return (await self._commits.answered(chat_id, work))[0]
+
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        """Take a chat in, as `ChatStore.import_chat` promises."""
+        chat_id = chat.chat_id
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+            standing = standing_of(chat, at)
+            decisions = tuple(plan(standing.facts, at))
+            if not decisions:
+                return [Committed(standing.facts, standing.facts, (), (), at)]
+            async with connection.transaction():
+                restated = await insert_imported(connection, chat)
+                await take_over(connection, chat_id, chat.blobs, at=at)
+                commit = prepared(standing, decisions, (), restated=restated)
+                sent.append(commit)
+                await self._commits.store(connection, [commit])
+                return [commit.committed]
+
+        async with self._cache.turn(chat_id):
+            return (await self._commits.answered(chat_id, work))[0]
+
+    async def delete(self, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+        """Delete a chat, as `ChatStore.delete` promises. It may be tried again: then the tombstone is found."""
+
+        async def work(connection: asyncpg.Connection) -> Tombstone:
+            async with connection.transaction():
+                # It locks the chat before anything is read: a change comes before, and goes too, or finds no chat.
+                row = await connection.fetchrow(_HEAD, chat_id)
+                if row is None:
+                    buried = await stored_tombstone(connection, chat_id)
+                    if buried is None:
+                        raise ChatNotFound(chat_id)
+                    return buried
+                at = self._clock.handed_in or row["at"]
+                rest = await _rest(connection, chat_id)
+                permit(rest, at)
+                records = await connection.fetchval("SELECT count(*) FROM audit WHERE chat_id = $1", chat_id)
+                tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row["head"])
+                await insert_tombstone(connection, tombstone)
+                await let_all_go(connection, chat_id)
+                for table in await raw_rows.tables_of(connection):
+                    await connection.execute(f"DELETE FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
+                await connection.execute("DELETE FROM chats WHERE id = $1", chat_id)
+                return tombstone
+
+        async with self._cache.turn(chat_id):
+            tombstone = await self._pool.write(work)
+            self._cache.forget(chat_id)  # no commit would believe it any more: nothing of the chat stays in memory
+        self._tell(chat_id)
+        return tombstone
+
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        """Return those of the chats that were deleted, as `ChatStore.deleted` promises."""
+        cached = self._cache.known()
+        gone = await self._pool.run(lambda on: deleted_among(on, {*chat_ids, *cached}))
+        for chat_id in gone:
+            self._cache.forget(chat_id)
+        return gone & {*chat_ids}
+
+    async def claim(self, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
+        """Claim chats, as `ChatStore.claim` promises."""
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            unanswered = len(sent)
+            try:
+                return await self._claim_pages(connection, plan, runs, limit, sent, self._store_together)
+            except _OF_ONE_CHAT:
+                # One chat broke the statement that they share: store each alone, so that the others are claimed.
+                del sent[unanswered:]
+                return await self._claim_pages(connection, plan, runs, limit, sent, self._store_apart)
+
+        return await self._commits.answered("", work)
+
+    async def _claim_pages(
+        self, connection: asyncpg.Connection, plan: Plan, runs: Runs, limit: int, sent: Sent, store: _StoreClaims
+    ) -> list[Committed]:
+        claimed: list[Committed] = []
+        page: tuple[datetime | str, int] = (BEFORE_ALL, 0)
+        having = ([*runs], [" ".join(tools) for tools in runs.values()])
+        async with connection.transaction():
+            while len(claimed) < limit:
+                claimable = await connection.fetch(_SQL["claimable"], *having, *page, limit - len(claimed))
+                if not claimable:
+                    break
+                # Chats that another has locked, or that are refused, stay claimable: the next page begins after them.
+                page = (claimable[-1]["since"], claimable[-1]["number"])
+                # The locks hold until the claims are committed: what is found to be free here stays so.
+                locked = await connection.fetch(_SQL["locked"], [row["id"] for row in claimable])
+                due = {row["id"]: row["version"] for row in locked if not self._passed_over.skips(*row)}
+                made = await store(connection, await self._claims(connection, due, plan))
+                sent += made
+                claimed += [commit.committed for commit in made]
+        return claimed
+
+    async def _claims(self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan) -> Sent:
+        """Return the commits that a plan decides on for chats, at these versions, whose rows are locked."""
+        made: Sent = []
+        rows = {row["id"]: row for row in await self._rows(connection, [*locked])} if locked else {}
+        for chat_id, version in locked.items():
+            try:
+                standing = self._standing_of(rows[chat_id])
+                decisions = tuple(plan(standing.facts, standing.at))
+                if decisions:
+                    made.append(prepared(standing, decisions, ()))
+            except Exception as error:  # noqa: BLE001 - a fault of one chat must not reach the others
+                self._passed_over.note("claim_refused", chat_id, error, version=version)
+            else:
+                self._passed_over.forget(chat_id)
+        return made
+
+    async def _store_together(self, connection: asyncpg.Connection, made: Sent) -> Sent:
+        if made:
+            await self._commits.store(connection, made)
+        return made
+
+    async def _store_apart(self, connection: asyncpg.Connection, made: Sent) -> Sent:
+        """Store each claim alone; return those that could be stored."""
+        stored: Sent = []
+        for commit in made:
+            try:
+                async with connection.transaction():
+                    await self._commits.store(connection, [commit])
+            except _OF_ONE_CHAT as error:
+                unreadable = await contradiction(connection, commit.chat_id, error)
+                version = commit.committed.before.version
+                self._passed_over.note("claim_refused", commit.chat_id, unreadable, version=version)
+            else:
+                stored.append(commit)
+        return stored
+
+    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
+        """Prolong a worker's leases, as `ChatStore.renew` promises."""
+        given = (self._clock.handed_in, seconds, worker)
+        renewing = self._pool.write(lambda on: on.fetch(_SQL["renew"], *given, timeout=RENEW_S))
+        rows = await self._clock.timed(renewing)
+        return {row["id"]: row["token"] for row in rows}
+
+    async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
+        rows = await self._rows(connection, [chat_id])
+        if not rows:
+            raise await missing(connection, chat_id)
+        return self._standing_of(rows[0])
+
+    async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
+        return await self._clock.timed(reading.rows_of(connection, chat_ids))
+
+    def _standing_of(self, row: asyncpg.Record) -> Standing:
+        if not is_hash(row["head"]):
+            raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
+        cached = self._cache.get(row["id"])
+        # Then no more than events have come: the facts need not be parsed again.
+        if cached is not None and (cached.head, *cached.mark) == _mark_in(row) and is_count(row["event_seq"]):
+            facts = cached.facts.with_last_seq(row["event_seq"])
+        else:
+            facts = reading.facts_in(row)
+        return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
+
+
+async def _check_parent(connection: asyncpg.Connection, chat_id: str, version: int, *, unchanged: bool) -> None:
+    """Check that nothing of a chat was erased or changed since a version, nor will be until the transaction ends."""
+    now_at = await connection.fetchval("SELECT version FROM chats WHERE id = $1 FOR SHARE", chat_id)
+    if now_at is None:
+        raise await missing(connection, chat_id)
+    # Another statement: it sees what was committed while this transaction waited for the lock.
+    was_erased = await connection.fetchval(_SQL["erased_since"], chat_id, version)
+    if was_erased or (unchanged and now_at != version):
+        raise VersionMismatch(chat_id, version, now_at)
+
+
+async def _rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:
+    """Return what can be read of a chat, whatever is stored."""
+    rows = await reading.rows_of(connection, [chat_id])
+    return rest_of(chat_id, lambda: reading.stored_in(rows[0]), without=())
+
+
+def _mark_in(row: asyncpg.Record) -> tuple[Any, ...]:
+    return (row["head"], row["version"], row["state"], row["token"], row["facts"])

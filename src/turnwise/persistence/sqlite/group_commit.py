@@ -1,0 +1,178 @@
+"""Group commit: jobs that arrive while a transaction commits go together into the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+
+from turnwise.persistence.sql.batches import Batches
+from turnwise.persistence.sqlite.connection import Connection, meaning_of, patiently
+from turnwise.persistence.sqlite.database_file import DatabaseFile
+from turnwise.states.errors import StoreError
+
+_T = TypeVar("_T")
+_BATCH: Final = 128
+
+Work = Callable[[sqlite3.Connection], _T]
+"""Reads and writes inside a transaction that it neither begins nor ends. If it raises, its writes are undone.
+
+It may be called a second time, after its first call was rolled back.
+"""
+_Attempt = Callable[[Work[Any], sqlite3.Connection], Any]
+
+
+class _Job(Generic[_T]):
+    """A piece of work and the future on which its submitter waits."""
+
+    __slots__ = ("ended", "outcome", "over", "work")
+
+    def __init__(self, work: Work[_T]) -> None:
+        self.work = work
+        self.outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[None] | None = None
+        """Tells a submitter that was cancelled when the job has ended, without its outcome."""
+        self.over = False
+
+    def answer(self, outcome: _T | BaseException) -> None:
+        self.over = True
+        if self.ended is not None:
+            self.ended.set_result(None)
+        elif self.outcome.cancelled():
+            return
+        elif isinstance(outcome, BaseException):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
+
+
+class GroupCommit:
+    """Runs jobs in transactions on one connection."""
+
+    def __init__(self, connection: Connection, *, file: DatabaseFile) -> None:
+        self._connection = connection
+        self._file = file
+        self._batches: Batches[_Job[Any]] = Batches(self._commit, size=_BATCH)
+        self._closing = False
+
+    async def submit(self, work: Work[_T]) -> _T:
+        """Return what `work` returned, once it is committed.
+
+        If the caller is cancelled before the work begins, it is never done; if later, the call waits until it is over.
+
+        Raises:
+            StoreError: the database refused; nothing of the work was written.
+        """
+        if self._closing:
+            raise StoreError(f"the store {self._connection.path!r} is closed; nothing was written")
+        job = _Job(work)
+        self._batches.add(job)
+        try:
+            return await job.outcome
+        except asyncio.CancelledError:
+            await self._give_up(job)
+            raise
+        finally:
+            del job  # it holds the error, whose traceback holds this frame: what nothing refers to is freed at once
+
+    async def close(self) -> None:
+        """Accept no more jobs, and wait until those that were accepted are done."""
+        self._closing = True
+        await self._batches.over()
+
+    async def _give_up(self, job: _Job[Any]) -> None:
+        if self._batches.withdraw(job):
+            return
+        if not job.over:
+            job.ended = asyncio.get_running_loop().create_future()
+            while not job.ended.done():
+                with contextlib.suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
+                    await asyncio.shield(job.ended)  # even if cancelled again
+        elif not job.outcome.cancelled():
+            job.outcome.exception()  # or asyncio would log an exception that nobody retrieved
+
+    async def _commit(self, jobs: Sequence[_Job[Any]]) -> None:
+        try:
+            outcomes = await self._connection.finish(partial(self._transact, jobs))
+        except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
+            outcomes = [failure] * len(jobs)
+        self._answer(jobs, outcomes)
+
+    def _answer(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Any]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.answer(outcome)
+
+    def _transact(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection) -> list[Any]:
+        """Do the jobs in one transaction, on the connection's thread, and return their outcomes.
+
+        A savepoint costs an eighth of a small job. So the jobs are first done without; if one fails after it has
+        written, the transaction is rolled back and all are done again with a savepoint each.
+        """
+        try:
+            self._file.check()
+            try:
+                outcomes = self._do(jobs, connection, self._attempt)
+            except _LeftSomethingBehind:
+                self._undo(connection)
+                outcomes = self._do(jobs, connection, self._attempt_apart)
+            if all(isinstance(outcome, BaseException) for outcome in outcomes):
+                self._undo(connection)  # a commit would write the pages that the savepoints have put back
+            else:
+                patiently(lambda: connection.execute("COMMIT"))
+            self._file.check(committed=True)  # what went to a file that was deleted meanwhile must not be acknowledged
+        except BaseException as error:
+            self._undo(connection)
+            raise self._error_for_caller(error) from error
+        return outcomes
+
+    def _do(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection, attempt: _Attempt) -> list[Any]:
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        return [attempt(job.work, connection) for job in jobs]
+
+    @staticmethod
+    def _undo(connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+    def _attempt(self, work: Work[Any], connection: sqlite3.Connection) -> Any:
+        written = connection.total_changes
+        try:
+            return work(connection)
+        except Exception as error:
+            if not connection.in_transaction:
+                raise  # SQLite has rolled back the whole batch
+            if connection.total_changes != written:
+                raise _LeftSomethingBehind from error
+            return self._error_for_caller(error)
+
+    def _attempt_apart(self, work: Work[Any], connection: sqlite3.Connection) -> Any:
+        connection.execute("SAVEPOINT job")
+        try:
+            outcome = work(connection)
+        except Exception as error:
+            if not connection.in_transaction:
+                raise
+            connection.execute("ROLLBACK TO job")
+            outcome = self._error_for_caller(error)
+        connection.execute("RELEASE job")
+        return outcome
+
+    def _error_for_caller(self, error: BaseException) -> BaseException:
+        translated: BaseException
+        if isinstance(error, sqlite3.Error | UnicodeEncodeError):
+            translated = meaning_of(error, self._connection.path)
+        elif isinstance(error, StopIteration):
+            translated = RuntimeError("a plan raised StopIteration; nothing was written")  # no future can carry it
+        else:
+            return error
+        translated.__cause__ = error
+        return translated
+
+
+class _LeftSomethingBehind(Exception):
+    """A job failed after it had written."""

@@ -1,0 +1,107 @@
+"""Classifies exceptions of SDKs and of the network, raised by custom models, as `ModelError`."""
+
+from __future__ import annotations
+
+from ssl import SSLError
+from types import TracebackType
+from typing import Final
+
+from turnwise.foreign import described, or_else
+from turnwise.providers.statuses import is_error_status, kind_of_status, retry_after_in
+from turnwise.states.errors import ModelError, TurnwiseError
+from turnwise.states.values.plain import of_kind
+
+_NETWORK: Final = (ConnectionError, TimeoutError, SSLError)
+_NETWORK_OF_CLIENTS: Final = frozenset(
+    {
+        ("httpx", "TransportError"),
+        ("httpx", "DecodingError"),
+        ("httpx2", "TransportError"),
+        ("httpx2", "DecodingError"),
+        ("httpcore", "NetworkError"),
+        ("httpcore", "TimeoutException"),
+        ("aiohttp", "ClientConnectionError"),
+        ("aiohttp", "ClientPayloadError"),
+        ("requests", "ConnectionError"),
+        ("requests", "Timeout"),
+        ("requests", "ChunkedEncodingError"),
+        ("urllib3", "ProtocolError"),
+        ("urllib3", "TimeoutError"),
+        ("urllib", "URLError"),
+        ("socket", "gaierror"),
+        ("openai", "APIConnectionError"),
+        ("anthropic", "APIConnectionError"),
+        ("botocore", "HTTPClientError"),
+        ("botocore", "ConnectionError"),
+    }
+)
+"""Exceptions for network failures: the package and the name of the class."""
+_WRONG_REQUEST: Final = frozenset({"UnsupportedProtocol", "LocalProtocolError", "InvalidURL", "TooManyRedirects"})
+"""Subclasses of these exceptions for invalid requests."""
+_STATUSES: Final = ("status_code", "status", "code")
+_MOST_CAUSES: Final = 8
+_LONGEST_MESSAGE: Final = 500
+
+
+class classified:  # noqa: N801 - reads like `contextlib.suppress`
+    """Raise exceptions of a custom model as `ModelError`, if they come from its provider or the network.
+
+    Other exceptions are defects of the model's code, and pass unchanged.
+    """
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and of_kind(error, Exception) and not of_kind(error, TurnwiseError):
+            failure = failure_of(error)
+            if failure is not None:
+                raise failure from error
+
+
+def failure_of(raised: BaseException) -> ModelError | None:
+    """Classify an exception or its causes; `None` if none of them is a failure of the provider or the network.
+
+    Exceptions are foreign objects. If an attribute raises, the result is `None`, too.
+    """
+    return or_else(lambda: _failure_of(raised), None)
+
+
+def _failure_of(raised: BaseException) -> ModelError | None:
+    error: BaseException | None = raised
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return None
+        if isinstance(error, ModelError):
+            return error
+        if isinstance(error, ExceptionGroup):  # most likely of a task group, with one member
+            members = [failure_of(one) for one in error.exceptions]
+            return None if None in members else members[0]
+        response = getattr(error, "response", None)
+        for source in (error, response):
+            status = next((it for name in _STATUSES if is_error_status(it := getattr(source, name, None))), None)
+            if status is not None:
+                wait = getattr(error, "retry_after", None) or _wait_in(source) or _wait_in(response)
+                return ModelError(kind_of_status(status), retry_after=wait, status=status, message=_text(raised))
+        if _is_of_the_network(error):
+            return ModelError("network", message=_text(raised))
+        error = error.__cause__
+    return None
+
+
+def _is_of_the_network(error: BaseException) -> bool:
+    names = [(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__]
+    if any(name in _WRONG_REQUEST for _, name in names):
+        return False
+    return isinstance(error, _NETWORK) or any(name in _NETWORK_OF_CLIENTS for name in names)
+
+
+def _wait_in(source: object) -> float | None:
+    headers = getattr(source, "headers", None)
+    return None if headers is None else retry_after_in(headers)
+
+
+def _text(raised: BaseException) -> str:
+    return described(raised)[:_LONGEST_MESSAGE]

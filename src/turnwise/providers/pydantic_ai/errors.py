@@ -1,0 +1,183 @@
+"""Classifies a provider's failures into the kinds by which the engine decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx2
+from pydantic_ai import exceptions as theirs
+
+from turnwise.foreign import text_of
+from turnwise.logger import logger
+from turnwise.providers.failures import failure_of
+from turnwise.providers.pydantic_ai.overflow import says_never_enough, says_too_long
+from turnwise.providers.pydantic_ai.refused import refused_parts
+from turnwise.providers.statuses import kind_of_status
+from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
+from turnwise.states.messages import Message
+from turnwise.states.values.plain import type_name
+
+_KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
+    (theirs.ModelContextWindowExceededError, CONTEXT_OVERFLOW),
+    (theirs.ModelAuthenticationError, "authentication"),
+    (theirs.ModelNotFoundError, "unknown_model"),
+    (theirs.ModelQuotaExceededError, "quota"),
+    (theirs.ModelRateLimitError, "rate_limit"),
+    (theirs.ModelUnavailableError, "overloaded"),
+    (theirs.ModelServerError, "server_error"),
+    (theirs.ModelConnectionError, "network"),
+    (theirs.ModelRequestTimeout, "network"),
+    (theirs.ModelRequestRejectedError, "bad_request"),
+    (theirs.ContentFilterError, "content_filter"),
+    (theirs.UnexpectedModelBehavior, "network"),  # what came is no reply: cut before it began, or of something between
+)
+"""The first that fits counts: a class stands before those it derives from."""
+
+_FILTERS: Final = frozenset(
+    {
+        "content_filter",
+        "content_policy_violation",
+        "image_content_policy_violation",
+        "bio_policy",
+        "misalignment_policy_violation",
+    }
+)
+_NEVER: Final = frozenset(
+    {
+        "invalid_prompt",
+        "data_residency_mismatch",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "invalid_image_url",
+        "invalid_image_mode",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "image_file_too_large",
+        "image_file_not_found",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "failed_to_download_image",
+    }
+)
+"""Codes by which OpenAI's Responses refuse a request that had begun to be answered: no status tells it."""
+_UNCLEAR: Final = frozenset({"bad_request", "server_error"})
+"""Kinds as which providers report that a prompt is too long."""
+_GONE: Final = frozenset({400, 401, 403, 404, 410, 451})
+"""Statuses of an address from which there is no file to be had."""
+_REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
+_LONGEST_MESSAGE: Final = 500
+
+
+@dataclass
+class Exchange:
+    """A request to a provider, and its answer."""
+
+    answered: bool = False
+    """Whether the answer has begun: what fails from then on refuses nothing."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Raise what keeps a request from being written as a `ModelError`."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as refusal:
+        raise ModelError("bad_request", message=_message(refusal)) from refusal
+
+
+@contextmanager
+def classified(messages: Sequence[Message] = ()) -> Iterator[Exchange]:
+    """Raise the failure of a provider, or of the library that asks it, as a `ModelError`.
+
+    That a request of these `messages` was refused says which of their parts the provider does not take.
+    """
+    exchange = Exchange()
+    try:
+        yield exchange
+    except Exception as failure:
+        error = model_error(failure, answered=exchange.answered)
+        if error.kind == "bad_request":
+            error.refused = refused_parts(failure, _all_said(failure), messages)
+        raise error from failure
+
+
+def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
+    """Return the failure as the engine knows it: its kind, whether to try again, when, and the HTTP status."""
+    if isinstance(failure, ModelError):
+        return failure
+    if isinstance(failure, theirs.FallbackExceptionGroup):
+        errors = [model_error(one, answered=answered) for one in failure.exceptions]
+        return next((error for error in errors if error.retryable), errors[-1])
+    status = failure.status_code if isinstance(failure, theirs.ModelHTTPError) else None
+    kind = _kind(failure, status)
+    if kind is None and (told := failure_of(failure)) is not None:
+        return told
+    if kind is None and (answered or not _is_refusal(failure)):
+        return _unreadable(failure)
+    retry_after = failure.retry_after if isinstance(failure, theirs.ModelAPIError) else None
+    return ModelError(kind or "bad_request", retry_after=retry_after, status=status, message=_message(failure))
+
+
+def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
+    """Return the kind of a failure that was reported; `None` if the library broke off."""
+    if isinstance(failure, theirs.ModelAPIError) and failure.provider_error_code in _FILTERS:
+        return "content_filter"
+    kind = _reported_kind(failure)
+    if kind == "rate_limit" and says_never_enough(_provider_message(failure)):
+        return CONTEXT_OVERFLOW
+    if kind in _UNCLEAR and isinstance(failure, theirs.ModelAPIError):
+        codes = failure.provider_error_code, failure.provider_error_type
+        kind = CONTEXT_OVERFLOW if says_too_long(_provider_message(failure), status, *codes) else kind
+    return kind
+
+
+def _reported_kind(failure: Exception) -> ModelErrorKind | None:
+    if isinstance(failure, httpx2.HTTPStatusError) and failure.response.status_code in _GONE:
+        return "bad_request"  # a file's address, which pydantic-ai itself has asked for it
+    for category, kind in _KINDS:
+        if isinstance(failure, category):
+            return kind
+    if isinstance(failure, theirs.ModelHTTPError):
+        return kind_of_status(failure.status_code)
+    if isinstance(failure, theirs.ModelAPIError):
+        if failure.provider_error_code in _NEVER:
+            return "bad_request"
+        return "server_error" if failure.in_stream else "network"
+    return None
+
+
+def _is_refusal(failure: Exception) -> bool:
+    """Whether pydantic-ai says so that the provider cannot take a request: it has no class for it but a bare one."""
+    return isinstance(failure, theirs.UserError) or type(failure) in _REFUSALS
+
+
+def _unreadable(failure: Exception) -> ModelError:
+    """Return the error for an answer on which the library broke off; the log alone has all of the failure."""
+    logger.exception("answer_unreadable", error=failure)
+    return ModelError("network", message=f"the provider's answer could not be read: {type_name(failure)}")
+
+
+def _all_said(failure: Exception) -> str:
+    """Return all that a provider says of a failure: its words, its code, and the parameter that it names."""
+    body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
+    return f"{_provider_message(failure)}\n{failure}\n{json.dumps(body, default=str)}"
+
+
+def _message(failure: Exception) -> str:
+    return _provider_message(failure)[:_LONGEST_MESSAGE]
+
+
+def _provider_message(failure: Exception) -> str:
+    """Return the provider's own message, without the wrapping; the whole text if there is none."""
+    body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
+    while isinstance(body, dict) and "error" in body:
+        body = body["error"]
+    text = body.get("message") if isinstance(body, dict) else None
+    whole = failure.message if isinstance(failure, theirs.ModelAPIError) else text_of(failure, otherwise="")
+    return str(text or whole or type_name(failure))

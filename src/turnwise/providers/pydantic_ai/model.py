@@ -1,0 +1,204 @@
+"""A provider's model behind pydantic-ai's direct API, as the engine asks it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from pydantic_ai import direct
+from pydantic_ai import messages as theirs
+from pydantic_ai.models import Model as TheirModel
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
+from pydantic_ai.settings import ModelSettings
+
+from turnwise.providers.answer_schemas import TakesAnswerSchema
+from turnwise.providers.prices import priced
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
+from turnwise.providers.pydantic_ai.cache import Retention, with_own_marks
+from turnwise.providers.pydantic_ai.classes import classes_of
+from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
+from turnwise.providers.pydantic_ai.errors import classified, writing
+from turnwise.providers.pydantic_ai.files import limits_of, refusal_of_file, taken_by
+from turnwise.providers.pydantic_ai.naming import their_model
+from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
+from turnwise.providers.pydantic_ai.request_writer import RequestWriter
+from turnwise.providers.pydantic_ai.response_reader import ResponseReader
+from turnwise.providers.pydantic_ai.streams import WatchedStream
+from turnwise.providers.pydantic_ai.web_search import searches_web, with_web_search
+from turnwise.providers.repair_history import HistoryRepair
+from turnwise.providers.reply_builder import join
+from turnwise.providers.tool_choice import freed
+from turnwise.states.errors import ModelError, SettingsError
+from turnwise.states.values.checked import checked
+from turnwise.states.values.limits import Count
+
+_MOST_RESPONSES: Final = 16
+"""How many responses may make one reply: a provider pauses it for tools of its own, and is asked to go on."""
+
+
+class PydanticAIModel:
+    """Asks a real provider. Use it as an async context manager to close its connections in the end.
+
+    The whole history is sent each time, made valid for the provider before; its own data about its parts goes back
+    to it, and to no other. Nothing of pydantic-ai's is stored. The provider's SDK does not retry.
+
+    Args:
+        model: a name as `model_named` takes it, or a model of pydantic-ai, configured as you like.
+        context_limit: in tokens; what pydantic-ai knows of the model by default.
+        settings: pydantic-ai's `ModelSettings`, for every call; a request's parameters win.
+        native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`; beside tools that
+            have a `ProviderDefinition` that one alone. The parameter `web_search` needs none.
+        takes_answer_schema: when the model keeps answers to a schema; what pydantic-ai knows of it by default, and that
+            it never does for `openai-compatible:`, of which nobody knows.
+
+    Raises:
+        SettingsError: the name names no model that can be asked, the model is a choice between several, or another
+            argument is not what it may be.
+    """
+
+    @checked
+    def __init__(
+        self,
+        model: TheirModel | str,
+        *,
+        context_limit: Count | None = None,
+        settings: ModelSettings | None = None,
+        native_tools: Sequence[AbstractNativeTool] = (),
+        takes_answer_schema: TakesAnswerSchema | None = None,
+    ) -> None:
+        self._model = their_model(model) if isinstance(model, str) else model
+        if "FallbackModel" in classes_of(self._model):
+            raise SettingsError("model", "must be one model: a FallbackModel does not say what its models can do")
+        self._settings = settings or ModelSettings()
+        self._native_tools = tuple(native_tools)
+        self._origin = Origin(self._model.system, self._model.base_url or "")
+        self._history_repair = HistoryRepair()
+        self.searches_web = searches_web(self._model)
+        self._sends_definitions = sends_definitions(self._model)
+        anthropic = self._model.system == "anthropic"
+        self._writer = RequestWriter(
+            self._origin,
+            takes_system=self._model.profile.get("supports_inline_system_prompts", False),
+            needs_signature=anthropic,
+            keeps_items=not anthropic,
+            short_ids=self._model.system == "mistral",
+            takes=taken_by(self._model),
+            limits=limits_of(self._model),
+        )
+        self.name = self._model.model_name
+        self.provider = self._model.system
+        self.address = self._model.base_url
+        """The base URL of the provider, if pydantic-ai knows it."""
+        self.context_limit = context_limit or self._model.context_window
+        self.takes_answer_schema = takes_answer_schema or known_to_take_schema(self._model, self._native_tools)
+
+    async def __aenter__(self) -> Self:
+        """Hold the provider's client."""
+        await self._model.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the provider's connections."""
+        await self._model.__aexit__(exc_type, exc, traceback)
+
+    def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
+        """Return why the model cannot be offered a tool of its provider; `None` if it can."""
+        if not self._sends_definitions:
+            return "turnwise sends definitions to Anthropic's Messages API only"
+        others = [type(one).__name__ for one in self._native_tools if not isinstance(one, WebSearchTool)]
+        return f"it has native_tools ({', '.join(others)}), which cannot be sent beside one" if others else None
+
+    def refuses_file(self, media_type: str, size: int) -> str | None:
+        """Return why the provider does not take a file; `None` if it may."""
+        return refusal_of_file(self._model, media_type, size)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield the parts of the reply as they arrive."""
+        history, settings, offer = self._ask(request)
+        reader = ResponseReader(self._origin, partial(priced, self))
+        for more in reversed(range(_MOST_RESPONSES)):
+            with classified(request.messages) as exchange:
+                async with (
+                    direct.model_request_stream(
+                        self._model, history, model_settings=settings, model_request_parameters=offer
+                    ) as stream,
+                    aclosing(_parts_read(reader, stream)) as heard,
+                ):
+                    watched = WatchedStream(stream)
+                    exchange.answered = True
+                    yield ModelPart("heartbeat")  # from now on the attempt is paid, whatever comes
+                    async for part in heard:
+                        yield part
+                response = stream.get()
+            if response.state != "suspended" or not more:
+                break
+            for part in reader.pause(response):
+                yield part
+            history.append(response)
+            settings = _freed(settings)
+        for part in reader.finish(response, closed=watched.closed):
+            yield part
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return the whole reply, asked for without streaming."""
+        history, settings, offer = self._ask(request)
+        reader = ResponseReader(self._origin, partial(priced, self))
+        parts: list[ModelPart] = []
+        for more in reversed(range(_MOST_RESPONSES)):
+            with classified(request.messages):
+                response = await direct.model_request(
+                    self._model, history, model_settings=settings, model_request_parameters=offer
+                )
+            for index, part in enumerate(response.parts):
+                parts.extend(reader.begin(index, part))
+            if response.state != "suspended" or not more:
+                break
+            parts.extend(reader.pause(response))
+            history.append(response)
+            settings = _freed(settings)
+        parts.extend(reader.finish(response, closed=True))
+        return join(parts)
+
+    def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:
+        with writing():
+            settings, marks = self._settings_of(request)
+            history = self._writer.history(self._history_repair.made_valid(request), marks)
+            return history, settings, offer_of(request, self._native_tools)
+
+    def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, Retention | None]:
+        """Return the settings of a call, and for how long its history is kept in the prompt cache by marks."""
+        problem = refusal_of(self, request.tools, request.parameters)
+        if problem is not None:
+            raise ModelError("bad_request", message=problem)
+        preset, marks = self._model.settings, None
+        settings = settings_of(request, self._settings, preset)
+        if self._model.system == "anthropic":
+            settings, marks = with_own_marks(settings, preset)
+        native_tools = with_web_search(self._native_tools, request.parameters.get("web_search"))
+        return with_definitions(settings, request.tools, preset, native_tools), marks
+
+
+def _freed(settings: ModelSettings) -> ModelSettings:
+    """Return the settings of the rest of a reply that the provider paused after a call of its own tools."""
+    return cast("ModelSettings", freed(cast("dict[str, Any]", settings)))
+
+
+async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
+    """Yield the parts of a stream, and its usage as soon as that is known: the stream may never come to its end."""
+    try:
+        async for event in stream:
+            for part in (*reader.measure(stream), *reader.hear(event)):
+                yield part
+    except Exception:
+        for part in reader.measure(stream):
+            yield part
+        raise
+    for part in reader.measure(stream):
+        yield part

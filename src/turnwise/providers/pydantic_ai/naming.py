@@ -1,0 +1,85 @@
+"""Naming: the model of pydantic-ai that a string like `openai:gpt-5` stands for."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+
+from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.states.errors import SettingsError
+from turnwise.states.values.plain import type_name
+
+_BASE_URL: Final = re.compile(r"(?P<name>.+?)@(?P<url>https?://.+)")
+_KINDS: Final = {"openai": "openai-chat", "openai-compatible": "openai-chat"}
+"""What pydantic-ai calls them, where it differs: its own `openai` is the Responses API."""
+_KEYS: Final = {
+    "openai": "OPENAI_API_KEY",
+    "openai-chat": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "google": "GOOGLE_API_KEY",
+}
+_COMPATIBLE_KEY: Final = "OPENAI_COMPATIBLE_API_KEY"
+
+
+def their_model(text: str) -> Model:
+    """Return the model that `text` names, see `model_named`.
+
+    Raises:
+        CannotAsk: its library or key is missing.
+        SettingsError: no such provider, or it takes no such address; the text says what would be right, or what the
+            provider said.
+    """
+    kind, _, rest = text.partition(":")
+    at = _BASE_URL.fullmatch(rest)
+    name, base_url = (at["name"], at["url"]) if at else (rest, None)
+    if kind == "openai-compatible" and base_url is None:
+        raise SettingsError("model", f"{text!r} has no address; write 'openai-compatible:NAME@https://host/v1'")
+    try:
+        return infer_model(f"{_KINDS.get(kind, kind)}:{name}", lambda their_kind: _provider(kind, their_kind, base_url))
+    except Exception as error:  # whatever a provider's library says of addresses, in the environment, too
+        refusal = CannotAsk if isinstance(error, ImportError | UserError) else SettingsError
+        raise refusal("model", f"{text!r}{_problem(error, kind, base_url)}") from error
+
+
+def _problem(error: Exception, kind: str, base_url: str | None) -> str:
+    """Return what is wrong with a name, and what would be right."""
+    match error:
+        case ValueError() if not _is_known(_KINDS.get(kind, kind)):
+            return f" names no known provider; known are {', '.join(('demo', *_KEYS, 'openai-compatible'))}"
+        case ImportError():
+            return f" needs a library that is not installed: {error}"
+        case UserError():
+            key = _KEYS.get(kind)
+            wish = f"{key} is not set; set it, or pass a PydanticAIModel that has its key" if key else str(error)
+            return f" needs a key: {wish}"
+        case TypeError() if base_url is not None:
+            instead = f"write 'openai-compatible:NAME@{base_url}' if it speaks Chat Completions"
+            return f": {kind} takes no address; {instead}"
+        case _:
+            return f" cannot be used: {type_name(error)}: {error}"
+
+
+def _is_known(their_kind: str) -> bool:
+    try:
+        infer_provider_class(their_kind)
+    except ValueError:
+        return False
+    return True
+
+
+def _provider(kind: str, their_kind: str, base_url: str | None) -> Provider[Any]:
+    if base_url is None:
+        return infer_provider(their_kind)
+    if kind == "openai-compatible":
+        from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider  # noqa: PLC0415 - needs openai
+
+        return OpenAICompatibleProvider(kind, base_url=base_url, api_key=os.environ.get(_COMPATIBLE_KEY))
+    configurable: Any = infer_provider_class(their_kind)
+    provider: Provider[Any] = configurable(base_url=base_url)
+    return provider

@@ -1,0 +1,293 @@
+"""The caller of a request: who it is, and which chats it may see and change."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final, TypeVar
+
+import anyio
+from fastapi import Depends, Path, Security
+from fastapi.security import HTTPBearer
+from starlette.requests import Request
+
+from turnwise.engine.config.results import Chat, SubmissionReceipt
+from turnwise.engine.engine import Engine
+from turnwise.foreign import text_of
+from turnwise.service.auth import Principal
+from turnwise.service.policy import Operation
+from turnwise.service.problems import NotAllowed, NotAuthenticated
+from turnwise.service.service import Service
+from turnwise.states.calls import ToolResult
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, SettingsError, VersionMismatch
+from turnwise.states.events import Event
+from turnwise.states.values.plain import type_name
+
+SERVICE: Final = "turnwise.service"
+"""Where a request's scope holds its `Service`."""
+CALLER: Final = "turnwise.caller"
+"""Where it holds its `Caller`."""
+OPERATION: Final = "turnwise.operation"
+"""Where it holds the `Operation` that is asked for."""
+_PAGE: Final = 1000
+Outcome = TypeVar("Outcome")
+
+CHAT_ID: Final = "c019b2d0c5e41f3a97c2b1d8e64"
+"""An example."""
+ChatId = Annotated[str, Path(description="The chat's id.", examples=[CHAT_ID])]
+bearer = HTTPBearer(auto_error=False, description="A token of a principal: an owner, an operator or an auditor.")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request, and what is there for them."""
+
+    service: Service
+    principal: Principal
+    since: float
+    """When the request came, by the monotonic clock."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that is served."""
+        return self.service.engine
+
+    @property
+    def actor(self) -> str:
+        """The caller's name in the audit log."""
+        return self.principal.actor
+
+    def events(
+        self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+    ) -> AsyncGenerator[Event]:
+        """Yield a chat's events as the engine does, as long as the caller may be told.
+
+        Raises:
+            NotAuthenticated: what names the caller has expired.
+        """
+        events = self.engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)
+        return events if self.principal.until is None else _before(self.principal.until, events)
+
+    async def check(self, *names: str, chat_id: str | None = None) -> None:
+        """Check that the policy allows operations, or fields of them.
+
+        Args:
+            names: of the operations or fields.
+            chat_id: the chat that the request names.
+
+        Raises:
+            NotAllowed: it does not.
+        """
+        policy = self.service.policy
+        chat = None if policy.restriction is None or chat_id is None else await self._shown(chat_id)
+        for name in names:
+            await policy.check(self.principal, name, chat)
+
+    async def _shown(self, chat_id: str) -> Chat | None:
+        with suppress(ChatUnreadable, ChatNotFound):
+            chat = await self._readable(chat_id)
+            return chat if self.sees(chat) else None
+        return None
+
+    async def chat(self, chat_id: str) -> Chat:
+        """Return a chat that the caller may see.
+
+        Raises:
+            ChatNotFound: there is none, or it is another owner's: nobody can tell which, not by the time either.
+            ChatUnreadable: it is there for the caller, and cannot be read.
+        """
+        try:
+            chat = await self._readable(chat_id)
+        except ChatNotFound:
+            await self.wait_for_not_found()
+            if self.principal.sees_all:
+                raise
+            raise ChatNotFound(chat_id) from None  # of a deleted one nobody knows any more whose it was
+        if not self.sees(chat):
+            await self.wait_for_not_found()
+            raise ChatNotFound(chat_id)
+        return chat
+
+    async def check_sees(self, chat_id: str) -> None:
+        """Raise `ChatNotFound` if `chat` would; a chat that cannot be read is there for whoever may see it."""
+        with suppress(ChatUnreadable):  # raised to nobody else
+            await self.chat(chat_id)
+
+    async def seen_of(self, chat_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the chats that the caller may see."""
+        if self.principal.sees_all:
+            return tuple(chat_ids)
+        return tuple([chat_id for chat_id in chat_ids if await self._sees(chat_id)])
+
+    async def _sees(self, chat_id: str) -> bool:
+        try:
+            return self.sees(await self._readable(chat_id))
+        except ChatUnreadable:  # raised to nobody else
+            return True
+        except ChatNotFound:
+            return False
+
+    async def _readable(self, chat_id: str) -> Chat:
+        try:
+            return await self.engine.get_chat(chat_id)
+        except ChatUnreadable:
+            if self.principal.sees_all or await self._is_listed(chat_id):
+                raise
+            raise ChatNotFound(chat_id) from None
+
+    async def _is_listed(self, chat_id: str) -> bool:
+        """Whether a chat that cannot be read is the caller's, by what could be read of it."""
+        after: str | None = None
+        while True:
+            page = await self.engine.list_chats(owner=self.principal.name, limit=_PAGE, after=after)
+            if any(chat.id == chat_id for chat in page.items):
+                return True
+            if page.next is None:
+                return False
+            after = page.next
+
+    def sees(self, chat: Chat) -> bool:
+        """Whether the caller may see a chat."""
+        return self.principal.sees_all or chat.owner == self.principal.name
+
+    def may_give(self, results: Sequence[ToolResult], chat: Chat) -> bool:
+        """Whether the caller may give the chat these results: a tool says who allows its calls.
+
+        If an operator has to allow one, all open calls are an operator's, because they are answered together. Results
+        of others are no approval: they came before.
+        """
+        if self.principal.role != "owner":
+            return True
+        if all(call.approval != "asked" or call.approver == "owner" for call in chat.open_calls):
+            return True
+        return {call.call_id for call in chat.open_calls}.isdisjoint(one.call_id for one in results)
+
+    async def submit(
+        self, chat: Chat, results: Sequence[ToolResult], *, if_version: int | None = None
+    ) -> SubmissionReceipt:
+        """Answer the open calls of a chat that the caller sees.
+
+        Raises:
+            NotAllowed: an open call asks for approval, which this caller may not give.
+            VersionMismatch: the chat is not at `if_version`.
+        """
+
+        async def submitted(seen: Chat, version: int) -> SubmissionReceipt:
+            if not self.may_give(results, seen):
+                raise NotAllowed(self.principal.role, "'operator' to answer a call that an operator has to allow")
+            return await self.engine.submit_tool_results(chat.id, results, if_version=version, actor=self.actor)
+
+        return await self.as_seen(chat, submitted, if_version=if_version)
+
+    async def as_seen(
+        self, chat: Chat, act: Callable[[Chat, int], Awaitable[Outcome]], *, if_version: int | None
+    ) -> Outcome:
+        """Do what a look at a chat permits, at the version that was looked at: a later one may not permit it.
+
+        Args:
+            chat: the chat as it was seen.
+            act: does it, for the chat as it was seen and at that version, or raises what forbids it.
+            if_version: the version at which the client wants it; `None` for any, so it is looked at again.
+
+        Raises:
+            VersionMismatch: the chat is not at `if_version`.
+        """
+        while True:
+            version = chat.version if if_version is None else if_version
+            if version > chat.version:
+                raise VersionMismatch(chat.id, version, chat.version)
+            try:
+                return await act(chat, version)
+            except VersionMismatch:
+                if if_version is not None:
+                    raise
+                chat = await self.chat(chat.id)
+
+    async def wait_for_not_found(self) -> None:
+        """Wait until the request has taken a whole number of times as long as a 404 takes at least."""
+        unit = self.service.settings.not_found_seconds
+        if unit:
+            await anyio.sleep(unit - (time.monotonic() - self.since) % unit)
+
+
+async def _before(until: datetime, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+    """Yield events until a time comes, by this machine's clock as it is now."""
+    deadline = anyio.current_time() + (until - datetime.now(UTC)).total_seconds()
+    async with aclosing(events):
+        while True:
+            with anyio.CancelScope(deadline=deadline) as in_time:
+                event = await anext(events, None)
+            if in_time.cancel_called:  # whether it had to wait for the event or not
+                raise NotAuthenticated
+            if event is None:
+                return
+            yield event
+
+
+async def authenticated(service: Service, request: Request) -> Caller:
+    """Return who sends a request.
+
+    Raises:
+        NotAuthenticated: nobody knows, or what names them has expired.
+        RateLimited: they send too many.
+        Exception: the application's `auth` failed.
+    """
+    since = time.monotonic()
+    try:
+        answer = service.authenticate(request)
+        principal: object = await answer if inspect.isawaitable(answer) else answer
+    except SettingsError as error:  # a problem of a request to turnwise; here it is one of the application's code
+        raise RuntimeError(f"auth failed: {text_of(error, otherwise=type_name(error))}") from error
+    if principal is None:
+        raise NotAuthenticated
+    if not isinstance(principal, Principal):
+        raise TypeError(f"auth returned {type(principal).__name__!r}; it has to return a Principal, or None for nobody")
+    if principal.until is not None and principal.until <= datetime.now(UTC):
+        raise NotAuthenticated
+    service.rates.spend(principal)
+    return Caller(service, principal, since)
+
+
+async def caller(request: Request, _token: Annotated[object, Security(bearer)]) -> Caller:
+    """Return who sent a request, as it was found out before its body was read, if they may use the body's fields.
+
+    Raises:
+        NotAllowed: the policy does not allow a field.
+    """
+    sender: Caller = request.scope[CALLER]
+    operation: Operation = request.scope[OPERATION]
+    body = await _json_of(request) if operation.fields else None
+    if isinstance(body, dict):
+        own = {"owner"} if body.get("owner") == sender.principal.name else set()  # they say no more than the token
+        used = operation.used_in({key: value for key, value in body.items() if key not in own})
+        await sender.check(*used, chat_id=named_chat(request))
+    return sender
+
+
+async def _json_of(request: Request) -> object:
+    try:
+        return await request.json()  # FastAPI has read it, and the request keeps it
+    except (ValueError, RecursionError):
+        return None  # of which the body's own check tells
+
+
+def named_chat(request: Request) -> str | None:
+    """Return the id of the chat that a request is about."""
+    chat_id: str | None = request.path_params.get("chat_id", request.query_params.get("chat"))
+    return chat_id
+
+
+Sender = Annotated[Caller, Depends(caller)]
+
+
+async def _opened_stream(sender: Sender) -> AsyncIterator[Caller]:
+    with sender.service.streams.opened(sender.principal):
+        yield sender
+
+
+Follower = Annotated[Caller, Depends(_opened_stream)]
+"""A sender with a stream open, or one who waits for an answer: counted until the response has ended."""

@@ -1,0 +1,185 @@
+"""The policy: which operations and fields each principal may use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from turnwise.engine.config.results import Chat
+from turnwise.service.auth import Principal, Role
+from turnwise.service.problems import NotAllowed
+from turnwise.states.errors import SettingsError, TurnwiseError
+from turnwise.states.values.plain import type_name
+
+Restriction = Callable[[Principal, str, Chat | None], bool | Awaitable[bool]]
+"""An application's own check, after the role's. It gets the principal, the name of the operation or field, and the chat
+that the request names (`None` if there is none, or the principal may not see it), and returns whether to allow it."""
+
+OWNERS_MAY: Final = frozenset(
+    {
+        "create_chat.title",
+        "create_chat.agent",
+        "list_chats",
+        "list_ids",
+        "list_agents",
+        "read_principal",
+        "get_chat",
+        "list_messages",
+        "read_transcript",
+        "stream_events",
+        "list_queue",
+        "list_compactions",
+        "list_helpers",
+        "read_audit",
+        "verify",
+        "read_usage",
+        "read_family_usage",
+        "read_argument_schemas",
+        "explain",
+        "draw",
+        "read_tombstone",
+        "get_file",
+        "put_file",
+        "send_message",
+        "ask",
+        "edit_message",
+        "submit_tool_results",
+        "interrupt",
+        "resume",
+        "fork",
+        "edit_queued",
+        "delete_queued",
+        "promote_queued",
+        "run_agui",
+        "run_agui.tools",
+        "chat_ai_sdk",
+        "chat_ai_sdk.client_tools",
+        "list_ui_messages",
+        "resume_ai_sdk",
+    }
+)
+"""What owners may do with their own chats by default.
+
+An operation is named by its id in the OpenAPI document, which allows all of its fields except those in `APART`.
+`operation.field` allows the operation with that field.
+"""
+APART: Final = frozenset({"create_chat.owner", "list_messages.view", "run_agui.tools", "chat_ai_sdk.client_tools"})
+"""Fields that need a permission of their own: another owner of a chat, the `model` and `raw` views of a history, and
+the tools that a front end's page defines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation and the fields that the policy can allow one by one."""
+
+    name: str
+    is_read: bool
+    """Whether the operation only reads."""
+    fields: Mapping[str, Field]
+    """The optional fields of the body, and the fields in `APART`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the operation and of its fields."""
+        return (self.name, *(f"{self.name}.{field}" for field in self.fields))
+
+    def used_in(self, body: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the full names of the fields that a request body sets to other than their defaults."""
+        for name, field in self.fields.items():
+            keys = {name, field.other_key or name}
+            if any(not field.is_usual(body[key]) for key in keys & body.keys()):
+                yield f"{self.name}.{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An optional field of a request."""
+
+    usual: object
+    """The default."""
+    is_change: bool = False
+    """Whether the default changes something, too, because only an absent field keeps the stored value."""
+    other_key: str | None = None
+    """A second key for the field in a body."""
+
+    def is_usual(self, value: object) -> bool:
+        """Return whether a value has the same effect as leaving the field out."""
+        return not self.is_change and (value is None or value == self.usual)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The permissions of each role: operators may do everything, auditors may read, `owners_may` lists those of owners.
+
+    Raises:
+        SettingsError: `owners_may` names an unknown operation or field.
+    """
+
+    operations: Mapping[str, Operation]
+    owners_may: Collection[str]
+    restriction: Restriction | None = None
+
+    def __post_init__(self) -> None:
+        for name in sorted(set(self.owners_may) - set(self.names)):
+            raise SettingsError(
+                "owners_may",
+                "must name operations, by their ids in the OpenAPI document, or one field of an operation, as in "
+                f"'update_chat.title'; there is no {name!r:.100}",
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all operations and fields."""
+        return tuple(name for operation in self.operations.values() for name in operation.names)
+
+    def allows(self, role: Role, name: str) -> bool:
+        """Return whether a role may use an operation or field."""
+        operation, _, field = name.partition(".")
+        if role != "owner":
+            return role == "operator" or self.operations[operation].is_read
+        if name in self.owners_may or (field and operation in self.owners_may and name not in APART):
+            return True
+        return not field and any(one in self.owners_may for one in self.operations[name].names)
+
+    def refused_fields(self, role: Role, operation: str) -> list[str]:
+        """Return the names of the fields of an operation that a role may not use."""
+        fields = self.operations[operation].fields
+        return [field for field in fields if not self.allows(role, f"{operation}.{field}")]
+
+    async def check(self, principal: Principal, name: str, chat: Chat | None) -> None:
+        """Check that a principal may use an operation or field.
+
+        Args:
+            principal: the sender of the request.
+            name: the name of the operation or field.
+            chat: the chat that the request names; `None` if there is none, or the principal may not see it.
+
+        Raises:
+            NotAllowed: the role or the application's `restriction` does not allow it.
+        """
+        operation, _, field = name.partition(".")
+        what = f"the field {field!r} of {operation!r}" if field else repr(operation)
+        if not self.allows(principal.role, name):
+            roles = "'operator' or 'auditor'" if self.operations[operation].is_read else "'operator'"
+            raise NotAllowed(principal.role, f"{roles} for {what}")
+        if not await self._is_permitted(principal, name, chat):
+            raise NotAllowed(principal.role, f"a permission of this service for {what}")
+
+    async def permitted(self, principal: Principal) -> list[str]:
+        """Return the names of the operations and fields that a principal may use, without regard to a chat."""
+        allowed = [name for name in self.names if self.allows(principal.role, name)]
+        return [name for name in allowed if await self._is_permitted(principal, name, None)]
+
+    async def _is_permitted(self, principal: Principal, name: str, chat: Chat | None) -> bool:
+        if self.restriction is None:
+            return True
+        try:
+            answer = self.restriction(principal, name, chat)
+            permitted: object = await answer if inspect.isawaitable(answer) else answer
+        except TurnwiseError as error:  # a defect of the application, not an error of this request
+            raise RuntimeError(f"policy failed: {error}") from error
+        if not isinstance(permitted, bool):
+            raise TypeError(f"policy returned {type_name(permitted)!r}; it has to return True or False")
+        return permitted

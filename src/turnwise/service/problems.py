@@ -1,0 +1,302 @@
+"""Problems: every error as `application/problem+json` (RFC 9457), with its status and the error's own fields."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import responses
+from typing import Any, ClassVar, Final
+
+from fastapi import FastAPI
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from fastapi.utils import is_body_allowed_for_status_code
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnwise.foreign import described
+from turnwise.logger import logger
+from turnwise.states import errors
+from turnwise.states.errors import TurnwiseError
+from turnwise.states.values.checked import checked
+from turnwise.states.values.plain import DEEPEST, LONGEST_NUMBER
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE: Final = "urn:turnwise:problem:"
+"""The prefix of the types; the rest names the error, as in `urn:turnwise:problem:queue-full`."""
+
+_STATUS: Final[Mapping[type[TurnwiseError], int]] = {
+    errors.ChatNotFound: 404,
+    errors.MessageNotFound: 404,
+    errors.FileNotFound: 404,
+    errors.IllegalTransition: 409,
+    errors.ToolResultMismatch: 400,
+    errors.ConflictingReplay: 409,
+    errors.DeadlineExpired: 409,
+    errors.ChatBusy: 409,
+    errors.QueueFull: 429,
+    errors.VersionMismatch: 412,
+    errors.ChatArchived: 409,
+    errors.NothingToCompact: 409,
+    errors.StaleLease: 409,
+    errors.SettingsError: 400,
+    errors.ChatExists: 409,
+    errors.ImportRefused: 400,
+    errors.ChatUnreadable: 500,
+    errors.StoreError: 503,
+    errors.EngineClosed: 503,
+}
+_MOST_TOLD: Final = 20
+"""Of a million mistakes in a body these many are told, or the answer would be longer than the body."""
+_LONGEST: Final = 500
+"""Characters that are told of each."""
+_HIDDEN: Final = 500
+"""From this status on the detail is for the log alone."""
+_CANNOT: Final = "the service cannot do this now; its log says why"
+_SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
+_PUBLIC: Final = (errors.__name__, __name__)
+"""The modules whose errors clients know by name."""
+_READABLE: Final = (
+    f"must be JSON in UTF-8, nested {DEEPEST} levels deep at most, "
+    f"with whole numbers of {LONGEST_NUMBER:,} digits at most"
+)
+_NOTHING: Final = re.compile(r"[;,] nothing was written\b")
+_WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class NotAuthenticated(TurnwiseError):
+    """The request has no token, or one that nobody has. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("the request needs a valid token: 'Authorization: Bearer ...'; nothing was written")
+
+
+class NotAllowed(TurnwiseError):
+    """The role of the token does not allow the request. Nothing was written."""
+
+    def __init__(self, role: str, needed: str) -> None:
+        self.role = role
+        self.needed = needed
+        super().__init__(f"the role {role!r} may not do this: it needs {needed}; nothing was written")
+
+
+class RateLimited(TurnwiseError):
+    """The principal sends more requests, or has more streams open, than it may. Nothing was written."""
+
+    def __init__(self, limit: str, retry_after: float) -> None:
+        self.limit = limit
+        self.retry_after = retry_after
+        super().__init__(f"too many: at most {limit}; try again in {retry_after:.3g} s; nothing was written")
+
+
+class BodyTooLarge(TurnwiseError):
+    """The body of a request is longer than it may be. Nothing was written."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the body may have at most {limit:,} bytes; nothing was written")
+
+
+class EncodedBody(TurnwiseError):
+    """The body of a request is compressed. Nothing was written."""
+
+    def __init__(self, encoding: str) -> None:
+        self.encoding = encoding
+        super().__init__(f"the body must be sent as it is, not as {encoding[:40]!r}; nothing was written")
+
+
+class InvalidRequest(TurnwiseError):
+    """The request does not fit the API's description. Nothing was written."""
+
+    def __init__(self, problems: list[dict[str, str]]) -> None:
+        self.problems = problems
+        text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems[:5])
+        super().__init__(f"{text}; nothing was written")
+
+
+class Problem(BaseModel):
+    """What went wrong, as RFC 9457 spells it, with the fields of the error beside it."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:turnwise:problem:queue-full",
+                    "title": "Queue full",
+                    "status": 429,
+                    "detail": "the queue is full: it holds at most 20 messages; nothing was written",
+                    "limit": 20,
+                    "unit": "messages",
+                }
+            ]
+        },
+    )
+
+    type: str = Field(description="Names the error: `urn:turnwise:problem:` and its name.")
+    title: str
+    status: int
+    detail: str
+
+
+_OWN_STATUS: Final[Mapping[type[TurnwiseError], int]] = {
+    NotAuthenticated: 401,
+    NotAllowed: 403,
+    RateLimited: 429,
+    BodyTooLarge: 413,
+    EncodedBody: 415,
+    InvalidRequest: 400,
+}
+
+
+def status_of(error: TurnwiseError) -> int:
+    """Return the HTTP status of an error."""
+    statuses = {**_STATUS, **_OWN_STATUS}
+    return next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), 500)
+
+
+def problem_of(error: TurnwiseError) -> dict[str, Any]:
+    """Return an error as a problem. From status 500 on, it has only the text for clients."""
+    status = status_of(error)
+    words = _WORDS.split(_public_kind(error).__name__)
+    problem: dict[str, Any] = {
+        "type": TYPE + "-".join(words).lower(),
+        "title": " ".join(words).capitalize(),
+        "status": status,
+    }
+    if status >= _HIDDEN and not isinstance(error, _SAYS_ITSELF):
+        return {**problem, **_hidden(error)}
+    fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+    return {**jsonable_encoder(fields), **problem, "detail": str(error)}
+
+
+def _public_kind(error: TurnwiseError) -> type:
+    """Return the class that clients know: of an error of a store's own, say, that is `StoreError`."""
+    kinds = (kind for kind in type(error).__mro__ if kind.__module__ in _PUBLIC and kind is not TurnwiseError)
+    return next(kinds, type(error))
+
+
+def _hidden(error: TurnwiseError) -> dict[str, str]:
+    """Return the text for clients of an error whose own text is only logged: whether anything was written."""
+    if not isinstance(error, errors.StoreError):
+        return {"detail": f"{_CANNOT}; nothing was written"}
+    outcome = "nothing was written" if error.written == "no" else "it is not known whether anything was written"
+    return {"detail": f"{_CANNOT}; {outcome}", "written": error.written}
+
+
+@contextmanager
+def rest_of_request(*, has_begun: bool = True) -> Iterator[None]:
+    """Let an error say that what came before it in the request was taken, if anything was."""
+    try:
+        yield
+    except TurnwiseError as error:
+        if has_begun:
+            error.args = (_NOTHING.sub("; what came before it in the request was taken", str(error)),)
+            if isinstance(error, errors.StoreError):
+                error.written = "unknown"
+        raise
+
+
+@checked
+def problem_response(error: TurnwiseError) -> Response:
+    """Return the response for an error."""
+    status = status_of(error)
+    if status >= _HIDDEN:
+        _log_failure(error)
+    headers: dict[str, str] = {}
+    if isinstance(error, NotAuthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="turnwise"'
+    if isinstance(error, RateLimited):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, errors.EngineClosed):
+        headers["Retry-After"] = "1"
+    return JSONResponse(problem_of(error), status, headers, media_type=MEDIA_TYPE)
+
+
+def _log_failure(error: Exception) -> None:
+    """Log an error that the answer may hide."""
+    logger.error("request_failed", error=described(error))
+
+
+def other_problem(
+    status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **fields: object
+) -> Response:
+    """Return the response for what is no error of turnwise, such as an unknown path."""
+    problem = {"type": "about:blank", "title": title, "status": status, "detail": detail, **fields}
+    return JSONResponse(problem, status, dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+class ProblemRoute(APIRoute):
+    """A route whose errors are problems, in whatever application it is mounted."""
+
+    outcome: ClassVar[str] = ""
+    """What is known to have been written if an error of HTTP is raised: of an application's route, nothing is known."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """Return the handler, with its errors answered."""
+        handle, outcome = super().get_route_handler(), self.outcome
+
+        async def handle_problems(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except TurnwiseError as error:
+                return problem_response(error)
+            except RequestValidationError as error:
+                return problem_response(_invalid(error))
+            except HTTPException as error:
+                # FastAPI hides behind its own error what was wrong as the body was read.
+                if isinstance(error.__cause__, TurnwiseError):
+                    return problem_response(error.__cause__)
+                if outcome and isinstance(error.__cause__, ValueError | RecursionError):
+                    return problem_response(InvalidRequest([{"field": "body", "problem": _READABLE}]))
+                return _http_problem(error, outcome)
+
+        return handle_problems
+
+
+@checked
+def add_problem_handlers(app: FastAPI) -> None:
+    """Answer every error of an application as a problem: turnwise's, FastAPI's, and those that nobody expected."""
+
+    async def handle(_request: Request, error: Exception) -> Response:
+        if isinstance(error, TurnwiseError):
+            return problem_response(error)
+        if isinstance(error, RequestValidationError):
+            return problem_response(_invalid(error))
+        if isinstance(error, HTTPException):
+            return _http_problem(error)
+        _log_failure(error)
+        return other_problem(500, "Internal error", "the service's log says what happened")
+
+    for kind in (TurnwiseError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handle)
+
+
+def _http_problem(error: HTTPException, outcome: str = "") -> Response:
+    """Return the response for an error of HTTP, in the words of whoever raised it.
+
+    Of RFC 9457 `detail` is text. What an application gives that is none stands beside it, as `details`.
+    """
+    status, given = error.status_code, error.detail
+    if not is_body_allowed_for_status_code(status):
+        return Response(status_code=status, headers=error.headers)
+    phrase = responses.get(status, "Error")
+    if isinstance(given, str):
+        return other_problem(status, phrase, given + outcome, error.headers)
+    return other_problem(status, phrase, phrase + outcome, error.headers, details=given)
+
+
+def _invalid(error: RequestValidationError) -> InvalidRequest:
+    """Return what a request got wrong, without the values: they may be what somebody said."""
+    return InvalidRequest(
+        [
+            {"field": ".".join(str(place) for place in one["loc"])[:_LONGEST], "problem": str(one["msg"])[:_LONGEST]}
+            for one in error.errors()[:_MOST_TOLD]
+        ]
+    )

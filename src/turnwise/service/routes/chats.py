@@ -1,0 +1,332 @@
+"""Chats: create, list, read, change, configure, fork, erase, delete, export and import."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import msgspec
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from turnwise.engine.admin.erase import Erasure
+from turnwise.engine.chat_ids import chat_id_for
+from turnwise.engine.config.results import Chat, Page
+from turnwise.engine.engine import Engine
+from turnwise.persistence.sql.rows import micros_of
+from turnwise.persistence.stored_chat import UNKNOWN_TIME
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, Permissions, ToErase
+from turnwise.service.caller import Caller, ChatId, Sender
+from turnwise.service.problems import NotAllowed, rest_of_request
+from turnwise.service.routes.pages import Paging, page_of
+from turnwise.service.routes.preconditions import (
+    IdempotencyKey,
+    IfMatch,
+    IfNoneMatch,
+    is_known,
+    tag_of,
+    tagged,
+    version_in,
+)
+from turnwise.service.routes.streamed import JSON_LINES, lines_of, messages_in, streamed
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument, InvalidContent
+from turnwise.states.names import Answerer, Audience, ChatState
+
+_CREATED: Final = re.compile(r"\A-?[0-9]+~")
+"""In a place, before the chat's id: when it was created."""
+_PASSED: Final = "~~"
+"""In a place, behind another one, and before the id of a chat of which nobody knows when it was created."""
+
+
+async def create_chat(
+    caller: Sender, body: NewChat, response: Response, idempotency_key: IdempotencyKey = None
+) -> Chat:
+    """Create a chat. An owner's chats are its own; an operator may name another owner, or none.
+
+    The same `Idempotency-Key` for the same owner creates nothing again: the answer is the chat that there is.
+    """
+    owner = body.owner if caller.principal.sees_all or body.owner is not None else caller.principal.name
+    chat = await _created_before(caller, owner, idempotency_key)
+    if chat is None:
+        if body.parent is not None:
+            await caller.chat(body.parent)
+        caller.service.choices.check(body.model, body.parameters)
+        caller.service.choices.check_tools(body.agent, body.active_tools)
+        if not caller.principal.sees_all:
+            _check_shown(body.history)
+        fields = body.model_dump(exclude={"owner", "client_tools"})
+        chat = await caller.engine.create_chat(
+            **fields,
+            owner=owner,
+            client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
+            client_id=idempotency_key,
+            actor=caller.actor,
+        )
+    response.headers["Location"] = f"chats/{quote(chat.id)}"
+    return tagged(response, chat)
+
+
+def _check_shown(history: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse in a history of an owner what no user's view of it would show: nobody else would know of it.
+
+    Raises:
+        InvalidContent: a message is for the model alone, or a part has what only a provider says.
+    """
+    for place, message in enumerate(history):
+        if message.get("audience") == Audience.model:
+            problem = f"history[{place}].audience: must not be 'model': only an operator may say what users do not see"
+            raise InvalidContent(problem, argument=f"history[{place}].audience")
+        parts = message.get("parts")
+        hidden = [name for part in (parts if isinstance(parts, list) else ()) for name in _hidden_in(part)]
+        if hidden:
+            problem = f"history[{place}].parts: must not have {hidden[0]!r}, which is the provider's own; leave it out"
+            raise InvalidContent(problem, argument=f"history[{place}].parts")
+
+
+def _hidden_in(part: Any) -> Iterator[str]:
+    """Yield the names of the fields of a part, and of its files, that no client is shown."""
+    if isinstance(part, dict):
+        yield from (name for name in ("metadata", "signature") if part.get(name) is not None)
+        attachments = part.get("attachments")
+        for file in attachments if isinstance(attachments, list) else ():
+            yield from _hidden_in(file)
+
+
+async def _created_before(caller: Caller, owner: str | None, key: str | None) -> Chat | None:
+    """Return the chat that was created with the key: it is there, on whatever ground it would be refused now.
+
+    Raises:
+        ChatDeleted: it was deleted.
+    """
+    if key is None:
+        return None
+    try:
+        return await caller.engine.get_chat(chat_id_for(owner, key))
+    except ChatDeleted:
+        raise
+    except ChatNotFound:
+        return None
+
+
+async def list_chats(
+    caller: Sender,
+    owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
+    state: ChatState | None = None,
+    awaiting: Annotated[Answerer | None, Query(description="`client` is a person's inbox.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    after: Annotated[str | None, Query(description="`next` of the page before, or a chat's id.")] = None,
+) -> Page[Chat]:
+    """List chats, newest first, a page at a time."""
+    page = await caller.engine.list_chats(
+        owner=owner if caller.principal.sees_all else caller.principal.name,
+        state=state,
+        awaiting=awaiting,
+        limit=limit,
+        after=None if after is None else await _chat_before(caller, after),
+    )
+    items = page_of(page.items)
+    has_more = page.next is not None or len(items) < len(page.items)
+    return Page(items, _end_of(items, after or "") if has_more else None)
+
+
+def _end_of(chats: Sequence[Chat], after: str) -> str:
+    """Return the place where a page ends that began at `after`.
+
+    When a chat was created is not known of each that cannot be read: then the place before it is told, too.
+    """
+    *before, last = [_place(chat.id, chat.created_at) for chat in chats]
+    if last is not None:
+        return last
+    anchor = next((place for place in reversed(before) if place is not None), after.partition(_PASSED)[0])
+    return f"{anchor}{_PASSED}{chats[-1].id}"
+
+
+async def _chat_before(caller: Sender, place: str) -> str | None:
+    """Return the id of the chat after which a page begins; `None` for the first page.
+
+    A chat keeps its place when it is deleted, but nobody knows any more whose it was. Then an owner must know the
+    microsecond in which it was created, which `next` tells: its id can be computed. Of a chat without that the page
+    begins at the place before it, and lists again what stands between.
+
+    Raises:
+        InvalidArgument: there is no such chat, or it is another owner's: nobody can tell which.
+    """
+    anchor, passed, last = place.partition(_PASSED)
+    chat_id = last if passed else _CREATED.sub("", anchor)
+    try:
+        await caller.check_sees(chat_id)
+    except ChatNotFound:
+        if not await _was_there(caller, place, chat_id):
+            if passed:
+                return await _chat_before(caller, anchor) if anchor else None
+            await caller.wait_for_not_found()
+            raise InvalidArgument("after", "must be `next` of a page, or the id of a chat that is listed") from None
+    return chat_id
+
+
+async def _was_there(caller: Sender, place: str, chat_id: str) -> bool:
+    try:
+        tombstone = await caller.engine.tombstone(chat_id)
+    except ChatNotFound:
+        return False
+    return tombstone is not None and (caller.principal.sees_all or place == _place(chat_id, tombstone.created_at))
+
+
+def _place(chat_id: str, created_at: datetime | None) -> str | None:
+    return None if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
+
+
+async def get_chat(caller: Sender, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:
+    """Return a chat as it stands; its version is the `ETag`."""
+    chat = await caller.chat(chat_id)
+    if is_known(tag_of(chat), if_none_match):
+        return Response(status_code=304, headers={"ETag": tag_of(chat)})
+    return tagged(response, chat)
+
+
+async def update_chat(
+    caller: Sender, chat_id: ChatId, body: ChatChange, response: Response, if_match: IfMatch = None
+) -> Chat:
+    """Change title, metadata, and whether the chat is archived, all at once or not at all."""
+    await caller.chat(chat_id)
+    fields = body.model_dump(exclude_unset=True)
+    changed = await caller.engine.update_chat(chat_id, **fields, if_version=version_in(if_match), actor=caller.actor)
+    return tagged(response, changed)
+
+
+async def configure(
+    caller: Sender, chat_id: ChatId, body: Configuration, response: Response, if_match: IfMatch = None
+) -> Chat:
+    """Change who answers, or how, from the next model call on."""
+    chat = await caller.chat(chat_id)
+    caller.service.choices.check(body.model, body.parameters)
+    fields = body.model_dump(exclude_unset=True)
+
+    async def configured(seen: Chat, version: int) -> Chat:
+        caller.service.choices.check_tools(body.agent or seen.agent, body.active_tools)
+        return await caller.engine.configure(chat_id, **fields, if_version=version, actor=caller.actor)
+
+    return tagged(response, await caller.as_seen(chat, configured, if_version=version_in(if_match)))
+
+
+async def fork(caller: Sender, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:
+    """Create a chat that begins with another's history as of a version."""
+    await caller.chat(chat_id)
+    forked = await caller.engine.fork(chat_id, at_version=body.at_version, actor=caller.actor)
+    response.headers["Location"] = f"../{quote(forked.id)}"
+    return tagged(response, forked)
+
+
+async def list_helpers(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Chat]:
+    """List the chats to which the chat has delegated calls."""
+    await caller.check_sees(chat_id)
+    return paging.page([chat for chat in await caller.engine.helpers(chat_id) if caller.sees(chat)])
+
+
+async def erase(caller: Sender, chat_id: ChatId, body: ToErase) -> Erasure:
+    """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
+    await caller.check_sees(chat_id)
+    erasure = await caller.engine.erase(chat_id, messages=body.messages, what=body.what, actor=caller.actor)
+    with rest_of_request():
+        return replace(erasure, forks=await caller.seen_of(erasure.forks))
+
+
+async def delete_chat(caller: Sender, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
+    """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
+    with suppress(ChatDeleted):  # an operator, who is told again what is left of it
+        await caller.check_sees(chat_id)
+    left = await caller.engine.delete_chat(chat_id, if_version=version_in(if_match), actor=caller.actor)
+    with rest_of_request():
+        return replace(left, forks=await caller.seen_of(left.forks), children=await caller.seen_of(left.children))
+
+
+async def read_tombstone(caller: Sender, chat_id: ChatId) -> Tombstone | None:
+    """Return what is left of a deleted chat, for operators and auditors; `null` if the chat is still there."""
+    if caller.principal.sees_all:
+        return await caller.engine.tombstone(chat_id)
+    await caller.check_sees(chat_id)
+    return None
+
+
+async def list_ids(
+    caller: Sender,
+    prefix: Annotated[str, Query(description="What the ids begin with.")] = "",
+    owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> list[str]:
+    """List the ids of chats, the latest change of state first, unreadable ones included."""
+    whose = owner if caller.principal.sees_all else caller.principal.name
+    return await caller.engine.chat_ids(prefix, owner=whose, limit=limit)
+
+
+async def repair(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
+    """Bring a chat that cannot be read to `error`, with all of it that can be."""
+    await caller.check_sees(chat_id)
+    return tagged(response, await caller.engine.repair(chat_id, actor=caller.actor))
+
+
+async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
+    """Export the whole chat as JSON Lines, for another store to import. An owner's export is not importable.
+
+    A whole export holds the system prompt, summaries and the provider's own data. An owner's export holds the chat and
+    its messages as the owner sees them, then a line with the number of lines before it (`rows`) and no hash (`head`).
+    """
+    chat = await caller.chat(chat_id)
+    name = f'attachment; filename="{quote(chat_id)}.jsonl"'
+    lines = _exported(caller.engine, chat_id) if caller.principal.sees_all else _seen(caller.engine, chat)
+    return await streamed(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
+
+
+async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
+    async with aclosing(engine.export_chat(chat_id)) as lines:
+        async for line in lines:
+            yield line
+
+
+async def _seen(engine: Engine, chat: Chat) -> AsyncIterator[str]:
+    """Yield the chat and its messages as an owner sees them, and a last line by which a client knows the end."""
+    yield _line(chat)
+    rows = 1
+    async with aclosing(messages_in(engine.transcript_pages(chat.id))) as pages:
+        async for messages in pages:
+            for message in messages:
+                yield _line(message)
+            rows += len(messages)
+    yield _line({"rows": rows, "head": None})
+
+
+def _line(value: Any) -> str:
+    return f"{msgspec.json.encode(value).decode()}\n"
+
+
+async def import_chat(caller: Sender, request: Request, response: Response) -> Chat:
+    """Take in a chat that was exported elsewhere: its lines are the body."""
+
+    def permit(chat: Chat) -> None:
+        caller.service.choices.check_chat(chat)
+        if not caller.sees(chat):
+            raise NotAllowed(caller.principal.role, "'operator' to import a chat of another owner")
+
+    taken = await caller.engine.import_chat(lines_of(request), permit=permit, actor=caller.actor)
+    response.headers["Location"] = quote(taken.id)
+    return tagged(response, taken)
+
+
+async def list_agents(caller: Sender) -> dict[str, list[str]]:
+    """List the agents that the service runs, each with its tools."""
+    return {name: sorted(tools) for name, tools in caller.engine.agents.items()}
+
+
+async def read_principal(caller: Sender) -> Permissions:
+    """Return who sends the request, and what they may do: the operations and fields that the policy allows."""
+    principal = caller.principal
+    may = await caller.service.policy.permitted(principal)
+    return Permissions(name=principal.name, role=principal.role, until=principal.until, may=may)

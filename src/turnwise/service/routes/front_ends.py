@@ -1,0 +1,205 @@
+"""Front ends that speak AG-UI or the AI SDK's UI message streams."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
+
+from ag_ui.core import RunAgentInput
+from fastapi import Path, Query
+from starlette.responses import Response, StreamingResponse
+
+from turnwise.engine.config.results import Chat
+from turnwise.service.caller import Follower, Sender
+from turnwise.service.problems import InvalidRequest, rest_of_request
+from turnwise.service.protocols.agui import AGUIEncoder
+from turnwise.service.protocols.agui_messages import agui_messages_of
+from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
+from turnwise.service.protocols.new_input import (
+    AGUIRequest,
+    AISDKRequest,
+    NewInput,
+    UIMessage,
+    new_input_of_agui,
+    new_input_of_ai_sdk,
+)
+from turnwise.service.protocols.ui_messages import ui_messages_of
+from turnwise.service.routes.helper_calls import open_helper_calls
+from turnwise.service.routes.pages import ANSWER_BYTES, size_of
+from turnwise.service.routes.streamed import streamed
+from turnwise.service.routes.threads import (
+    act,
+    chat_of,
+    check_messages,
+    clients_calls,
+    create,
+    regenerate,
+    turn_start,
+)
+from turnwise.service.routes.turn_events import Turns
+from turnwise.service.routes.turn_stream import lines_of_turns
+from turnwise.service.sse import Stream
+from turnwise.states.calls import ClientTool, ToolCall
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState
+
+_RESUMED: Final = frozenset({ChatState.waiting, ChatState.interrupted, ChatState.error})
+_DONE: Final = b"data: [DONE]\n\n"
+ThreadId = Annotated[str, Path(description="The client's own name of the chat, or the id of a chat.")]
+SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
+
+
+async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
+    """Run an AG-UI agent: the thread is a chat, which begins with its first run; the answer is a stream of events."""
+    _check_well_formed(body)  # much of it is sent back, after the first byte of the answer
+    tools = [
+        ClientTool(tool.name, tool.description or tool.name, _schema(tool.parameters)) for tool in body.tools or ()
+    ]
+    agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
+    new_input = new_input_of_agui(body)
+    old = await chat_of(caller, body.thread_id)
+    await check_messages(caller, old, new_input)
+    chat = old or await create(caller, body.thread_id, agent, tools)
+    asked = clients_calls(chat).union(call.call_id for call in await open_helper_calls(caller, chat))
+    nothing_new = not new_input.messages and not new_input.answers.keys() & asked
+    with rest_of_request(has_begun=old is None):
+        turns = (
+            Turns(await turn_start(caller.engine, chat), chat=chat)
+            if nothing_new
+            else await act(caller, chat, new_input)
+        )
+    messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
+    if nothing_new:  # the client was cut off: it gets the turn anew
+        new_input = NewInput()
+    if nothing_new and not messages:  # it was opened anew: it gets what was said before, too
+        messages = [*agui_messages_of(chat.id, await _newest_said(caller, chat))]
+    encoder = AGUIEncoder(
+        body.thread_id,
+        body.run_id,
+        history=messages,
+        known_calls=new_input.known_calls,
+        answered=new_input.answered,
+        for_owner=caller.principal.role == "owner",
+    )
+    begun = list(encoder.begin(anew=nothing_new))
+    return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=begun), chat.id)
+
+
+async def _newest_said(caller: Sender, chat: Chat) -> Iterable[Message]:
+    """Return what was said before the turn's answer: if that is too long for one event, the newest questions on."""
+    said, size = deque[Message](), 0
+    async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
+        async for page in pages:
+            for one in page.messages:
+                if one.turn < chat.turn or (one.turn == chat.turn and one.role == "user"):
+                    said.append(one)
+                    size += size_of(one)
+            while size > ANSWER_BYTES and len(said) > 1:
+                size -= size_of(said.popleft())
+                while len(said) > 1 and said[0].role != "user":
+                    size -= size_of(said.popleft())
+    return said
+
+
+async def chat_ai_sdk(caller: Follower, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
+    """Take what is new in an AI SDK page's messages; the answer is a UI message stream."""
+    new_input = new_input_of_ai_sdk(body)
+    tools = [ClientTool(**tool.model_dump()) for tool in body.client_tools]
+    if not new_input.messages and not new_input.answers:
+        raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
+    old = await chat_of(caller, body.id)
+    await check_messages(caller, old, new_input)
+    chat = old or await create(caller, body.id, body.agent, tools)
+    do = regenerate if body.trigger == "regenerate-message" and new_input.messages else act
+    with rest_of_request(has_begun=old is None):
+        turns = await do(caller, chat, new_input)
+    own_turn = chat.turn if not new_input.messages else chat.turn + 1 if turns.begun else None
+    encoder = AISDKEncoder(
+        None if own_turn is None else message_id_of(chat.id, own_turn),
+        version=7 if version == "7" else 6,
+        known_calls=() if new_input.messages else new_input.known_calls,
+        answered=() if new_input.messages else new_input.answered - turns.corrected,
+        for_owner=caller.principal.role == "owner",
+    )
+    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
+
+
+async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
+    """Return the history as an AI SDK page has it, for a page that is opened; empty if there is no such chat.
+
+    The answer is streamed: the service holds about a page of it at a time, and the last turn.
+    """
+    chat = await chat_of(caller, thread_id)
+    if chat is None:
+        return []
+    lines = _ui_messages(caller, chat, await open_helper_calls(caller, chat))
+    return await streamed(lines, media_type="application/json", headers=_naming(chat.id))
+
+
+async def _ui_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) -> AsyncGenerator[str]:
+    """Yield a page's messages as JSON, piece by piece: those of a turn stand in one piece."""
+    said, before = list[Message](), "["
+    async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
+        async for page in pages:
+            said += page.messages
+            turn = said[-1].turn if said else 0
+            ended = [one for one in said if one.turn != turn]
+            said = said[len(ended) :]
+            for one in ui_messages_of(chat.id, ended):
+                yield f"{before}{UIMessage(**one).model_dump_json()}"
+                before = ","
+    for one in ui_messages_of(chat.id, said, (*page.open_calls, *asked), for_owner=caller.principal.role == "owner"):
+        yield f"{before}{UIMessage(**one).model_dump_json()}"
+        before = ","
+    yield "[]" if before == "[" else "]"
+
+
+async def resume_ai_sdk(
+    caller: Follower,
+    thread_id: ThreadId,
+    *,
+    version: SDKVersion = "6",
+    finished: Annotated[bool, Query(description="Also replay a turn that has ended.")] = False,
+) -> Response:
+    """Replay the turn under way from its start, and go on with it; 204 if there is none."""
+    chat = await chat_of(caller, thread_id)
+    if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
+        return Response(status_code=204)
+    turns = Turns(await turn_start(caller.engine, chat), chat=chat)
+    encoder = AISDKEncoder(
+        message_id_of(chat.id, chat.turn),
+        version=7 if version == "7" else 6,
+        for_owner=caller.principal.role == "owner",
+    )
+    is_wary = version == "6"
+    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)
+
+
+def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:
+    return _stream(lines, chat_id, {"x-vercel-ai-ui-message-stream": "v1"})
+
+
+def _stream(lines: AsyncGenerator[bytes], chat_id: str, headers: Mapping[str, str] | None = None) -> Stream:
+    """Return a response that names the chat, which a page knows by a name of its own."""
+    return Stream(lines, {**_naming(chat_id), **(headers or {})})
+
+
+def _naming(chat_id: str) -> dict[str, str]:
+    return {"Turnwise-Chat": quote(chat_id)}
+
+
+def _check_well_formed(body: RunAgentInput) -> None:
+    try:
+        body.model_dump_json()
+    except ValueError:
+        raise InvalidRequest(
+            [{"field": "body", "problem": "must be well-formed text, nested 200 deep at most"}]
+        ) from None
+
+
+def _schema(parameters: object) -> dict[str, Any]:
+    return dict(parameters) if isinstance(parameters, dict) and parameters else {"type": "object"}

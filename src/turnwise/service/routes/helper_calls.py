@@ -1,0 +1,105 @@
+"""Client calls of subagents, shown on the page of the parent chat.
+
+A page shows one chat. There, the id of a subagent's call is made of the subagent's chat id and the call's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from msgspec.structs import replace
+
+from turnwise.engine.config.results import Chat
+from turnwise.service.caller import Caller
+from turnwise.service.protocols.pieces import HELPER_SEPARATOR
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.events import ActionRequiredEvent, Event, StatusEvent
+from turnwise.states.names import ChatState
+
+POLL_INTERVAL_S: Final = 0.5
+"""The interval at which an open page's request polls the subagents of its chat."""
+
+
+async def open_helper_calls(caller: Caller, chat: Chat) -> tuple[ToolCall, ...]:
+    """Return the open client calls of a chat's subagents at every depth, with the ids that its page uses."""
+    helpers = await _waiting_helpers(caller, chat)
+    return tuple(
+        replace(call, call_id=f"{helper.id}{HELPER_SEPARATOR}{call.call_id}", step=chat.step)
+        for helper in helpers
+        for call in helper.open_calls
+        if call.is_client
+    )
+
+
+async def _waiting_helpers(caller: Caller, chat: Chat) -> list[Chat]:
+    if chat.awaits not in ("helpers", "both"):
+        return []
+    waiting: list[Chat] = []
+    for helper in await caller.engine.helpers(chat.id):
+        if caller.sees(helper):
+            waiting += [helper] if helper.awaits in ("client", "both") else []
+            waiting += await _waiting_helpers(caller, helper)
+    return waiting
+
+
+async def answer_helpers(caller: Caller, chat: Chat, answers: Mapping[str, ToolResult], *, only_whole: bool) -> bool:
+    """Submit answers to the calls of subagents, and return whether there were any.
+
+    Args:
+        caller: the sender of the answers.
+        chat: the parent chat.
+        answers: the results, by the ids that the page uses.
+        only_whole: whether to skip a subagent for which an answer is missing or not permitted, instead of raising.
+
+    Raises:
+        NotAllowed: a call needs an approval that this caller may not give.
+        ToolResultMismatch: an answer of a subagent is missing.
+    """
+    has_answered = False
+    for helper in await _waiting_helpers(caller, chat):
+        asked = (call.call_id for call in helper.open_calls if call.is_client)
+        own = {f"{helper.id}{HELPER_SEPARATOR}{call_id}": call_id for call_id in asked}
+        given = [
+            ToolResult(call_id, answers[name].output, answers[name].is_error)
+            for name, call_id in own.items()
+            if name in answers
+        ]
+        if given and not (only_whole and (len(given) < len(own) or not caller.may_give(given, helper))):
+            await caller.check("submit_tool_results", chat_id=helper.id)
+            await caller.submit(helper, given)
+            has_answered = True
+    return has_answered
+
+
+async def with_helper_calls(events: AsyncGenerator[Event], caller: Caller, chat_id: str) -> AsyncGenerator[Event]:
+    """Yield the events of a turn, then the client calls of subagents, if the chat waits for any."""
+
+    async def open_calls() -> tuple[ToolCall, ...]:
+        return await open_helper_calls(caller, await caller.chat(chat_id))
+
+    own: Sequence[ToolCall] = ()
+    waits = True
+    async with aclosing(events):
+        while True:
+            coming = asyncio.ensure_future(anext(events, None))
+            try:
+                while not (await asyncio.wait([coming], timeout=POLL_INTERVAL_S if waits else None))[0]:
+                    if calls := await open_calls():
+                        yield ActionRequiredEvent(chat_id=chat_id, calls=calls)
+                        return
+                event = coming.result()
+            finally:
+                coming.cancel()
+                await asyncio.wait([coming])
+            if event is None:
+                break
+            if isinstance(event, StatusEvent):
+                waits, own = event.state is ChatState.requires_action, ()
+            if isinstance(event, ActionRequiredEvent):
+                own = event.calls
+            yield event
+    if waits and own and (calls := await open_calls()):
+        yield ActionRequiredEvent(chat_id=chat_id, calls=(*own, *calls))

@@ -1,0 +1,106 @@
+"""Messages that a page knows by ids of the store: it has read them there, or has them from a chat that was forked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from turnwise.engine.config.results import Chat
+from turnwise.engine.engine import Engine
+from turnwise.service.protocols.new_input import Content, NewInput
+from turnwise.states.events import HistoryResetEvent, MessageEvent
+from turnwise.states.messages import FilePart, Message, TextPart
+
+_STORED_ID: Final = re.compile(r"m\d+")
+_ANSWER_ID: Final = re.compile(r".*-([st])(\d+)", re.DOTALL)
+"""An id that a stream has given an answer: its turn, or its step, is the number."""
+
+
+async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, anew: bool) -> dict[str, Message]:
+    """Return those messages of a request that stand in the history behind the answer that it goes on from.
+
+    They are found by the ids of the store. A page may count its own messages as the store does, so one that comes last
+    and says something else is another message, unless the page says that it has edited it, or wants it answered anew.
+    A page of a fork may have the messages of the other chat's page: what is to be answered anew is found by its place.
+
+    Args:
+        engine: whose chat it is.
+        chat: the chat.
+        new_input: of the request.
+        anew: whether the last message is to be answered anew.
+
+    Returns:
+        The messages as they are by now, by the ids of the request.
+    """
+    names = {name for name, _ in new_input.messages if _STORED_ID.fullmatch(name)}
+    is_of_fork = anew and chat.parent is not None
+    if not names and not is_of_fork:
+        return {}
+    history = await engine.messages(chat.id)
+    turn = _turn_of(new_input.behind, history)
+    later = [message for message in history if message.role == "user" and message.turn > (turn or 0)]
+    by_id = {message.id: message for message in later}
+    by_name = {name: by_id[name] for name in names & by_id.keys()}
+    others = names - by_id.keys() if later else ()
+    edits = await _latest_edits(engine, chat.id, others, after=0) if others else {}
+    by_name |= {name: by_id[edit.message.id] for name, edit in edits.items() if edit.message.id in by_id}
+    if is_of_fork and turn is not None:
+        for (name, content), message in zip(new_input.messages, later, strict=False):
+            if says(message, content):
+                by_name.setdefault(name, message)
+    name, content = new_input.messages[-1]
+    if name in by_name and not (anew or name == new_input.edited or says(by_name[name], content)):
+        del by_name[name]
+    return by_name
+
+
+async def latest_edit(engine: Engine, chat_id: str, message_id: str, *, after: int) -> MessageEvent | None:
+    """Return what a message has become: each edit makes another one of it, and so does each answer anew.
+
+    Args:
+        engine: whose chat it is.
+        chat_id: the chat.
+        message_id: the message, as it was at first.
+        after: the number of an event before its first edit.
+    """
+    return (await _latest_edits(engine, chat_id, {message_id}, after=after)).get(message_id)
+
+
+async def _latest_edits(
+    engine: Engine, chat_id: str, message_ids: Collection[str], *, after: int
+) -> dict[str, MessageEvent]:
+    """Return what messages have become, by what they were at first, in one look at all events."""
+    latest: dict[str, MessageEvent] = {}
+    first_ids = {message_id: [message_id] for message_id in message_ids}
+    cut: list[str] = []
+    async with aclosing(engine.events(chat_id, after=after, follow=False)) as events:
+        async for event in events:
+            if isinstance(event, HistoryResetEvent):
+                cut = first_ids.pop(event.first_removed, [])
+            elif cut and isinstance(event, MessageEvent):
+                latest.update(dict.fromkeys(cut, event))
+                first_ids[event.message.id] = [*first_ids.get(event.message.id, ()), *cut]
+                cut = []
+    return latest
+
+
+def says(message: Message, content: Content) -> bool:
+    """Whether a message says what a page says. Files are only counted: the store keeps them in a form of its own."""
+    kept = [part for part in message.parts if isinstance(part, FilePart)]
+    files = [part for part in content if isinstance(part, FilePart)]
+    text = "".join(part.text for part in content if isinstance(part, TextPart))
+    return message.text == text and len(kept) == len(files)
+
+
+def _turn_of(answer_id: str | None, history: Sequence[Message]) -> int | None:
+    """Return the turn of an answer, by its id in a page; 0 if there is no answer, `None` if nobody knows."""
+    if answer_id is None:
+        return 0
+    by_id = {message.id: message.turn for message in history}
+    if (named := _ANSWER_ID.fullmatch(answer_id)) is None:
+        return by_id.get(answer_id)
+    if named[1] == "t":
+        return int(named[2])
+    return next((message.turn for message in history if message.step == int(named[2])), None)

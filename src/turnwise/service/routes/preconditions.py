@@ -1,0 +1,69 @@
+"""Versions as entity tags: `ETag` of what is answered, `If-Match` and `If-None-Match` of what is asked.
+
+The tags are weak: at the same version `last_seq` goes on while a reply is written. A change names the version alone, so
+`If-Match` takes them all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from fastapi import Header
+from starlette.responses import Response
+
+from turnwise.engine.config.results import Chat
+from turnwise.service.problems import InvalidRequest
+
+_TAG: Final = re.compile(r'(?:W/)?"?(\d{1,16})"?')
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        description="The client's own id of the request: sent again, it is taken once.",
+        examples=["tab-1-message-7"],
+    ),
+]
+IfMatch = Annotated[
+    str | None,
+    Header(alias="If-Match", description='The version that the caller has seen, as in `"7"`.', examples=['"7"', "*"]),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(alias="If-None-Match", description="Answer 304 if this is the version.", examples=['"7"']),
+]
+
+
+def version_in(if_match: str | None) -> int | None:
+    """Return the version that a caller has seen; `None` if any will do.
+
+    Raises:
+        InvalidRequest: the header is not `*` or one version.
+    """
+    if if_match is None or if_match.strip() == "*":
+        return None
+    match = _TAG.fullmatch(if_match.strip())
+    if match is None:
+        raise InvalidRequest([{"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'}])
+    return int(match[1])
+
+
+def is_known(tag: str, if_none_match: str | None) -> bool:
+    """Return whether a caller has what the tag stands for; whether tags are weak does not matter here."""
+    if if_none_match is None:
+        return False
+    tags = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
+    return "*" in tags or tag.removeprefix("W/") in tags
+
+
+def tagged(response: Response, chat: Chat) -> Chat:
+    """Return the chat, with its version as the response's tag."""
+    response.headers["ETag"] = tag_of(chat)
+    return chat
+
+
+def tag_of(chat: Chat) -> str:
+    """Return a chat's version as an entity tag."""
+    return f'W/"{chat.version}"'

@@ -1,0 +1,136 @@
+"""Reports: a chat's events, its audit log and verdict, what it used, why it does not move, and its diagram."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Query
+from starlette.responses import Response
+
+from turnwise.diagrams import slide, svg
+from turnwise.engine.admin.explain import Explanation
+from turnwise.engine.config.results import UsageEntry
+from turnwise.persistence.audit.record import object_from
+from turnwise.persistence.audit.verify import Verdict
+from turnwise.service.bodies import AuditEntry
+from turnwise.service.caller import ChatId, Follower, Sender
+from turnwise.service.routes.pages import Paging
+from turnwise.service.routes.streamed import JSON_LINES
+from turnwise.service.sse import Stream, event_bytes
+from turnwise.states.errors import ChatUnreadable, InvalidArgument
+from turnwise.states.usage import Usage
+
+_SAFE = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def start_after(
+    caller: Follower,
+    chat_id: ChatId,
+    after: Annotated[
+        int, Query(ge=0, le=2**53, description="The number of the last event that was seen.", examples=[7])
+    ] = 0,
+    last_event_id: Annotated[
+        int | None,
+        Header(
+            alias="Last-Event-ID", ge=0, le=2**53, description="As `after`; it counts if both are given.", examples=[7]
+        ),
+    ] = None,
+) -> int:
+    """Return the number after which a stream begins: checked before its first byte, while a problem can be told.
+
+    Raises:
+        InvalidArgument: the chat has no such event yet. After a backup was restored its reader would wait for others.
+    """
+    cursor = after if last_event_id is None else last_event_id
+    with suppress(ChatUnreadable):  # the stream tells what can be read, and then what cannot
+        if cursor > (await caller.chat(chat_id)).last_seq:
+            newest = (await caller.engine.transcript(chat_id)).seq
+            if cursor > newest:
+                problem = (
+                    f"must be the number of an event of this chat, as Last-Event-ID, too; the last one is {newest}"
+                )
+                raise InvalidArgument("after", problem)
+    return cursor
+
+
+async def stream_events(
+    caller: Follower,
+    chat_id: ChatId,
+    cursor: Annotated[int, Depends(start_after)],
+    *,
+    follow: Annotated[bool, Query(description="Go on with new events.")] = True,
+    until_rest: Annotated[bool, Query(description="End once the chat rests.")] = False,
+) -> Response:
+    """Stream a chat's events: those after a number, then new ones as they come."""
+    return Stream(event_bytes(caller, chat_id, after=cursor, follow=follow, until_rest=until_rest))
+
+
+async def read_audit(
+    caller: Sender,
+    chat_id: ChatId,
+    paging: Paging,
+    export: Annotated[bool, Query(description="As JSON Lines, for `turnwise verify`.")] = False,  # noqa: FBT002 - a query
+) -> Any:
+    """Return the audit log: one record for every transition."""
+    await caller.chat(chat_id)
+    if export:
+        return Response(await caller.engine.export_audit(chat_id), media_type=JSON_LINES)
+    records = paging.page(await caller.engine.audit(chat_id))
+    return [AuditEntry.model_validate(object_from(record)) for record in records]
+
+
+async def verify(
+    caller: Sender,
+    chat_id: ChatId,
+    *,
+    family: Annotated[bool, Query(description="Also the chat's helpers, and theirs.")] = False,
+    files: Annotated[bool, Query(description="Also every file of the chat, byte for byte.")] = False,
+) -> Verdict:
+    """Check the chat's log, and every row against it."""
+    await caller.check_sees(chat_id)
+    return await caller.engine.verify(chat_id, family=family, files=files)
+
+
+async def read_usage(caller: Sender, chat_id: ChatId, paging: Paging) -> list[UsageEntry]:
+    """Return what the chat's model calls used."""
+    await caller.chat(chat_id)
+    return paging.page(await caller.engine.usage(chat_id))
+
+
+async def read_family_usage(caller: Sender, chat_id: ChatId) -> Usage:
+    """Return what the chat, its helpers and theirs have used until now."""
+    await caller.chat(chat_id)
+    return await caller.engine.family_usage(chat_id)
+
+
+async def read_argument_schemas(caller: Sender, chat_id: ChatId) -> dict[str, Any]:
+    """Return the JSON schemas of the arguments of the chat's open calls, by tool: a form can be made from them."""
+    await caller.chat(chat_id)
+    return {name: dict(schema) for name, schema in (await caller.engine.argument_schemas(chat_id)).items()}
+
+
+async def explain(caller: Sender, chat_id: ChatId) -> Explanation:
+    """Return where the chat stands, and why it is not moving; for operators also what a provider said of an error."""
+    await caller.check_sees(chat_id)
+    told = await caller.engine.explain(chat_id)
+    if told.last_error is None or caller.principal.sees_all:
+        return told
+    return replace(told, last_error=told.last_error.public)
+
+
+async def draw(
+    caller: Sender,
+    chat_id: ChatId,
+    *,
+    rows: Annotated[bool, Query(description="With the list of every row below the graph.")] = True,
+    simple: Annotated[bool, Query(description="The states and the happy path alone.")] = False,
+) -> Response:
+    """Return the machine's diagram, with the chat's state lit."""
+    chat = await caller.chat(chat_id)
+    drawing = slide(chat.state) if simple else svg(chat.state, rows=rows)
+    return Response(drawing, media_type="image/svg+xml", headers=_SAFE)

@@ -1,0 +1,155 @@
+"""The routes of the service: one line for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
+
+from pydantic import BaseModel
+
+from turnwise.engine.config.results import Chat
+from turnwise.service.bodies import AuditEntry, Change
+from turnwise.service.policy import Field, Operation
+from turnwise.service.protocols.new_input import UIMessage
+from turnwise.service.routes import chats, files, front_ends, health, reports, turns
+from turnwise.service.routes.streamed import JSON_LINES
+from turnwise.states.transcript import Transcript
+
+
+class Row(NamedTuple):
+    """A route."""
+
+    method: str
+    path: str
+    endpoint: Callable[..., Any]
+    status: int = 200
+    problems: tuple[int, ...] = ()
+    """Statuses of problems, beside those of every route."""
+    answer: Any = None
+    """The type of the answer, if the endpoint's annotation does not tell it."""
+    media_type: str | None = None
+    """The media type of the answer, if it is no JSON."""
+    is_open: bool = False
+    """Whether it needs no token: it tells nothing of any chat."""
+    declared: tuple[str, ...] | None = None
+    """Fields of its request that the policy knows by names of their own, if they are not the optional ones of the
+    body: what else a front end's page sends stands for other operations."""
+
+    @property
+    def name(self) -> str:
+        """The name of the operation: that of its function."""
+        return self.endpoint.__name__
+
+    @property
+    def operation(self) -> Operation:
+        """The operation, as the policy knows it."""
+        hint = get_type_hints(self.endpoint).get("body")
+        bodies = [one for one in get_args(hint) or (hint,) if hasattr(one, "model_fields")]
+        fields = {name: field for body in bodies for name, field in _optional_fields(body)}
+        if self.declared is not None:
+            fields = {name: Field([]) for name in self.declared}  # pages send an empty list as well
+        return Operation(self.name, self.method == "GET", fields)
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The ids that it takes: those of the path, and the chat of a file."""
+        in_path = _IN_PATH.findall(self.path)
+        return frozenset(in_path) | ({"chat"} if self.path.startswith("/files") else frozenset())
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether it answers with a chat, and with the chat's version as `ETag`."""
+        return self.answer is Chat or self.endpoint.__annotations__["return"] == Chat.__name__
+
+    @property
+    def meaning(self) -> str:
+        """What a good answer is."""
+        return _MEANINGS[self.status]
+
+
+def _optional_fields(body: type[BaseModel]) -> Iterator[tuple[str, Field]]:
+    for name, field in body.model_fields.items():
+        if not field.is_required():
+            key = field.alias or name
+            yield key, Field(field.default, issubclass(body, Change), None if key == name else name)
+
+
+_IN_PATH: Final = re.compile(r"{(\w+)}")
+_MEANINGS: Final = {200: "Done.", 201: "Made.", 202: "Accepted: the chat goes on by itself."}
+CHAT: Final = "/chats/{chat_id}"
+_ABOUT: Final = (404, 500)
+_CHANGE: Final = (404, 409, 413, 415, 500)
+_AT_VERSION: Final = (404, 409, 412, 413, 415, 500)
+
+ROUTES: Final = (
+    Row("POST", "/chats", chats.create_chat, 201, _CHANGE),
+    Row("GET", "/chats", chats.list_chats),
+    Row("POST", "/chats/import", chats.import_chat, 201, (404, 409, 413, 415)),
+    Row("GET", CHAT, chats.get_chat, 200, _ABOUT, Chat),
+    Row("PATCH", CHAT, chats.update_chat, 200, _AT_VERSION),
+    Row("DELETE", CHAT, chats.delete_chat, 200, _AT_VERSION),
+    Row("POST", f"{CHAT}/configure", chats.configure, 202, _AT_VERSION),
+    Row("POST", f"{CHAT}/fork", chats.fork, 201, _CHANGE),
+    Row("POST", f"{CHAT}/erase", chats.erase, 200, _CHANGE),
+    Row("GET", f"{CHAT}/tombstone", chats.read_tombstone, 200, _ABOUT),
+    Row("POST", f"{CHAT}/repair", chats.repair, 202, _CHANGE),
+    Row("GET", f"{CHAT}/helpers", chats.list_helpers, 200, _ABOUT),
+    Row("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
+    Row("POST", f"{CHAT}/messages", turns.send_message, 202, _CHANGE),
+    Row("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),
+    Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT, declared=("view",)),
+    Row("PATCH", f"{CHAT}/messages/{{message_id}}", turns.edit_message, 202, _AT_VERSION),
+    Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT, Transcript),
+    Row("POST", f"{CHAT}/tool-results", turns.submit_tool_results, 202, _AT_VERSION),
+    Row("POST", f"{CHAT}/interrupt", turns.interrupt, 202, _CHANGE),
+    Row("POST", f"{CHAT}/resume", turns.resume, 202, _CHANGE),
+    Row("POST", f"{CHAT}/compact", turns.compact, 202, _CHANGE),
+    Row("POST", f"{CHAT}/clear", turns.clear, 202, _CHANGE),
+    Row("GET", f"{CHAT}/compactions", turns.list_compactions, 200, _ABOUT),
+    Row("GET", f"{CHAT}/queue", turns.list_queue, 200, _ABOUT),
+    Row("PATCH", f"{CHAT}/queue/{{queued_id}}", turns.edit_queued, 202, _AT_VERSION),
+    Row("DELETE", f"{CHAT}/queue/{{queued_id}}", turns.delete_queued, 202, _AT_VERSION),
+    Row("POST", f"{CHAT}/queue/{{queued_id}}/promote", turns.promote_queued, 202, _CHANGE),
+    Row("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT, None, "text/event-stream"),
+    Row("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
+    Row("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
+    Row("GET", f"{CHAT}/usage", reports.read_usage, 200, _ABOUT),
+    Row("GET", f"{CHAT}/family-usage", reports.read_family_usage, 200, _ABOUT),
+    Row("GET", f"{CHAT}/argument-schemas", reports.read_argument_schemas, 200, _ABOUT),
+    Row("GET", f"{CHAT}/explain", reports.explain, 200, _ABOUT),
+    Row("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
+    Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream", declared=("tools",)),
+    Row(
+        "POST",
+        "/ai-sdk/chat",
+        front_ends.chat_ai_sdk,
+        200,
+        _CHANGE,
+        None,
+        "text/event-stream",
+        declared=("client_tools",),
+    ),
+    Row("GET", "/ai-sdk/chat/{thread_id}/messages", front_ends.list_ui_messages, 200, _ABOUT, list[UIMessage]),
+    Row("GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"),
+    Row("GET", "/chat-ids", chats.list_ids),
+    Row("GET", "/agents", chats.list_agents),
+    Row("GET", "/principal", chats.read_principal),
+    Row("POST", "/files", files.put_file, 201, _CHANGE),
+    Row("GET", "/files/{digest}", files.get_file, 200, _ABOUT, None, "application/octet-stream"),
+)
+METRICS: Final = Row("GET", "/metrics", health.metrics, 200, (400,), None, "text/plain")
+OPEN_ROUTES: Final = (
+    Row("GET", "/healthz", health.is_alive, is_open=True),
+    Row("GET", "/readyz", health.is_ready, 200, (503,), dict[str, str], is_open=True),
+    METRICS._replace(is_open=True),
+)
+"""Routes of an application of the service's own that need no token."""
+MOUNTED: Final = (*ROUTES, *OPEN_ROUTES[:2], METRICS)
+"""The routes for an application of yours: what it measures is not for its customers."""
+UPLOADS: Final = frozenset({"/files", "/chats/import"})
+"""Routes whose bodies may be long."""
+HISTORIES: Final = frozenset({"/agui", "/ai-sdk/chat"})
+"""Routes whose bodies may hold all that was said in a chat."""
+OPERATIONS: Final = {row.name: row.operation for row in (*ROUTES, METRICS)}
+"""The operations that need a token, as the policy knows them."""

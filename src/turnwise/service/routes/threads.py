@@ -1,0 +1,260 @@
+"""Threads: chats under the names that front ends give them, and what a front end's request does to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final, TypeGuard
+
+from turnwise.engine.blobs.allowed import check_message
+from turnwise.engine.chat_ids import chat_id_for
+from turnwise.engine.config.results import Chat, SendReceipt
+from turnwise.engine.engine import Engine
+from turnwise.service.caller import Caller
+from turnwise.service.problems import rest_of_request
+from turnwise.service.protocols.new_input import Content, NewInput
+from turnwise.service.routes.helper_calls import answer_helpers
+from turnwise.service.routes.known_messages import known_messages, latest_edit, says
+from turnwise.service.routes.turn_events import Turns
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidArgument, InvalidContent, MessageNotFound
+from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState
+from turnwise.states.values.checked import fit
+from turnwise.states.values.hints import validator_of
+from turnwise.states.values.limits import Name
+
+_LOOK_BACK: Final = 256
+_CLIENT_ID: Final = validator_of(Name)
+_STOPPED: Final = frozenset({ChatState.interrupted, ChatState.error})
+"""States in which no message of the queue is answered by itself."""
+
+
+async def chat_of(caller: Caller, name: str) -> Chat | None:
+    """Return the caller's chat of that name: of its own choice, or a chat's id. `None` if there is none."""
+    for chat_id in (chat_id_for(caller.principal.name, name), name):
+        try:
+            return await caller.chat(chat_id)
+        except ChatNotFound:
+            continue
+    return None
+
+
+async def check_messages(caller: Caller, chat: Chat | None, new_input: NewInput) -> None:
+    """Check the messages of a request before anything of it is done.
+
+    Raises:
+        NotAllowed: the caller may not send messages.
+        InvalidContent: one of them cannot be taken. The text names it.
+    """
+    if new_input.messages:
+        await caller.check("send_message", chat_id=None if chat is None else chat.id)
+    for client_id, content in new_input.messages:
+        try:
+            fit("client_id", _CLIENT_ID, client_id)
+            check_message(caller.engine.settings, content)
+        except InvalidArgument as error:
+            problem = str(error).removesuffix("; nothing was written")
+            raise InvalidContent(f"message {client_id!r:.100}: {problem}", argument=error.argument) from None
+
+
+async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool]) -> Chat:
+    """Return a new chat of the caller under a name of its own choice.
+
+    Raises:
+        NotAllowed: the caller may not create chats, or choose the agent.
+    """
+    await caller.check("create_chat", *(["create_chat.agent"] if agent is not None else []))
+    return await caller.engine.create_chat(
+        owner=caller.principal.name,
+        client_id=name,
+        agent=agent,
+        client_tools=tools,
+        metadata={"thread": name},
+        actor=caller.actor,
+    )
+
+
+def clients_calls(chat: Chat) -> set[str]:
+    """Return the ids of a chat's open calls that the client may answer; those of its subagents are none of them."""
+    return {call.call_id for call in chat.open_calls if call.is_client}
+
+
+async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
+    """Give the engine what is new; return the turns that answer it.
+
+    With a message, answers count if they are all that the client is asked for, and the caller may give them; else the
+    message is sent instead of them. One that comes while only helpers are awaited waits as they do.
+
+    Raises:
+        NotAllowed: the caller may not give the answers, and no message came with them.
+    """
+    asked = clients_calls(chat)
+    answers = [answer for call_id, answer in new_input.answers.items() if call_id in asked]
+    if new_input.messages and (len(answers) < len(asked) or not caller.may_give(answers, chat)):
+        answers = []
+    after = chat.last_seq
+    if answers:
+        await caller.check("submit_tool_results", chat_id=chat.id)
+        await caller.submit(chat, answers)
+    with rest_of_request(has_begun=bool(answers)):
+        given = await answer_helpers(caller, chat, new_input.answers, only_whole=bool(new_input.messages))
+    has_answered = given or bool(answers)
+    if not has_answered and not new_input.messages:  # the answers were taken before, or came too late
+        return await _after_answers(caller.engine, chat, new_input)
+    with rest_of_request(has_begun=has_answered):
+        sent = await _sent(caller, chat, new_input, instead=not answers, anew=False)
+    new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
+    return Turns(after, _ids(new)) if has_answered or not new else turns_of(new)
+
+
+async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
+    """Let the last message be answered anew; or first of all, if it is new or waits in the queue."""
+    sent = await _sent(caller, chat, new_input, instead=True, anew=True)
+    if new := [receipt for receipt in sent if not receipt.replayed]:
+        return turns_of(new)
+    queued_ids = {queued.id for queued in await caller.engine.queued(chat.id)}
+    if waiting := [receipt for receipt in sent if receipt.message_id in queued_ids]:
+        if chat.state in _STOPPED or _asks_client(chat):  # or else its turn comes by itself
+            await caller.check("promote_queued", chat_id=chat.id)
+            await caller.engine.promote_queued(chat.id, waiting[0].message_id, actor=caller.actor)
+        return turns_of(waiting)
+    edited = await _said_again(caller, sent[-1], new_input.messages[-1][1])
+    return Turns(await turn_start(caller.engine, edited))
+
+
+async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) -> Chat:
+    """Replace a message by what its page says, under the id that it has by now.
+
+    Raises:
+        MessageNotFound: it is gone, or says something else.
+    """
+    await caller.check("edit_message", chat_id=receipt.chat.id)
+    tried: str | None = None
+    while True:
+        latest = await latest_edit(caller.engine, receipt.chat.id, receipt.message_id, after=receipt.seq)
+        message_id = receipt.message_id
+        if latest is not None and says(latest.message, content):  # or else it is another question by now
+            message_id = latest.message.id
+        try:
+            return await caller.engine.edit_message(receipt.chat.id, message_id, content, actor=caller.actor)
+        except MessageNotFound:
+            if message_id == tried:
+                raise
+            tried = message_id  # another page has given it the next id since it was looked for
+
+
+async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool, anew: bool) -> list[SendReceipt]:
+    """Send the messages of a request, each once; the first new one may come instead of answers that are awaited."""
+    moves_on = instead and _asks_client(chat)
+    by_name = await known_messages(caller.engine, chat, new_input, anew=anew) if new_input.messages else {}
+    sent: list[SendReceipt] = []
+    for client_id, content in new_input.messages:
+        try:
+            with rest_of_request(has_begun=any(not receipt.replayed for receipt in sent)):
+                if client_id in by_name:
+                    receipt = await _receipt_of_known(caller.engine, chat, client_id, by_name[client_id], content)
+                else:
+                    receipt = await caller.engine.send_message(
+                        chat.id,
+                        content,
+                        when_busy="interrupt" if moves_on else "queue",
+                        client_id=client_id,
+                        actor=caller.actor,
+                    )
+        except ConflictingReplay as conflict:
+            if client_id != new_input.messages[-1][0]:
+                continue  # refused when it was the last: what follows it is not refused, too
+            receipt = await _receipt_of_edit(caller.engine, chat, conflict, content)
+        moves_on = moves_on and receipt.replayed
+        sent.append(receipt)
+    return sent
+
+
+def _asks_client(chat: Chat) -> bool:
+    return chat.awaits in ("client", "both")
+
+
+def turns_of(sent: Sequence[SendReceipt]) -> Turns:
+    """Return the turns in which messages are answered, each once it has come."""
+    return Turns(sent[0].seq, _ids(sent), begun=False, chat=sent[0].chat)
+
+
+def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:
+    return tuple(receipt.message_id for receipt in sent)
+
+
+async def _receipt_of_known(
+    engine: Engine, chat: Chat, client_id: str, message: Message, content: Content
+) -> SendReceipt:
+    """Return the receipt of a message that a page knows by an id of the store.
+
+    Raises:
+        ConflictingReplay: the page says something else.
+    """
+    if not says(message, content):
+        raise ConflictingReplay(client_id=client_id, message_id=message.id)
+    before = await turn_start(engine, chat) if message.turn == chat.turn else 0
+    return SendReceipt(chat, message.id, queued=False, replayed=True, seq=before)
+
+
+async def _receipt_of_edit(engine: Engine, chat: Chat, conflict: ConflictingReplay, content: Content) -> SendReceipt:
+    """Return the receipt of a message that was edited, and says by now what its page says.
+
+    Raises:
+        ConflictingReplay: it says something else.
+    """
+    first_id = conflict.message_id
+    latest = None if first_id is None else await latest_edit(engine, chat.id, first_id, after=0)
+    if latest is None or not says(latest.message, content):
+        raise conflict
+    return SendReceipt(chat, latest.message.id, queued=False, replayed=True, seq=latest.seq - 1)
+
+
+async def turn_start(engine: Engine, chat: Chat) -> int:
+    """Return the number of the event before the last turn's first."""
+    return _before(await _last_turn(engine, chat))
+
+
+async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> Turns:
+    """Return what follows answers to calls that are closed, and how those ended of which the client says otherwise."""
+    turn = await _last_turn(engine, chat)
+    asked_for = {call.call_id for event in turn if isinstance(event, ActionRequiredEvent) for call in event.calls}
+    results = [
+        (event.seq, result)
+        for event in turn
+        if isinstance(event, MessageEvent) and (result := event.message.result) is not None
+        if result.call_id in new_input.answers
+    ]
+    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not new_input.has_result(one)]
+    if wrong:
+        return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong), chat=chat)
+    return Turns(results[-1][0] if results else _before(turn), chat=chat)
+
+
+async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:
+    """Return what is stored of a chat's last turn, but for parts of replies."""
+    look_back = _LOOK_BACK
+    while True:
+        start = max(0, chat.last_seq - look_back)
+        async with aclosing(engine.events(chat.id, after=start, follow=False)) as events:
+            stored = [event async for event in events if not _is_earlier(event, chat.turn)]
+        question = next((event for event in stored if _is_question(event, chat.turn)), None)
+        # One that was erased is told once more at the end: only the first of all is where the turn begins.
+        if start == 0 or (question is not None and not question.message.erased):
+            return stored if question is None else stored[stored.index(question) :]
+        look_back *= 4
+
+
+def _is_earlier(event: Event, turn: int) -> bool:
+    """Return whether an event is a part of a reply, or a message of an earlier turn: these may be large."""
+    return isinstance(event, PartEvent) or (isinstance(event, MessageEvent) and event.message.turn < turn)
+
+
+def _is_question(event: Event, turn: int) -> TypeGuard[MessageEvent]:
+    return isinstance(event, MessageEvent) and event.message.turn == turn and event.message.role == "user"
+
+
+def _before(events: Sequence[Event]) -> int:
+    return events[0].seq - 1 if events else 0

@@ -1,0 +1,141 @@
+"""Deciding: pure, synchronous, and the only way to move a chat."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, overload
+
+from turnwise.states.draft import Draft
+from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
+from turnwise.states.events import ErrorInfo, Event, StatusEvent
+from turnwise.states.facts import Facts, Limits, TurnFacts
+from turnwise.states.machine import fire
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, job_in
+from turnwise.states.possible import is_shut_to, possible_triggers
+from turnwise.states.promises import broken_promises
+from turnwise.states.refusals import REFUSALS
+from turnwise.states.table import TABLE, rows_of
+from turnwise.states.triggers import TRIGGERS, Circumstances, Trigger, trigger_of
+from turnwise.states.values.plain import shown
+from turnwise.states.values.values import Value
+from turnwise.states.writes import Write
+
+
+class Decision(Value, frozen=True):
+    """What a trigger does to a chat. A store performs all of it in one transaction, or nothing."""
+
+    trigger: type[Trigger]
+    source: str | None
+    """The state it starts from; `None` for a chat that did not exist."""
+    target: ChatState
+    facts: Facts
+    """The facts afterwards."""
+    writes: tuple[Write, ...]
+    """What a store does, in order."""
+    events: tuple[Event, ...]
+    """The events for followers, in order."""
+    actor: str
+    reason: str | None
+    salt: str = ""
+    """The salt of this commit; empty if nothing is salted."""
+    ended: TurnFacts | None = None
+    """The turn that ended, if one did; the facts may already have the next one."""
+    error: ErrorInfo | None = None
+    """The error that the trigger brought, whatever became of the chat; `None` for a compaction that was declined."""
+
+
+@overload
+def decide(facts: Facts, trigger: Trigger, at: Circumstances) -> Decision: ...
+
+
+@overload
+def decide(facts: Facts, trigger: type[Trigger], *, now: datetime, limits: Limits, **arguments: Any) -> Decision: ...
+
+
+def decide(
+    facts: Facts, trigger: Trigger | type[Trigger], at: Circumstances | None = None, **arguments: Any
+) -> Decision:
+    """Return what a trigger does to a chat with these facts.
+
+    Give a trigger and its circumstances, or the class of a trigger with the arguments of both by name, as in
+    `decide(facts, Claimed, worker="w", now=now, limits=limits)`. Nothing is read, written or awaited: the same
+    arguments always give the same decision.
+
+    Raises:
+        IllegalTransition: the table has no matching row. It names what is possible instead.
+        TurnwiseError: a refusal of bad input, see `refusals`.
+        BrokenPromise: the facts afterwards would break a promise.
+        InvalidArgument: `facts` are not facts, or there is no such trigger.
+        WrongCall: an argument of the trigger is missing, or the trigger has none of that name.
+    """
+    if type(facts) is not Facts:
+        raise InvalidArgument("facts", f"must be Facts; it was {shown(facts)}")
+    kind = trigger if isinstance(trigger, type) else type(trigger)
+    if TRIGGERS.get(getattr(kind, "name", "")) is not kind:
+        raise InvalidArgument("trigger", f"must be a trigger or its class; it was {shown(trigger)}")
+    if is_shut_to(kind, facts):
+        raise ChatArchived(facts.chat_id)
+    if not rows_of(kind, facts.place):
+        raise IllegalTransition(facts.place, kind.name, legal_triggers(facts))
+    draft = Draft(facts, *_with_context(trigger, at, arguments))
+    for refuse in REFUSALS[kind]:
+        refuse(draft)
+    if not fire(draft):
+        raise IllegalTransition(facts.place, kind.name, legal_triggers(facts))
+    return _decision(draft)
+
+
+def _with_context(
+    trigger: Trigger | type[Trigger], at: Circumstances | None, arguments: dict[str, Any]
+) -> tuple[Trigger, Circumstances]:
+    if isinstance(trigger, type):
+        if at is None:
+            return trigger_of(trigger, arguments)
+    elif type(at) is Circumstances and not arguments:
+        return trigger, at
+    raise WrongCall("at", "a trigger comes with its circumstances, the class of a trigger with arguments by name")
+
+
+def legal_triggers(facts: Facts) -> tuple[str, ...]:
+    """Return the names of the triggers that would be accepted now with the right arguments."""
+    return possible_triggers(facts)
+
+
+def job_of(facts: Facts) -> Job | None:
+    """Return the job that runs while the chat is as `facts` say."""
+    return None if facts.stored_state is not None else job_in(facts.state, settled=facts.settled)
+
+
+def _decision(draft: Draft[Any]) -> Decision:
+    before, trigger, at = draft.before, draft.trigger, draft.at
+    status = _STATUS[before.place, draft.state]
+    after = draft.finish(event_count=len(draft.events) + len(status) + len(draft.closing))
+    broken = broken_promises(after)
+    if broken:
+        raise BrokenPromise(before.chat_id, trigger.name, broken)
+    return Decision(
+        trigger=type(trigger),
+        source=None if before.place == NEW else before.state_as_stored,
+        target=after.state,
+        facts=after,
+        writes=tuple(draft.writes),
+        events=(*draft.events, *status, *draft.closing),
+        actor=at.actor,
+        reason=at.reason,
+        salt=at.salt,
+        ended=draft.ended,
+        error=None if getattr(trigger, "declined", False) else getattr(trigger, "error", None),
+    )
+
+
+def _status_events(source: str, target: ChatState) -> tuple[StatusEvent, ...]:
+    if source == target:
+        return ()
+    previous = None if source in (NEW, UNKNOWN) else ChatState(source)
+    return (StatusEvent(state=target, previous=previous),)
+
+
+_STATUS: Final[dict[tuple[str, str], tuple[StatusEvent, ...]]] = {
+    (row.source, row.target): _status_events(row.source, row.target) for row in TABLE
+}
+"""The `status` event of a row, by its source and target."""

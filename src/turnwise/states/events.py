@@ -1,0 +1,259 @@
+"""Events: what a follower of a chat sees, in one sequence.
+
+They are numbered without gaps when they are stored. The parts of replies that are over may be pruned later, those of an
+erased message at once; their numbers are then skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from turnwise.states.calls import ToolCall
+from turnwise.states.messages import Message, QueuedMessage, size_of
+from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, QueueChange, StopReason
+from turnwise.states.usage import Usage
+from turnwise.states.values.values import Checked, Json, Tagged, Time, Value
+
+
+class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
+    """An error: what happened and what to do, as text for users, and fields for programs."""
+
+    kind: str
+    """The kind of a `ModelError`, or an `OwnErrorKind`: `tool`, `deps`, `internal`, `unreadable`, `repaired`.
+
+    No closed set: a model of yours may say others.
+    """
+    message: str
+    step: int | None = None
+    attempt: int | None = None
+    retryable: bool = False
+    status: int | None = None
+    """The provider's HTTP status, where there was one."""
+    message_id: str | None = None
+    """The message of the chat that the provider refused, where it named one."""
+    detail: str | None = None
+    """What the provider, or the code that failed, said: for operators. Only `Engine.explain` has it."""
+
+    @property
+    def public(self) -> ErrorInfo:
+        """The error as everybody may see it."""
+        return self if self.detail is None else replace(self, detail=None)
+
+
+class PartDelta(Value, metaclass=Checked, frozen=True, kw_only=True):
+    """A piece of a part of a reply under way. A complete part has `complete` set and no `delta`."""
+
+    type: Literal["text", "reasoning", "tool_call", "tool_result", "source", "file"]
+    delta: str | None = None
+    """Text, reasoning, or a fragment of a tool call's arguments."""
+    call_id: str | None = None
+    name: str | None = None
+    executor: Executor | None = None
+    complete: dict[str, Any] | None = None
+    """The finished part, as it will be in the message."""
+
+
+class _Event(Value, frozen=True, kw_only=True, tag_field="kind"):
+    seq: int = 0
+    """The place in the chat's sequence, from 1, given when the event is stored."""
+    chat_id: str = ""
+    at: Time | None = None
+
+
+class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
+    """The chat's state changed."""
+
+    kind: ClassVar[Literal["status"]] = "status"
+    state: ChatState
+    previous: ChatState | None = None
+
+
+class MessageEvent(_Event, frozen=True, kw_only=True, tag="message"):
+    """A message entered the history, or replaced the message of the same id (an erasure)."""
+
+    kind: ClassVar[Literal["message"]] = "message"
+    message: Message
+
+
+class PartEvent(_Event, frozen=True, kw_only=True, tag="part"):
+    """A piece of the reply that the model is giving."""
+
+    kind: ClassVar[Literal["part"]] = "part"
+    step: int
+    attempt: int
+    index: int
+    """The place of the part in the reply."""
+    part: PartDelta
+
+
+class ToolResultEvent(_Event, frozen=True, kw_only=True, tag="tool_result"):
+    """A call of the current step has its result."""
+
+    kind: ClassVar[Literal["tool_result"]] = "tool_result"
+    step: int
+    call_id: str
+    index: int
+    name: str
+    output: Json
+    is_error: bool
+    outcome: CallStatus
+
+
+class ToolProgressEvent(_Event, frozen=True, kw_only=True, tag="tool_progress"):
+    """A running tool reported progress."""
+
+    kind: ClassVar[Literal["tool_progress"]] = "tool_progress"
+    step: int
+    call_id: str
+    progress: Json
+
+
+class QueueEvent(_Event, frozen=True, kw_only=True, tag="queue"):
+    """The queue changed. It says what changed, and not what else waits: `fold` keeps the queue."""
+
+    kind: ClassVar[Literal["queue"]] = "queue"
+    change: QueueChange
+    """`added`, `edited` and `moved` are about one message. Those `taken` enter the history, those `deleted` never will.
+    `kept` follows a repair: messages that are not among `ids` are lost."""
+    ids: tuple[str, ...]
+    """The messages that the change is about."""
+    message: QueuedMessage | None = None
+    """The message that was added, or what an edited one says now."""
+    before: str | None = None
+    """The message before which an added or moved one stands; `None` for the last place."""
+
+    def changed(self, queue: Sequence[QueuedMessage]) -> tuple[QueuedMessage, ...]:
+        """Return the queue after the change. Ids that do not wait in `queue` are passed over."""
+        named = {queued.id: queued for queued in queue if queued.id in self.ids}
+        if self.message is not None:
+            named[self.message.id] = self.message
+        match self.change:
+            case "edited":
+                return tuple(named.get(queued.id, queued) for queued in queue)
+            case "kept":
+                return tuple(named[name] for name in self.ids if name in named)
+        left = [queued for queued in queue if queued.id not in named]
+        if self.change in {"added", "moved"}:
+            place = next((place for place, queued in enumerate(left) if queued.id == self.before), len(left))
+            left[place:place] = named.values()
+        return tuple(left)
+
+
+class ActionRequiredEvent(_Event, frozen=True, kw_only=True, tag="action_required"):
+    """The client has to answer these open calls, all that there are; told anew if an erasure blanks some of them."""
+
+    kind: ClassVar[Literal["action_required"]] = "action_required"
+    calls: tuple[ToolCall, ...]
+
+
+class RetryEvent(_Event, frozen=True, kw_only=True, tag="retry"):
+    """An attempt failed and another will be made."""
+
+    kind: ClassVar[Literal["retry"]] = "retry"
+    step: int
+    attempt: int
+    """The attempt that failed."""
+    delay: float
+    """Seconds until the next attempt."""
+    error: ErrorInfo
+    retry_at: Time
+
+
+class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True, tag="attempt_discarded"):
+    """The parts of this attempt are taken back."""
+
+    kind: ClassVar[Literal["attempt_discarded"]] = "attempt_discarded"
+    step: int
+    attempt: int
+    reason: str
+
+
+class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
+    """A compaction started, got its summary, was stored, finished, failed, was declined or proved unproductive."""
+
+    kind: ClassVar[Literal["compaction"]] = "compaction"
+    phase: CompactionPhase
+    step: int
+    percent: float | None = None
+    """Context tokens as a share of the limit, in percent."""
+    context_tokens: int | None = None
+    context_limit: int | None = None
+    estimated: bool = False
+    """True when the tokens are turnwise's estimate and not the provider's figure."""
+    folded: int | None = None
+    """How many messages the summary stands for."""
+    carried: int | None = None
+    """How many messages were carried past the boundary verbatim."""
+    messages_after: int | None = None
+    """How many messages the model sees from now on."""
+    tokens_after: int | None = None
+    """About how many tokens these have: an estimate, the next step brings the provider's figure."""
+    error: ErrorInfo | None = None
+
+
+class HistoryResetEvent(_Event, frozen=True, kw_only=True, tag="history_reset"):
+    """The history was cut: the message `first_removed` and all after it are gone.
+
+    One of number 0 is not stored: the database went back behind what this follower has seen. Nothing of that counts any
+    more, and all events follow anew, from number 1.
+    """
+
+    kind: ClassVar[Literal["history_reset"]] = "history_reset"
+    first_removed: str
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether everything before it is void."""
+        return self.seq == 0
+
+
+class TurnFinishedEvent(_Event, frozen=True, kw_only=True, tag="turn_finished"):
+    """A turn ended. `provider_reason` is the provider's own word for it."""
+
+    kind: ClassVar[Literal["turn_finished"]] = "turn_finished"
+    turn: int
+    stop_reason: StopReason
+    provider_reason: str | None = None
+    usage: Usage
+
+
+class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
+    """The chat cannot continue without the user; told anew if the text of the error is erased."""
+
+    kind: ClassVar[Literal["error"]] = "error"
+    error: ErrorInfo
+
+
+Event = Annotated[
+    StatusEvent
+    | MessageEvent
+    | PartEvent
+    | ToolResultEvent
+    | ToolProgressEvent
+    | QueueEvent
+    | ActionRequiredEvent
+    | RetryEvent
+    | AttemptDiscardedEvent
+    | CompactionEvent
+    | HistoryResetEvent
+    | TurnFinishedEvent
+    | ErrorEvent,
+    Tagged("kind"),
+]
+
+
+def size_of_event(event: Event) -> int:
+    """Return about how many bytes an event holds: what limits the memory that waits for slow readers."""
+    match event:
+        case MessageEvent():
+            return size_of(event.message.parts)
+        case QueueEvent():
+            return 0 if event.message is None else size_of(event.message.parts)
+        case PartEvent() if event.part.complete is None:
+            return len(event.part.delta or "")
+        case _:
+            return len(msgspec.json.encode(event))

@@ -1,0 +1,475 @@
+"""Writes as values: what a store must do, in one transaction, to perform a decision.
+
+The pure floor makes them, a store applies them, the audit record lists them by `kind`, `id` and `digest`.
+Beside them a store always stores the chat's new facts.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, get_args
+
+import msgspec
+
+from turnwise.states.calls import ToolCall
+from turnwise.states.errors import InvalidContent
+from turnwise.states.facts import Lease, Profile
+from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.names import BoundaryReason, CallStatus, Purpose
+from turnwise.states.usage import Usage
+from turnwise.states.values.digests import canonical, digest, guarded, salted
+from turnwise.states.values.values import Time, Value, changed_fields
+
+ERASED: Final = "[erased]"
+"""The text that replaces erased text."""
+
+_Text = Literal["queued", "errors", "reasons", "quarantine"]
+
+
+class _OfMessage(Value, frozen=True, gc=True, dict=True):
+    message: Message
+    """The message as it stands afterwards."""
+    salt: str = ""
+    """The salt of the digest: stored with the message, and erased with it; a blanked message has none."""
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.message.id
+
+    @cached_property
+    def body(self) -> str:
+        """The message as it is stored."""
+        return _body_of(self.message)
+
+    @cached_property
+    def digest(self) -> str:
+        """The salted digest of the message as it is stored; it outlives an erasure."""
+        return salted(self.salt, self.body)
+
+
+class InsertMessage(_OfMessage, frozen=True):
+    """Append a message to the history."""
+
+    kind: ClassVar[str] = "message"
+
+
+class EraseMessage(_OfMessage, frozen=True):
+    """Blank a message; its digest stays, its salt is deleted."""
+
+    kind: ClassVar[str] = "erase"
+
+
+class EraseEdits(_OfMessage, frozen=True):
+    """Take out of a result the arguments that a client put in the place of the model's, now erased; the rest stays.
+
+    The salt is a new one: with the old one the arguments could be guessed.
+    """
+
+    kind: ClassVar[str] = "erase:edits"
+
+
+class CutHistory(Value, frozen=True):
+    """Cut every message from `position` on out of the history. The rows stay, for the audit."""
+
+    kind: ClassVar[str] = "cut"
+    position: int
+    first_removed: str
+
+    @property
+    def id(self) -> str:
+        """The first message that is gone."""
+        return self.first_removed
+
+    @property
+    def digest(self) -> str:
+        """The digest of the place."""
+        return digest(self.position)
+
+
+class EraseText(Value, frozen=True):
+    """Erase content outside of messages from all rows and events: queued text, errors, reasons, `quarantine`."""
+
+    what: _Text
+    name: str = ""
+    """The id of a message that waited; empty for the rest."""
+
+    @property
+    def kind(self) -> str:
+        """`erase:` and what."""
+        return f"erase:{self.what}"
+
+    @property
+    def id(self) -> str:
+        """The name."""
+        return self.name
+
+    @property
+    def digest(self) -> str:
+        """The digest of the name."""
+        return digest(self.name)
+
+
+class PutCall(Value, frozen=True):
+    """Insert or update a call."""
+
+    call: ToolCall
+
+    @property
+    def kind(self) -> str:
+        """`call:` and the status; of a planned call also who answers it, or what a crash of it means.
+
+        The client and helpers answer `client` and `chat`. What a crash of a local call means is its policy, or
+        `asked_first` for one that runs at most once and whose tool can be asked what became of it. A call that the
+        client has allowed is `call:approved:` and what a crash of it means.
+        """
+        if self.call.status is not CallStatus.planned:
+            return f"call:{self.call.status}"
+        if self.call.approval == "granted":
+            return f"call:approved:{self._after_crash}"
+        return f"call:planned:{self._after_crash if self.call.is_local else self.call.executor}"
+
+    @property
+    def _after_crash(self) -> str:
+        asked_first = self.call.reconciles and self.call.crash == "at_most_once"
+        return "asked_first" if asked_first else self.call.crash
+
+    @property
+    def id(self) -> str:
+        """The call's id."""
+        return self.call.call_id
+
+    @property
+    def digest(self) -> str:
+        """The digest of all fields of the call that do not change while it is open, its salt included."""
+        return digest_of_call(self.call)
+
+
+class NoteHelper(Value, frozen=True):
+    """Name in the log the helper whose answer this is, and where its own log stood; it is stored nowhere else."""
+
+    kind: ClassVar[str] = "helper"
+    chat_id: str
+    version: int
+    head: str
+
+    @property
+    def id(self) -> str:
+        """The helper and its version, as `chat:version`."""
+        return f"{self.chat_id}:{self.version}"
+
+    @property
+    def digest(self) -> str:
+        """The hash of the helper's record of that version."""
+        return self.head
+
+
+class NoteDeadline(Value, frozen=True):
+    """Store the deadline of a client call."""
+
+    kind: ClassVar[str] = "deadline"
+    call_id: str
+    deadline: Time
+
+    @property
+    def id(self) -> str:
+        """The call's id."""
+        return self.call_id
+
+    @property
+    def digest(self) -> str:
+        """The digest of the time."""
+        return digest_of_time(self.deadline)
+
+
+class PutQueued(Value, frozen=True, gc=True, dict=True):
+    """Put a message into the queue, or replace the one of its id."""
+
+    kind: ClassVar[str] = "enqueue"
+    queued: QueuedMessage
+    rank: int | None
+    """Orders the queue, lowest first; `None` keeps the place of the message that is replaced."""
+    salt: str = ""
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.queued.id
+
+    @cached_property
+    def body(self) -> str:
+        """What waits, as it is stored."""
+        return _body_of(self.queued)
+
+    @cached_property
+    def digest(self) -> str:
+        """The salted digest of what waits."""
+        return salted(self.salt, self.body)
+
+
+class MoveQueued(Value, frozen=True):
+    """Move a message of the queue before another one."""
+
+    kind: ClassVar[str] = "move"
+    queued_id: str
+    before: str
+    order: tuple[str, ...]
+    """The ids of the whole queue afterwards: a store ranks its rows by it, no log holds it."""
+
+    @property
+    def id(self) -> str:
+        """The message and the one before which it stands now, as `id:before`."""
+        return f"{self.queued_id}:{self.before}"
+
+    @property
+    def digest(self) -> str:
+        """The digest of both ids."""
+        return digest(self.id)
+
+
+class DropQueued(Value, frozen=True):
+    """Remove a message from the queue: it enters the history, or is deleted."""
+
+    queued_id: str
+    why: Literal["taken", "deleted"]
+
+    @property
+    def kind(self) -> str:
+        """`dequeue:` and why."""
+        return f"dequeue:{self.why}"
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.queued_id
+
+    @property
+    def digest(self) -> str:
+        """The digest of the id."""
+        return digest(self.queued_id)
+
+
+class NoteReason(Value, frozen=True):
+    """Keep the client's reason for an interrupt beside the audit record, where it can be erased."""
+
+    kind: ClassVar[str] = "reason"
+    reason: str
+    salt: str = ""
+
+    @property
+    def id(self) -> str:
+        """Nothing."""
+        return ""
+
+    @property
+    def digest(self) -> str:
+        """The salted digest of the words."""
+        return salted(self.salt, canonical(self.reason))
+
+
+class InsertBoundary(Value, frozen=True):
+    """Start the context anew at a marker message. At most one of reason `compaction` per chat and step."""
+
+    reason: BoundaryReason
+    step: int
+    position: int
+    """The marker's position. The model sees `carried` and what has a higher position, see `in_prompt_order`."""
+    carried: tuple[int, ...]
+    """Positions in the model's order: of earlier messages that stay, and of new ones right after the marker."""
+    usage: Usage | None = None
+
+    @property
+    def kind(self) -> str:
+        """`boundary:` and the reason."""
+        return f"boundary:{self.reason}"
+
+    @property
+    def id(self) -> str:
+        """The step, as text."""
+        return str(self.step)
+
+    @property
+    def digest(self) -> str:
+        """The digest of where it stands and what it carries."""
+        return digest([self.position, self.carried])
+
+
+class GrantLease(Value, frozen=True):
+    """Give the lease to a worker, for `seconds` from the database's now."""
+
+    kind: ClassVar[str] = "lease"
+    lease: Lease
+    seconds: float
+
+    @property
+    def id(self) -> str:
+        """The fencing token, as text."""
+        return str(self.lease.token)
+
+    @property
+    def digest(self) -> str:
+        """The digest of worker and token."""
+        return digest_of_lease(self.lease.token, self.lease.worker)
+
+
+class DropLease(Value, frozen=True):
+    """End a lease."""
+
+    kind: ClassVar[str] = "lease:dropped"
+    token: int
+
+    @property
+    def id(self) -> str:
+        """The fencing token that is dead now, as text."""
+        return str(self.token)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the token."""
+        return digest(self.token)
+
+
+class RecordUsage(Value, frozen=True, gc=True, dict=True):
+    """Add a model call to the ledger."""
+
+    kind: ClassVar[str] = "usage"
+    purpose: Purpose
+    turn: int
+    step: int
+    attempt: int
+    usage: Usage
+
+    @property
+    def id(self) -> str:
+        """Purpose, step and attempt."""
+        return f"{self.purpose}:{self.step}:{self.attempt}"
+
+    @cached_property
+    def body(self) -> str:
+        """The entry as it is stored."""
+        return _body_of(self)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the entry as it is stored."""
+        return salted("", self.body)
+
+
+class PutProfile(Value, frozen=True, gc=True, dict=True):
+    """Store the chat's profile."""
+
+    kind: ClassVar[str] = "profile"
+    profile: Profile
+    salt: str = ""
+
+    @property
+    def id(self) -> str:
+        """Empty: a chat has one profile, and the log must not tell who owns it."""
+        return ""
+
+    @cached_property
+    def body(self) -> str:
+        """Labels and declarations, as they are stored."""
+        return _body_of(self.profile)
+
+    @cached_property
+    def digest(self) -> str:
+        """The salted digest of labels and declarations."""
+        return salted(self.salt, self.body)
+
+
+class RecordReceipt(Value, frozen=True, gc=True, dict=True):
+    """Remember that a client's message was accepted. A second receipt for a `client_id` is refused."""
+
+    kind: ClassVar[str] = "receipt"
+    client_id: str
+    content_digest: str
+    """The salted digest of the content; empty once the content is erased."""
+    message_id: str
+    queued: bool
+    seq: int = 0
+    """The number of the last event before the message was accepted."""
+    salt: str = ""
+
+    @property
+    def id(self) -> str:
+        """The client's id for the message."""
+        return self.client_id
+
+    @cached_property
+    def body(self) -> str:
+        """The receipt as it is stored."""
+        return _body_of(self)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the receipt as it is stored, salt and all."""
+        return salted("", self.body)
+
+    def is_for(self, content_digest: str) -> bool:
+        """Whether the receipt is for content of that digest, without salt: for any, once the content is erased."""
+        return not self.content_digest or guarded(self.salt, content_digest) == self.content_digest
+
+
+Write = (
+    InsertMessage
+    | CutHistory
+    | EraseMessage
+    | EraseEdits
+    | EraseText
+    | PutCall
+    | NoteHelper
+    | NoteDeadline
+    | PutQueued
+    | MoveQueued
+    | DropQueued
+    | NoteReason
+    | InsertBoundary
+    | GrantLease
+    | DropLease
+    | RecordUsage
+    | PutProfile
+    | RecordReceipt
+)
+
+ERASING_KINDS: Final = frozenset(
+    (EraseMessage.kind, EraseEdits.kind, *(EraseText(what).kind for what in get_args(_Text)))
+)
+"""The kinds of writes that only an erasure makes."""
+
+
+def digest_of_call(call: ToolCall) -> str:
+    """Return the digest of all fields of a call but its status and deadline, with its salt."""
+    fields = changed_fields(call, without=_CHANGING)
+    if call.within is not None:
+        fields["within"] = float(call.within)  # as it is when it is read again
+    return digest(msgspec.to_builtins(fields))
+
+
+def digest_of_lease(token: int, worker: str) -> str:
+    """Return the digest of a lease by its token and its holder."""
+    return digest({"token": token, "worker": worker})
+
+
+def digest_of_time(time: datetime) -> str:
+    """Return the digest of a time, in UTC."""
+    return digest(time.isoformat())
+
+
+def _body_of(value: Any) -> str:
+    """Return a value as it is stored.
+
+    Raises:
+        InvalidContent: it cannot be read again as it is.
+    """
+    try:
+        spelled = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidContent(f"only JSON values and well-formed Unicode can be stored: {error}") from error
+    if b"null" in spelled:  # which NaN and the infinities become, too
+        canonical(msgspec.to_builtins(value))
+    return spelled.decode()
+
+
+_CHANGING: Final = frozenset({"status", "deadline"})

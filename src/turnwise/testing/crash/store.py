@@ -1,0 +1,152 @@
+"""The store of a life that can be killed: every commit is a point, and afterwards nothing is read or written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, cast
+
+import anyio
+
+from turnwise.persistence.blobs.protocol import FileStore
+from turnwise.persistence.protocol import ChatStore, Committed, Permission, Plan
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.decide import Decision
+from turnwise.states.events import Event
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState
+from turnwise.testing.crash.life import Killed, Life
+
+_PLANNED: Final = ("change", "create", "repair", "import_chat", "claim")
+"""The methods of which a plan decides what is committed."""
+
+
+class _Struck(Exception):
+    """A transaction was ended by the kill: a plan that raises writes nothing."""
+
+
+class MortalStore:
+    """A store of a process that can be killed. What it has told the engine is noted in `acknowledged`."""
+
+    def __init__(self, store: ChatStore, life: Life) -> None:
+        self._store = store
+        self._life = life
+        self.acknowledged: list[tuple[str, int, str]] = []
+        """The chat, version and trigger of each transition of which the engine was told."""
+        self.was_opened = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name in _PLANNED:
+            return partial(self._commit, method)
+        return partial(self._call, method) if inspect.iscoroutinefunction(method) else method
+
+    async def open(self) -> None:
+        """Open the store; once it is, this notes that the engine was given it."""
+        await self._call(self._store.open)
+        self.was_opened = True
+
+    async def close(self) -> None:
+        """Leave the store open: whoever has made it closes it."""
+
+    def attend(self, worker: str) -> None:
+        """Show no other process that this worker lives: there is none."""
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        """Yield one hint: no other process changes anything."""
+        yield None
+        await anyio.sleep_forever()
+
+    def file_store(self) -> FileStore:
+        """Return the store's own file store, likewise cut off by a kill."""
+        return cast("FileStore", _MortalFiles(self._store.file_store(), self._life))
+
+    async def journal(
+        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
+    ) -> tuple[Event, ...]:
+        """Store events of a running job; around it are two points, if there are any."""
+        where = f"the events {', '.join(event.kind for event in shown)} in {self._life.points.chat(chat_id)}"
+        if shown:
+            await self._life.reach(f"before {where}")
+        stored: tuple[Event, ...] = await self._call(self._store.journal, chat_id, token, state, shown, worker=worker)
+        if shown:
+            await self._life.reach(f"after {where}")
+        return stored
+
+    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
+        """Delete a chat; around it are two points."""
+        where = f"the deletion of {self._life.points.chat(chat_id)}"
+        await self._life.reach(f"before {where}")
+        left: Tombstone = await self._call(self._store.delete, chat_id, permit, actor=actor)
+        await self._life.reach(f"after {where}")
+        return left
+
+    async def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return await self._life.outside(partial(method, *args, **options))
+
+    async def _commit(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        struck: list[str] = []
+        given = [self._mortal(one, struck) if callable(one) else one for one in args]
+        try:
+            done = await self._call(method, *given, **options)
+        except _Struck:
+            done = None
+        if struck:  # a claim goes on with other chats, and raises nothing
+            await self._life.reach(struck[0])
+            raise Killed
+        for committed in done if isinstance(done, list) else [done]:
+            await self._pass(committed)
+        return done
+
+    def _mortal(self, plan: Plan, struck: list[str]) -> Plan:
+        points = self._life.points
+
+        def decide(facts: Facts, now: datetime) -> Sequence[Decision]:
+            decisions = plan(facts, now)
+            point = points.commit("before", facts.chat_id, decisions)
+            if decisions and points.is_next(point):
+                struck.append(point)
+                raise _Struck
+            return decisions
+
+        return decide
+
+    async def _pass(self, committed: Committed) -> None:
+        if not committed.decisions:
+            return
+        points, chat_id = self._life.points, committed.facts.chat_id
+        points.reach(points.commit("before", chat_id, committed.decisions))
+        await self._life.reach(points.commit("after", chat_id, committed.decisions))
+        self.acknowledged += [
+            (chat_id, decision.facts.version, decision.trigger.name) for decision in committed.decisions
+        ]
+
+
+class _MortalFiles:
+    """A file store of a process that can be killed."""
+
+    def __init__(self, files: FileStore, life: Life) -> None:
+        self._files = files
+        self._life = life
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._files, name)
+        return partial(self._call, method) if inspect.iscoroutinefunction(method) else method
+
+    async def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return await self._life.outside(partial(method, *args, **options))
+
+    async def read(self, digest: str) -> AsyncIterator[bytes]:
+        """Yield a blob piece by piece."""
+        pieces = self._files.read(digest)
+        while True:
+            piece = await self._life.outside(partial(_next_piece, pieces))
+            if piece is None:
+                return
+            yield piece
+
+
+async def _next_piece(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)

@@ -1,0 +1,155 @@
+"""Who acts in a world: the model, the agents and their tools, simulated ones or those of the service under test."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+import anyio.lowlevel
+import msgspec
+
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.deps import check_deps
+from turnwise.engine.isolation.clock import sleep
+from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.engine.tools.signatures import filled_in
+from turnwise.engine.tools.sources import ToolSource, tools_by_name
+from turnwise.providers.protocol import Model
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.names import DEFAULT_AGENT
+from turnwise.states.values.plain import shown
+from turnwise.testing.clock import ManualClock
+from turnwise.testing.simulation import actors
+from turnwise.testing.simulation.actors import simulated_tools
+from turnwise.testing.simulation.mischief import Mischief
+
+_CHANCE_OF_DELAY: Final = 0.5
+_DELAYS_S: Final = (1.0, 20.0)
+
+Toolmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], Sequence[Tool | ToolFunction]]
+Agentmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], Sequence[Agent]]
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """What a world lends to those who act in it."""
+
+    random: Random
+    clock: ManualClock
+    outside: actors.Outside
+    mischief: Mischief
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What a world was given to act in it; `None` for what it simulates."""
+
+    tools: Toolmaker | Sequence[Tool | ToolFunction] | None = None
+    agents: Agentmaker | Sequence[Agent] | None = None
+    deps: object = None
+    model: Model | None = None
+
+
+class Cast(msgspec.Struct, frozen=True):
+    """Who acts in a world."""
+
+    model: Model
+    tools: tuple[Tool, ...]
+    """Those of the agent `default`."""
+    agents: tuple[Agent, ...]
+    names: tuple[str, ...]
+    """The agents of which a chat may be given to one."""
+    client_tools: tuple[ClientTool, ...]
+    deps: object
+    is_own: bool
+    """Whether tools or agents are the service's own."""
+    simulates_model: bool
+
+    def agent_of_new_chat(self, random: Random) -> str | None:
+        """Return an agent for a new chat; `None` for the one that the engine takes."""
+        return random.choice(self.names) if self.is_own else None
+
+    @property
+    def every_tool(self) -> dict[str, Tool]:
+        """All tools that a process runs, by name."""
+        return {tool.name: tool for agent in self.agents for tool in _tools(agent.tools)} | {
+            tool.name: tool for tool in self.tools
+        }
+
+
+def cast_of(given: Given, stage: Stage) -> Cast:
+    """Return who acts.
+
+    Raises:
+        InvalidArgument: something was given that cannot.
+        SettingsError: a tool or agent is invalid.
+    """
+    random, clock, outside, mischief = stage.random, stage.clock, stage.outside, stage.mischief
+    is_own = given.tools is not None or given.agents is not None
+    maker = given.tools if is_own else simulated_tools
+    made = maker(random, clock, outside, mischief) if callable(maker) else () if maker is None else maker
+    declared = _tools(_sequence("tools", made))
+    tools = tuple(_slow(tool, stage) if is_own else tool for tool in declared)
+    simulated = actors.SimulatedModel(random, clock, outside, mischief, of_service=is_own)
+    check_deps(given.deps)
+    agents = _own_agents(given, stage) if is_own else (actors.simulated_clerk(random, clock, outside, mischief),)
+    has_default = bool(tools) or not agents or given.agents is None
+    names = tuple(dict.fromkeys([*((DEFAULT_AGENT,) if has_default else ()), *(agent.name for agent in agents)]))
+    cast = Cast(
+        model=simulated if given.model is None else given.model,
+        tools=tools,
+        agents=agents,
+        names=names,
+        client_tools=actors.CLIENT_TOOLS,
+        deps=given.deps,
+        is_own=is_own,
+        simulates_model=given.model is None,
+    )
+    if not is_own:
+        return cast
+    offered = tuple(tool for tool in actors.CLIENT_TOOLS if tool.name not in cast.every_tool)
+    return msgspec.structs.replace(cast, client_tools=offered)
+
+
+def _own_agents(given: Given, stage: Stage) -> tuple[Agent, ...]:
+    """Return the service's agents; each without a model of its own has the world's."""
+    random, clock, outside, mischief = stage.random, stage.clock, stage.outside, stage.mischief
+    maker = given.agents
+    made = maker(random, clock, outside, mischief) if callable(maker) else () if maker is None else maker
+    agents: list[Agent] = []
+    for agent in _sequence("agents", made):
+        if not isinstance(agent, Agent):
+            raise InvalidArgument("agents", f"must hold agents; one was {shown(agent)}")
+        if agent.model is None and given.model is None:
+            own = actors.SimulatedModel(random, clock, outside, mischief, agent=agent.name, of_service=True)
+            agent = dataclasses.replace(agent, model=own)  # noqa: PLW2901 - the same agent, with a model
+        slow = [_slow(tool, stage) for tool in _tools(agent.tools)]
+        agents.append(dataclasses.replace(agent, tools=slow))
+    return tuple(agents)
+
+
+def _slow(tool: Tool, stage: Stage) -> Tool:
+    """Return a tool that takes some of the world's time before it does anything: else nothing comes in between."""
+    if not tool.is_async or filled_in(tool.run):
+        return tool
+
+    async def run(**arguments: Any) -> Any:
+        if stage.random.random() < _CHANCE_OF_DELAY:
+            await sleep(stage.clock, stage.random.choice(_DELAYS_S))
+        else:
+            await anyio.lowlevel.checkpoint()
+        return await tool.run(**arguments)
+
+    return dataclasses.replace(tool, run=run)
+
+
+def _tools(declared: Sequence[Tool | ToolFunction | ToolSource]) -> list[Tool]:
+    return [*tools_by_name(declared).values()]
+
+
+def _sequence(argument: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        right = f"must be {argument}, or a function of the world that makes them"
+        raise InvalidArgument(argument, f"{right}; it was {shown(value)}")
+    return value

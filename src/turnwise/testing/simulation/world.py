@@ -1,0 +1,406 @@
+"""The world of a simulation: engines on one database, a clock, and clients, all decided by one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Annotated
+
+import anyio
+from anyio.abc import TaskGroup
+from pydantic import Field, SkipValidation
+
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.config.settings import CompactionPolicy, RetryPolicy, Settings
+from turnwise.engine.engine import Engine
+from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.foreign import described
+from turnwise.providers.protocol import Model
+from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
+from turnwise.states.names import ChatState
+from turnwise.states.values.checked import checked
+from turnwise.testing.clock import ManualClock
+from turnwise.testing.simulation import actors
+from turnwise.testing.simulation.cast import Agentmaker, Given, Stage, Toolmaker, cast_of
+from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
+from turnwise.testing.simulation.disk import Disk, SimulatedStore
+from turnwise.testing.simulation.followers import Follower
+from turnwise.testing.simulation.inspection import Inspection
+from turnwise.testing.simulation.mischief import EVERY_TURN, SOME_TURNS, Mischief
+from turnwise.testing.simulation.order import in_order
+from turnwise.testing.simulation.witness import Witness
+
+LEASE = 30.0
+ROUNDS_TO_REST = 150
+"""Rounds in which every chat must come to rest: some 2,600 s, less than the wall clock may have been set back by."""
+
+
+class _Mortal(Engine):
+    """An engine whose process can die: then no chat is released."""
+
+    _patience = 0
+
+    def die(self) -> None:
+        self._worker = None
+
+
+@dataclass
+class Node:
+    """One process of the simulation."""
+
+    name: str
+    engine: _Mortal
+    store: SimulatedStore
+    scope: anyio.CancelScope
+    visits: list[anyio.CancelScope] = field(default_factory=list)
+    """The followers that follow a chat here."""
+    up: anyio.Event = field(default_factory=anyio.Event)
+    down: anyio.Event = field(default_factory=anyio.Event)
+
+
+class World:
+    """One run. The same seed makes the same world: its model, tools, clients, interleaving, crashes and clock.
+
+    Args:
+        seed: decides everything.
+        chats: how many chats live in it.
+        rounds: how many actions there are before the faults end and every chat has to come to rest.
+        tools: the tools of the agent `default`, or a function of the world's random numbers, clock, outside and
+            mischief that makes them; by default, and without `agents`, turnwise's own simulated ones.
+        agents: the agents, or such a function; by default a simulated one beside `default`. Each that has no model of
+            its own is answered for by the simulated one.
+        deps: what tools find in `ToolContext.deps`, as an engine is given it.
+        model: the model, in the place of the simulated one. It may await only what the world owns.
+        settings: the engines' settings.
+        mischief: the faults that no client causes.
+
+    Raises:
+        InvalidArgument: an argument is not what it may be.
+        SettingsError: a tool or an agent is invalid.
+    """
+
+    @checked
+    def __init__(  # noqa: PLR0913 - all but one are options
+        self,
+        seed: int,
+        *,
+        chats: Annotated[int, Field(ge=1, le=1000)] = 2,
+        rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 25,
+        tools: Annotated[Toolmaker | Sequence[Tool | ToolFunction] | None, SkipValidation] = None,
+        agents: Annotated[Agentmaker | Sequence[Agent] | None, SkipValidation] = None,
+        deps: Annotated[object, SkipValidation] = None,
+        model: Model | None = None,
+        settings: Settings | None = None,
+        mischief: Mischief | None = None,
+    ) -> None:
+        self.seed = seed
+        self.random = Random(seed)  # noqa: S311 - the dice of a simulation
+        self.clock = ManualClock()
+        self._began = self.clock.now()
+        self.outside = actors.Outside()
+        self.mischief = Mischief(seed) if mischief is None else mischief
+        self.problems: list[str] = []
+        self.trace: list[str] = []
+        """What happened, in order: the same for the same seed."""
+        self.done: set[str] = set()
+        """What a client has done that was neither refused nor lost."""
+        self._namer = Random(f"{seed}: titles")  # noqa: S311 - the dice of a simulation
+        self._rounds = rounds
+        self._chat_count = chats
+        stage = Stage(self.random, self.clock, self.outside, self.mischief)
+        self.cast = cast_of(Given(tools, agents, deps, model), stage)
+        """Who acts."""
+        self.witness = Witness()
+        """What the world has met."""
+        self._settings = settings or self._drawn_settings()
+        self.mischief.draw_for(rounds, self._components())
+        self._disk: Disk
+        self._nodes: list[Node] = []
+        self._clients = Clients(self.random, self.outside, agents=self.cast.names)
+        self._victims = Clients(self.mischief.random, actors.Outside(), agents=self.cast.names)
+        """The clients of the chat whose rows are damaged: their answers are not checked."""
+        self._followers: list[Follower] = []
+        self._boots = 0
+        self._calm = False
+
+    async def run(self) -> list[str]:
+        """Run the world to its end and return the problems found: none, if turnwise keeps its promises."""
+        self._disk = Disk()
+        try:
+            with in_order(self.seed):
+                async with anyio.create_task_group() as tasks:
+                    await self._boot(tasks)
+                    for _ in range(self._chat_count):
+                        await self._create_chat(tasks)
+                    await self._create_victim(tasks)
+                    for number in range(self._rounds):
+                        await self._turn(tasks)
+                        await self._harm(tasks, number)
+                    await self._come_to_rest(tasks)
+                    await self._inspect()
+                    self.mischief.end.set()
+                    tasks.cancel_scope.cancel()
+        finally:
+            self.mischief.end.set()
+            self._disk.close()
+        return self.problems
+
+    # What happens
+
+    async def _turn(self, tasks: TaskGroup) -> None:
+        chance = self.random.random()
+        if chance < 0.05:
+            await self._end_one(killed=True)
+        elif chance < 0.08:
+            await self._end_one(killed=False)
+        elif chance < 0.15 and len(self._nodes) < 3:
+            await self._boot(tasks)
+        elif chance < 0.30:
+            seconds = self.random.choice([0.1, 1, 1, 5, LEASE / 2, LEASE + 1, 120])
+            self._note(f"{seconds:g} s pass")
+            self.clock.advance(seconds)
+            await self._settle(self.random.randrange(6))
+        elif chance < 0.40:
+            node = self.random.choice(self._nodes)
+            node.store.hint.set()
+            tasks.start_soon(self._meet_helpers, node.engine)
+        else:
+            tasks.start_soon(self._act, self.random.choice(self._clients.chats))
+        if not self._nodes:
+            await self._boot(tasks)
+        await self._settle(self.random.randrange(12))
+
+    async def _harm(self, tasks: TaskGroup, number: int) -> None:
+        """Let clients act on the chat whose rows are damaged, damage them, and let the wall clock step."""
+        step = self.mischief.step_of_the_clock(number)
+        if step:
+            self._note(f"the clock steps by {step:g} s")
+            self.clock.step(step)
+        victim = self._victims.chats[0]
+        if number in self.mischief.damages_at:
+            self._note(f"somebody writes {self.mischief.damage(self._disk.writer, victim)}")
+        elif self._nodes and self.mischief.random.random() < 0.3:
+            tasks.start_soon(self._act_on_victim, victim, self._victims.deed())
+
+    async def _act_on_victim(self, victim: str, deed: Deed) -> None:
+        if not self._nodes:
+            return
+        engine = self.mischief.random.choice(self._nodes).engine
+        with contextlib.suppress(TurnwiseError):
+            await deed(engine, victim)
+
+    async def _act(self, chat_id: str) -> None:
+        """Let a client act on a chat, on any process."""
+        if not self._nodes:
+            return
+        engine = self.random.choice(self._nodes).engine
+        deed = self._clients.deed()
+        try:
+            await deed(engine, chat_id)
+            self.done.add(deed.__name__)
+            self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)}")
+        except REFUSALS as refusal:
+            self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} refused: {type(refusal).__name__}")
+        except BrokenPromise as broken:
+            self.problems.append(str(broken))
+        except (StoreError, EngineClosed):
+            self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} lost")
+
+    # Processes and time
+
+    async def _boot(self, tasks: TaskGroup) -> None:
+        self._boots += 1
+        name = f"n{self._boots}"
+        store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause, mischief=self.mischief)
+        engine = _Mortal(
+            store,
+            model=self.cast.model,
+            tools=self.cast.tools,
+            agents=self.cast.agents,
+            deps=self.cast.deps,
+            settings=self._settings,
+            reminders=[self.mischief.remind],
+            prepare_messages=self.mischief.prepare_messages,
+            observers=[self.mischief.observer, self.witness],
+            clock=self.clock,
+        )
+        node = Node(name, engine, store, anyio.CancelScope())
+        tasks.start_soon(self._live, node)
+        await node.up.wait()
+        self._nodes.append(node)
+        self._note(f"{name} is up")
+
+    async def _live(self, node: Node) -> None:
+        try:
+            with node.scope:
+                async with node.engine:
+                    node.up.set()
+                    await anyio.sleep_forever()
+        finally:
+            node.down.set()
+
+    async def _end_one(self, *, killed: bool) -> None:
+        """End a process: let it stop, or kill it."""
+        node = self._nodes.pop(self.random.randrange(len(self._nodes)))
+        self._note(f"{node.name} is {'killed' if killed else 'stopped'}")
+        node.store.dead = killed
+        for visit in node.visits:
+            visit.cancel()
+        if killed:
+            node.engine.die()
+        node.scope.cancel()
+        await node.down.wait()
+
+    async def _meet_helpers(self, engine: Engine) -> None:
+        """Let clients act on the helpers, too, that there are by now."""
+        with contextlib.suppress(StoreError, EngineClosed):
+            for chat in reversed((await engine.list_chats(limit=1000)).items):
+                if chat.helps is not None and chat.id not in self._clients.chats:
+                    self._clients.chats.append(chat.id)
+
+    async def _settle(self, rounds: int) -> None:
+        for _ in range(rounds):
+            await asyncio.sleep(0)  # as anyio does, which asks what loop it is in: five hundred times a world
+
+    async def _pause(self, _moment: str) -> None:
+        if not self._calm:
+            await self._settle(self.random.randrange(3))
+
+    def _note(self, what: str) -> None:
+        self.trace.append(what)
+
+    # How it ends
+
+    async def _come_to_rest(self, tasks: TaskGroup) -> None:
+        """End the faults: with a live worker every chat must come to rest in a bounded number of rounds."""
+        self._calm = self.outside.calm = self.mischief.over = True
+        if not self._nodes:
+            await self._boot(tasks)
+        engine = self._nodes[0].engine
+        for _ in range(ROUNDS_TO_REST):
+            await self._settle(60)
+            await self._meet_helpers(engine)
+            moving = [chat_id for chat_id in self._clients.chats if not await self._rests(engine, chat_id)]
+            if not moving:
+                await self._let_readers_see()
+                return
+            self.clock.advance(self.random.choice([1.0, 20.0, LEASE + 1]))
+        for chat_id in moving:
+            self.problems.append(f"{chat_id} never came to rest: {(await engine.explain(chat_id)).reason}")
+
+    async def _let_readers_see(self) -> None:
+        """Let every process read what the others have committed, until no reader waits."""
+        for _ in range(ROUNDS_TO_REST):
+            if all(reading.over for reading in self._clients.readings):
+                return
+            for node in self._nodes:
+                node.store.hint.set()
+            await self._settle(60)
+
+    async def _rests(self, engine: Engine, chat_id: str) -> bool:
+        chat = await engine.get_chat(chat_id)
+        if chat.archived:
+            await engine.unarchive(chat_id)
+        if chat.state is ChatState.requires_action:
+            try:
+                await self._clients.submit(engine, chat_id)
+            except REFUSALS:
+                self._note("the last submission came too late")
+            return False
+        return chat.settled and chat.state in (ChatState.waiting, ChatState.interrupted, ChatState.error)
+
+    async def _inspect(self) -> None:
+        """Look at everything that there is at the end."""
+        keep = self._settings.keep_parts
+        elapsed = timedelta(days=1) if self.mischief.steps else self.clock.now() - self._began
+        inspection = Inspection(
+            disk=self._disk,
+            store=self._nodes[0].store,
+            engine=self._nodes[0].engine,
+            clients=self._clients,
+            followers=self._followers,
+            outside=self.outside,
+            victim=self._victims.chats[0],
+            pruned=keep is not None and elapsed >= timedelta(seconds=keep),
+        )
+        self.problems += await inspection.problems()
+        self.problems += [problem for chat, problem in self.witness.begun_twice() if chat != self._victims.chats[0]]
+        self.problems += self.witness.hopeless() if self.cast.is_own else ()
+
+    async def _create_victim(self, tasks: TaskGroup) -> None:
+        victim = await self._created(self.mischief.random)
+        self._victims.chats.append(victim)
+        tasks.start_soon(self._act_on_victim, victim, self._victims.send)  # so that there is something to damage
+
+    async def _create_chat(self, tasks: TaskGroup) -> None:
+        chat_id = await self._created(self.random)
+        self._clients.chats.append(chat_id)
+        follower = Follower(chat_id, self.random)
+        self._followers.append(follower)
+        tasks.start_soon(self._follow_everywhere, follower)
+
+    async def _created(self, random: Random) -> str:
+        """Create a chat on any process, and try again if that fails; return the chat's id."""
+        tools, agent = self.cast.client_tools, self.cast.agent_of_new_chat(random)
+        while True:
+            with contextlib.suppress(TurnwiseError):
+                return (await random.choice(self._nodes).engine.create_chat(client_tools=tools, agent=agent)).id
+
+    async def _follow_everywhere(self, follower: Follower) -> None:
+        """Follow a chat on one process after the other; the end of a process ends the visit."""
+        while True:
+            if self._nodes:
+                node = self.random.choice(self._nodes)
+                with anyio.CancelScope() as visit:
+                    node.visits.append(visit)
+                    try:
+                        await follower.follow(node.engine)
+                    except (StoreError, EngineClosed):
+                        self._note(f"a follower loses {node.name}")
+                node.visits.remove(visit)
+            await self._settle(5)
+
+    def _components(self) -> list[str]:
+        """Return where code of the service runs in this world."""
+        tools = self.cast.tools
+        missing = {
+            "model": not self.cast.simulates_model,
+            "summary": not self.cast.simulates_model,
+            "tool": not tools,
+            "reconcile": all(tool.reconcile is None for tool in tools),
+            "strategy": self._settings.compaction.strategy is None,
+        }
+        return [component for component in EVERY_TURN + SOME_TURNS if not missing.get(component)]
+
+    def _drawn_settings(self) -> Settings:
+        random = self.random
+        return Settings(
+            lease=LEASE,
+            shutdown_grace=0,
+            coalesce=0,
+            max_steps=random.choice([2, 6, 50]),
+            queue_limit=3,
+            startup_timeout=15,
+            idle_timeout=15,
+            tool_timeout=30,
+            action_deadline=random.choice([None, 60.0]),
+            promote_after_interrupt=random.random() < 0.3,
+            helper_depth=2,
+            helpers_at_once=2,
+            tools_parallel=random.choice(["safe", "all"]),
+            describe_error=described,
+            retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
+            compaction=CompactionPolicy(
+                context_limit=actors.CONTEXT_LIMIT,
+                after_final_step=random.choice(["continue", "rest"]),
+                timeout=15,
+                strategy=actors.simulated_strategy(random, self.mischief) if random.random() < 0.3 else None,
+            ),
+            inline_file_bytes=1,
+            keep_parts=random.choice([None, 0.1, 10]),
+            title=self._namer.choice([None, None, "model", "first_line"]),
+        )
