@@ -253,6 +253,20 @@ async def test_outage_gives_live_workers_time_to_renew(database: Path) -> None:
         assert await swept.sweep() == ["c", "d"]
 
 
+async def test_slow_store_delays_takeover_by_a_lease(database: Path) -> None:
+    """A store that is always slow would otherwise be doubted for ever, and its chats never taken over."""
+    async with sweeping(database) as swept:
+        await swept.held("c", "elsewhere")
+        swept.store.due, delayed = Overdue(leases=(("c", 1),)), 0
+        for _ in range(100):
+            swept.sweeper.doubt_outage()
+            if await swept.sweep():
+                break
+            swept.clock.advance(1)
+            delayed += 1
+        assert delayed == LEASE.lease + LEASE.renew_every
+
+
 async def test_worker_expires_no_lease_of_its_own_runner(database: Path) -> None:
     async with sweeping(database) as swept:
         swept.own = {("c", 2)}

@@ -6,6 +6,7 @@ model is a `Draft`, which lives for one decision; only a store's commit moves a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -24,6 +25,11 @@ def fire(draft: Draft[Any]) -> bool:
 def accepts(draft: Draft[Any]) -> bool:
     """Return whether a row's guards hold; nothing is fired."""
     return any(all(guard(draft) for guard in row.when) for row in rows_of(type(draft.trigger), draft.state))
+
+
+_LOGGER: Final = logging.getLogger("transitions")
+if _LOGGER.level == logging.NOTSET:
+    _LOGGER.setLevel(logging.WARNING)  # it would log several lines for each transition, at the level of turnwise's own
 
 
 def built(rows: Iterable[Row]) -> Machine:

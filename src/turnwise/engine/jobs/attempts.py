@@ -92,8 +92,17 @@ async def leave_out(leased: LeasedChat, error: ErrorInfo, refused: Sequence[Left
 
 
 async def refused_in(leased: LeasedChat, error: ModelError, model: Model) -> Sequence[LeftOut]:
-    """Return what a failure says of the chat's messages that was not left out so far, if it can be left out."""
-    return newly_refused(error, model, (await leased.current_view()).messages, leased.facts)
+    """Return what a failure says of the chat's messages that was not left out so far, if it can be left out.
+
+    Messages that were erased meanwhile are not left out: the failure counts all the same.
+    """
+    if not error.refused:
+        return ()
+    try:
+        view = await leased.current_view()
+    except ChatMoved:  # if the chat is another worker's, the commit of the failure finds that out
+        return ()
+    return newly_refused(error, model, view.messages, leased.facts)
 
 
 async def wait_for_retry(leased: LeasedChat) -> None:

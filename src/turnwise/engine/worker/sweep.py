@@ -71,6 +71,8 @@ class Sweeper:
         self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
         self._doubts_until = self._passed
         """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
+        self._doubt_ends: float | None = None
+        """When doubt about an outage is over at the latest, however often the store fails or is slow meanwhile."""
         self._distrusts_until = self._passed
         """Until then nothing is old or too late: a clock that was set forward by mistake may be set back."""
         self._store_told: tuple[datetime, float] | None = None
@@ -153,9 +155,14 @@ class Sweeper:
         self._distrusts_until = passed + TRUSTED_AFTER
 
     def doubt_outage(self) -> None:
-        """Doubt leases for as long as it takes to renew them: the store was away, and perhaps not only from here."""
-        now, renew_every = self._runtime.clock.monotonic(), self._runtime.settings.renew_every
-        self._doubts_until = max(self._doubts_until, now + renew_every)
+        """Doubt leases for as long as it takes to renew them: the store was away, and perhaps not only from here.
+
+        A store that is always slow is doubted for a lease, and then taken at its word once.
+        """
+        now, settings = self._runtime.clock.monotonic(), self._runtime.settings
+        if self._doubt_ends is None:
+            self._doubt_ends = now + settings.lease + settings.renew_every
+        self._doubts_until = max(self._doubts_until, min(now + settings.renew_every, self._doubt_ends))
 
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         """Return the leases that have really run out: not because a clock was set forward, or nobody could renew.
@@ -163,6 +170,7 @@ class Sweeper:
         After such a step every live worker renews within one lease; until then only leases of dead workers count.
         """
         if self._passed >= self._doubts_until:
+            self._doubt_ends = None
             return leases
         seen = {chat_id: await self.facts(chat_id) for chat_id, _ in leases}
         holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}

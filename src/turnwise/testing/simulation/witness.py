@@ -18,17 +18,18 @@ from turnwise.states.errors import FatalToolError, ToolFailed
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.triggers import Trigger
 
-SITUATIONS: Final[Mapping[str, tuple[type[Trigger], ChatState | None]]] = {
-    "an interrupt while the model answers": (t.Interrupt, ChatState.streaming),
-    "an interrupt while tools run": (t.Interrupt, ChatState.executing_tools),
-    "a crash while the model answers": (t.LeaseExpired, ChatState.streaming),
-    "a crash while tools run": (t.LeaseExpired, ChatState.executing_tools),
-    "a failed reply that is asked for again": (t.AttemptDiscarded, None),
-    "results of a client's tools": (t.SubmitToolResults, None),
-    "a compaction": (t.Compacted, None),
-    "an edit": (t.EditMessage, None),
+_S: Final = ChatState
+SITUATIONS: Final[Mapping[str, tuple[type[Trigger] | None, ChatState | None, ChatState | None]]] = {
+    "an interrupt while the model answers": (None, _S.streaming, _S.interrupted),
+    "an interrupt while tools run": (None, _S.executing_tools, _S.interrupted),
+    "a crash while the model answers": (t.LeaseExpired, _S.streaming, None),
+    "a crash while tools run": (t.LeaseExpired, _S.executing_tools, None),
+    "a failed reply that is asked for again": (t.AttemptDiscarded, None, None),
+    "results of a client's tools": (t.SubmitToolResults, None, None),
+    "a compaction": (t.Compacted, None, None),
+    "an edit": (t.EditMessage, None, None),
 }
-"""What has to happen in some world, with the trigger and the state in which it comes, if that matters."""
+"""What has to happen in some world: a trigger, the state in which it comes, the one it leads to; `None` for any."""
 _ENOUGH_RUNS: Final = 3
 """How often a tool may fail, in one world in which it never succeeds, before that is a problem of the world."""
 
@@ -57,8 +58,9 @@ class Witness(Observer):
     def transitioned(self, decision: Decision) -> None:
         """Note where a chat comes from and goes to."""
         self.states.add(decision.target)
-        for name, (trigger, source) in SITUATIONS.items():
-            if decision.trigger is trigger and source in (None, decision.source):
+        met = (decision.trigger, decision.source, decision.target)
+        for name, wanted in SITUATIONS.items():
+            if all(one in (None, found) for one, found in zip(wanted, met, strict=True)):
                 self.situations.add(name)
 
     def tool_started(self, run: ToolRun) -> Ended | None:
