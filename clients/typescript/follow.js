@@ -169,7 +169,7 @@ async function isOver(service, cursor, signal) {
  */
 function restsAt(cursor, chat) {
   const { state, settled, awaits, unreadable, last_seq: last } = chat ?? {};
-  const rests = RESTING.includes(state) && (settled || state !== "interrupted") && awaits !== "helpers";
+  const rests = RESTING.includes(state) && (settled || state !== "interrupted") && awaits !== "subagents";
   return rests && !unreadable && last <= cursor;
 }
 

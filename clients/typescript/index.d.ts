@@ -39,7 +39,7 @@ export type CallStatus =
 export type Approval = "not_needed" | "asked" | "granted";
 export type Approver = "operator" | "owner";
 export type Crash = "at_most_once" | "at_least_once";
-export type HelperAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
+export type SubagentAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
 export type BoundaryReason = "compaction" | "clear";
 export type CompactionPhase = "started" | "summarised" | "stored" | "finished" | "failed" | "declined" | "unproductive";
 export type Role = "system" | "user" | "assistant" | "tool";
@@ -176,9 +176,9 @@ export interface ToolCall {
   asked_arguments?: { [name: string]: Json } | null;
   refusal?: string | null;
   reconciles?: boolean;
-  helper?: string | null;
-  helper_action?: HelperAction;
-  helper_stays?: boolean;
+  subagent?: string | null;
+  subagent_action?: SubagentAction;
+  subagent_stays?: boolean;
   within?: number | null;
   output_limit_bytes?: number;
   /** The agent that asked for the call. */

@@ -34,7 +34,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, ToolSpec
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import (
-    BrokenPromise,
+    BrokenInvariant,
     ChatArchived,
     ChatBusy,
     ChatDeleted,
@@ -78,7 +78,7 @@ __all__ = [
     "RESTING",
     "Agent",
     "AuditRecord",
-    "BrokenPromise",
+    "BrokenInvariant",
     "BucketFiles",
     "Chat",
     "ChatArchived",

@@ -49,7 +49,7 @@ async def _of_a_chat(store: ChatStore, chat_id: str, accepted: Sequence[str], *,
 
 
 async def _of_a_member(store: ChatStore, chat_id: str, *, is_known: bool, pruned: bool) -> list[str]:
-    """Return what is wrong with a helper; of the chat that it helps, what is wrong with its family."""
+    """Return what is wrong with a subagent; of the chat that it helps, what is wrong with its family."""
     if not is_known:
         return await problems_of(store, chat_id, pruned=pruned)
     verdict = await verify_family(store, chat_id)

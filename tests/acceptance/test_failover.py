@@ -318,11 +318,11 @@ import socket, sys, time
 
 open_ones = []
 for _ in range(20):
-    follower = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+    subscriber = socket.create_connection((sys.argv[1], int(sys.argv[2])))
     request = f"GET /chats/{sys.argv[3]}/events HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer ada-token\\r\\n\\r\\n"
-    follower.sendall(request.encode())
-    follower.recv(1000)
-    open_ones.append(follower)
+    subscriber.sendall(request.encode())
+    subscriber.recv(1000)
+    open_ones.append(subscriber)
 print("ready", flush=True)
 time.sleep(600)
 """

@@ -202,7 +202,7 @@ class Torture:
         """Answer, and answer again: the second time changes nothing and gets the same receipt."""
         results = answers(chat.open_calls)
         if not results:
-            return  # it waits for helpers
+            return  # it waits for subagents
         try:
             first = await self._persist(lambda: client.submit_tool_results(chat.id, results))
             again = await self._persist(lambda: client.submit_tool_results(chat.id, results))
@@ -250,7 +250,7 @@ class Torture:
                 self.problems.append(f"a worker that was asked to stop ended with {code}")
 
     async def _everyone(self, client: Engine) -> AsyncIterator[Chat]:
-        """Yield every chat. Helpers come and go while the others come to rest."""
+        """Yield every chat. Subagents come and go while the others come to rest."""
         after: str | None = None
         self.deeds["help"] = 0
         while True:
@@ -277,7 +277,7 @@ class Torture:
 
 
 def _rests(chat: Chat) -> bool:
-    """Return whether a chat waits for its next message, or is a helper that was stopped or has failed."""
+    """Return whether a chat waits for its next message, or is a subagent that was stopped or has failed."""
     if chat.helps is None:
         return chat.state == "waiting"
     return chat.settled and chat.state in ("waiting", "interrupted", "error")

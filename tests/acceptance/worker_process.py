@@ -43,7 +43,7 @@ _HANDED: Final = {
     "delegate": Call("ask_hand", {"task": f"{ORDER} note book"}),
     "start": Call("start_hand", {"task": f"{ORDER} pay slow"}),
 }
-"""Words for work that helpers do."""
+"""Words for work that subagents do."""
 _WRITES = ("create", "change", "claim", "journal", "renew", "prune")
 
 
@@ -136,7 +136,7 @@ class ObedientModel(ScriptedModel):
             self._act("fault", fault)
         last = request.messages[-1]
         if _has_to_wait(request):
-            return Reply("They are at it.", calls=[Call("wait_for_helpers", {})], usage=(15, 4), delay=0.002)
+            return Reply("They are at it.", calls=[Call("wait_for_subagents", {})], usage=(15, 4), delay=0.002)
         if last.role != "user" or not last.text.startswith(ORDER):
             return Reply("All that was asked is done.", chunks=9, usage=(20, 6), delay=0.002)
         words = last.text.split()
@@ -152,13 +152,13 @@ class ObedientModel(ScriptedModel):
 
 
 def _has_to_wait(request: ModelRequest) -> bool:
-    """Return whether helpers were started since the last message, and not waited for."""
+    """Return whether subagents were started since the last message, and not waited for."""
     called: list[str] = []
     for message in reversed(request.messages):
         if message.role == "user":
             break
         called += [call.name for call in message.calls]
-    return "start_hand" in called and "wait_for_helpers" not in called
+    return "start_hand" in called and "wait_for_subagents" not in called
 
 
 def tools(place: Place, act: Callable[..., None], doom: Doom) -> list[Tool]:

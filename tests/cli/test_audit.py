@@ -101,15 +101,15 @@ def test_verify_family_checks_subagents(terminal: Terminal) -> None:
         async with Engine(url_of(terminal), agents=agents) as engine:
             chat = await engine.create_chat(agent="boss")
             await engine.ask(chat.id, "get help")
-            (helper,) = await engine.helpers(chat.id)
-            return chat.id, helper.id
+            (subagent,) = await engine.subagents(chat.id)
+            return chat.id, subagent.id
 
-    chat_id, helper = anyio.run(delegated)
+    chat_id, subagent = anyio.run(delegated)
     assert terminal.run("verify", chat_id, "--family").code == 0
     with closing(sqlite3.connect(terminal.folder / "turnwise.db")) as on, on:
-        on.execute("DELETE FROM audit WHERE chat_id = ? AND version = 2", (helper,))
+        on.execute("DELETE FROM audit WHERE chat_id = ? AND version = 2", (subagent,))
     assert terminal.run("verify", chat_id).code == 0
-    assert terminal.run("verify", helper).code == 1
+    assert terminal.run("verify", subagent).code == 1
     assert terminal.run("verify", chat_id, "--family").code == 1
 
 

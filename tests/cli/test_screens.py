@@ -97,7 +97,7 @@ def test_last_is_the_latest_active_chat(terminal: Terminal) -> None:
 
 def test_list_filters_by_awaited_party(terminal: Terminal) -> None:
     _, asked, _ = three_chats(terminal)
-    for party, ids in (("client", [asked]), ("helpers", [])):
+    for party, ids in (("client", [asked]), ("subagents", [])):
         listed = json.loads(terminal.run("list", "--awaiting", party, "--json").out)
         assert [chat["id"] for chat in listed] == ids
 
@@ -148,7 +148,7 @@ EXPLAINED = Explanation(
     queued=2,
     last_error=ErrorInfo(kind="quota", message="too\nmuch", step=1),
     legal_triggers=("interrupt", "resume"),
-    broken_promises=("one", "two"),
+    broken_invariants=("one", "two"),
     unreadable=(Flaw("messages.body", "no JSON"), Flaw("chats.state", "odd")),
     reason="Because.",
 )
@@ -173,7 +173,7 @@ def test_explanation_prints_every_known_field() -> None:
 
 def test_invalid_chat_exits_1(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     for broken, unreadable, code in (((), (), 0), (("one",), (), 1), ((), (Flaw("chats.state", "odd"),), 1)):
-        known = dataclasses.replace(EXPLAINED, broken_promises=broken, unreadable=unreadable)
+        known = dataclasses.replace(EXPLAINED, broken_invariants=broken, unreadable=unreadable)
         monkeypatch.setattr("turnwise.cli.explain.on_chat", lambda *_, known=known: known)
         for words in ((), ("--json",)):
             assert terminal.run("explain", "last", *words).code == code

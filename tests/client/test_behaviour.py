@@ -307,4 +307,4 @@ async def test_audit_is_exported_and_verified(chats: Chats) -> None:
     usage = await chats.usage(chat.id)
     assert [(entry.purpose, entry.usage.input_tokens) for entry in usage] == [("step", 3)]
     assert (await chats.family_usage(chat.id)).output_tokens == 2
-    assert await chats.helpers(chat.id) == []
+    assert await chats.subagents(chat.id) == []

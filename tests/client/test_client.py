@@ -67,8 +67,8 @@ def chat(state: str = "waiting", **fields: Any) -> Chat:
         (chat("interrupted", settled=False), {ChatState.interrupted}, False),
         (chat("waiting", unreadable="x"), RESTING, False),
         (chat("requires_action", awaits="client"), RESTING, True),
-        (chat("requires_action", awaits="helpers"), RESTING, False),
-        (chat("requires_action", awaits="helpers"), {ChatState.requires_action}, True),
+        (chat("requires_action", awaits="subagents"), RESTING, False),
+        (chat("requires_action", awaits="subagents"), {ChatState.requires_action}, True),
     ],
 )
 def test_has_arrived_only_where_a_chat_stays(found: Chat, states: Any, arrived: bool) -> None:
@@ -80,7 +80,7 @@ async def test_wait_checks_the_chat_after_its_events(server: Server) -> None:
     works = CHAT | {"state": "streaming"}
     changes = [status(8), status(9, "executing_tools"), status(10), status(11, "requires_action")]
     first, second = Answer(changes, end="silence"), Answer([status(13, "waiting")], end="silence")
-    helped = works | {"state": "requires_action", "awaits": "helpers", "last_seq": 12}
+    helped = works | {"state": "requires_action", "awaits": "subagents", "last_seq": 12}
     server.script = [Answer.of(works), first, LIMITED, LIMITED, Answer.of(helped), second, LIMITED, Answer.of(CHAT)]
     async with opened(server, first_delay=0) as client:
         assert (await client.wait("c1")).state == "waiting"

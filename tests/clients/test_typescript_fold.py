@@ -61,7 +61,7 @@ async def test_both_folds_agree_on_an_eventful_chat(node: AskNode) -> None:
 
 @pytest.mark.deep
 async def test_both_folds_agree_on_simulated_worlds(node: AskNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed workers, pruned parts, erased messages, helpers: what nobody would think of writing down by hand."""
+    """Killed workers, pruned parts, erased messages, subagents: what nobody would think of writing down by hand."""
     logs: dict[tuple[int, str], list[e.Event]] = {}
     kept = SimulatedStore.events
 

@@ -64,7 +64,7 @@ LAST: Final[dict[str, object]] = {"body": status(2) + END}
     [
         chat_at(1, "streaming"),
         chat_at(1, "interrupted", settled=False),
-        chat_at(1, "requires_action", settled=True, awaits="helpers"),
+        chat_at(1, "requires_action", settled=True, awaits="subagents"),
         chat_at(1, "error", settled=True, unreadable="chats.facts is no JSON"),
         {"body": "", "status": 404, "type": "application/json"},
         {"body": "null", "type": "application/json"},

@@ -40,7 +40,7 @@ WAITS: Final = {
     "the calls under way when a store is closed": (timeouts.CLOSE_S,),
     "the chats of a worker that stops": (Settings().shutdown_grace, LET_GO_S),
     "a lease": (Settings().lease,),
-    "a follower over HTTP whose packets vanish": (import_module("turnwise.service.connections").GONE_AFTER_S,),
+    "a subscriber over HTTP whose packets vanish": (import_module("turnwise.service.connections").GONE_AFTER_S,),
     "a connection of `Client`": (ClientSettings().connect_timeout,),
 }
 

@@ -26,12 +26,12 @@ def streams(**more: Any) -> Facts:
 
 
 def held_by_nobody_else(runtime: Runtime, facts: Facts, **more: Any) -> LeasedChat:
-    """Return a chat under the token 1, of whose turns and helpers nobody in the process learns."""
+    """Return a chat under the token 1, of whose turns and subagents nobody in the process learns."""
 
-    async def stop_helper(helper: str) -> None:
-        raise AssertionError(f"there is no helper {helper}")
+    async def stop_subagent(subagent: str) -> None:
+        raise AssertionError(f"there is no subagent {subagent}")
 
-    return LeasedChat(runtime, facts, 1, turn_ended=lambda _decision: None, stop_helper=stop_helper, **more)
+    return LeasedChat(runtime, facts, 1, turn_ended=lambda _decision: None, stop_subagent=stop_subagent, **more)
 
 
 def leased_chat(

@@ -87,7 +87,7 @@ class Shelf:
         return tuple(shown)
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return what followers were shown of an attempt, as a store does."""
+        """Return what subscribers were shown of an attempt, as a store does."""
         assert chat_id == "c"
         events = [event for _, _, batch in self.journaled for event in batch if isinstance(event, PartEvent)]
         return [event for event in events if (event.step, event.attempt) == (step, attempt)]

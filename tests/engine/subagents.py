@@ -41,14 +41,14 @@ def starts(*tasks: str) -> Step:
 
 def waits(_seen: list[Any]) -> Sequence[Call]:
     """Wait for all background subagents."""
-    return [Call("wait_for_helpers", {})]
+    return [Call("wait_for_subagents", {})]
 
 
 def calls(name: str, **arguments: Any) -> Step:
-    """Call a tool; `helper=0` is the first subagent that was started in this turn."""
+    """Call a tool; `subagent=0` is the first subagent that was started in this turn."""
 
     def step(seen: list[Any]) -> Sequence[Call]:
-        started = [one["helper"] for one in seen if isinstance(one, dict) and "helper" in one]
+        started = [one["subagent"] for one in seen if isinstance(one, dict) and "subagent" in one]
         own = {key: started[value] if isinstance(value, int) else value for key, value in arguments.items()}
         return [Call(name, own)]
 

@@ -622,7 +622,7 @@ def store_front() -> list[Agent]:
         return "done"
 
     judge = Agent("judge", "some:judge", output=dict[str, int], output_mode="native")
-    return [Agent("sales", "some:seller", tools=[computer]), judge, Agent("support", "some:helper")]
+    return [Agent("sales", "some:seller", tools=[computer]), judge, Agent("support", "some:subagent")]
 
 
 async def test_engine_without_a_worker_needs_no_keys(keys: set[str], open_engine: Any) -> None:
@@ -630,11 +630,11 @@ async def test_engine_without_a_worker_needs_no_keys(keys: set[str], open_engine
     async with open_engine(None, agents=store_front(), settings=Settings(run_worker=False)) as engine:
         chats = [await engine.create_chat(agent=agent) for agent in ("sales", "judge", "support")]
         chosen = await engine.configure(chats[2].id, model="some:other")
-        assert (chosen.model, engine.models) == ("some:other", {"some:judge", "some:seller", "some:helper"})
+        assert (chosen.model, engine.models) == ("some:other", {"some:judge", "some:seller", "some:subagent"})
         with pytest.raises(SettingsError, match="is no model"):
             await engine.configure(chats[2].id, model="smoe:other")
         await engine.send_message(chosen.id, "hi")
-        keys.update(("some:judge", "some:helper", "some:other"))
+        keys.update(("some:judge", "some:subagent", "some:other"))
         async with open_engine(None, agents=store_front()[1:]):
             assert (await engine.wait(chosen.id)).state == "waiting"
         assert (await engine.messages(chosen.id))[-1].text == "some:other says so"

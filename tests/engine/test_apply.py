@@ -15,7 +15,7 @@ from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.engine.transactions.apply import Applier, Chain
+from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.states.arguments import Reply
 from turnwise.states.decide import Decision
 from turnwise.states.events import ErrorInfo
@@ -23,7 +23,6 @@ from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.triggers import (
     AttemptStarted,
-    Circumstances,
     Claimed,
     Create,
     LeaseExpired,
@@ -32,6 +31,7 @@ from turnwise.states.triggers import (
     Repaired,
     SendMessage,
     StepFinished,
+    TransitionContext,
     Trigger,
 )
 from turnwise.testing import ManualClock
@@ -48,24 +48,24 @@ class Watcher(Observer):
 
 
 @asynccontextmanager
-async def applying(store: Any) -> AsyncIterator[tuple[Applier, Watcher, list[int]]]:
-    """Open an applier; tell what its observer sees, and the versions that were announced to who listens."""
+async def applying(store: Any) -> AsyncIterator[tuple[ChatWriter, Watcher, list[int]]]:
+    """Open an writer; tell what its observer sees, and the versions that were announced to who listens."""
     watcher, announced = Watcher(), list[int]()
     broadcaster = Broadcaster()
     broadcaster.observe(lambda facts: announced.append(facts.version))
     await store.open()
     try:
-        yield Applier(store, broadcaster, lambda _: Limits(), Observers((watcher,))), watcher, announced
+        yield ChatWriter(store, broadcaster, lambda _: Limits(), Observers((watcher,))), watcher, announced
     finally:
         await store.close()
 
 
-def held_by_a_worker(chain: Chain) -> None:
+def held_by_a_worker(unit: UnitOfWork) -> None:
     """Bring a new chat to where a worker holds it."""
-    chain.fire(Create(profile=Profile(created_at=chain.now)))
-    chain.fire(SendMessage(parts=(TextPart(text="hi"),)))
-    chain.fire(Claimed(worker="w"), actor="worker:w")
-    chain.fire(AttemptStarted(token=1), actor="worker:w")
+    unit.fire(Create(profile=Profile(created_at=unit.now)))
+    unit.fire(SendMessage(parts=(TextPart(text="hi"),)))
+    unit.fire(Claimed(worker="w"), actor="worker:w")
+    unit.fire(AttemptStarted(token=1), actor="worker:w")
 
 
 EXPIRED: Final = LeaseExpired(token=1)
@@ -79,43 +79,43 @@ def damage(database: Path) -> None:
 
 
 async def test_decisions_hold_actor_and_reason(database: Path) -> None:
-    """The chain's actor is the default; a reason belongs to its own decision."""
+    """The unit's actor is the default; a reason belongs to its own decision."""
 
-    def planned(chain: Chain) -> None:
-        chain.fire(Create(profile=Profile(created_at=chain.now)))
-        chain.fire(Renamed(title="a"), actor="bob")
-        chain.fire(Renamed(title="b"), reason="it is better")
-        chain.fire(Renamed(title="c"), actor="bob", reason="it is best")
-        assert chain.fire(Renamed(title="d")).profile.title == chain.facts.profile.title == "d"
+    def planned(unit: UnitOfWork) -> None:
+        unit.fire(Create(profile=Profile(created_at=unit.now)))
+        unit.fire(Renamed(title="a"), actor="bob")
+        unit.fire(Renamed(title="b"), reason="it is better")
+        unit.fire(Renamed(title="c"), actor="bob", reason="it is best")
+        assert unit.fire(Renamed(title="d")).profile.title == unit.facts.profile.title == "d"
 
-    async with applying(stored_at(database)) as (applier, _, _):
-        await applier.create("c", planned, actor="ann")
+    async with applying(stored_at(database)) as (writer, _, _):
+        await writer.create("c", planned, actor="ann")
         expected = [("ann", None), ("bob", None), ("ann", "it is better"), ("bob", "it is best"), ("ann", None)]
-        assert [(record.actor, record.reason) for record in await applier.store.audit("c")] == expected
+        assert [(record.actor, record.reason) for record in await writer.store.audit("c")] == expected
 
 
 async def test_each_commit_is_announced_once(database: Path) -> None:
-    async with applying(stored_at(database)) as (applier, watcher, announced):
-        await applier.create("c", held_by_a_worker, actor="ann")
+    async with applying(stored_at(database)) as (writer, watcher, announced):
+        await writer.create("c", held_by_a_worker, actor="ann")
         assert watcher.seen == ["create", "send_message", "claimed", "attempt_started"]
         assert announced == [4]
-        nothing = await applier.change("c", lambda _: None, actor="ann")
+        nothing = await writer.change("c", lambda _: None, actor="ann")
         assert (nothing.decisions, len(watcher.seen), announced) == ((), 4, [4])
-        await applier.change("c", Released(token=1), actor="worker:w")
-        (claimed,) = await applier.claim(Claimed(worker="v"), actor="worker:v", runs={"default": ()}, limit=5)
+        await writer.change("c", Released(token=1), actor="worker:w")
+        (claimed,) = await writer.claim(Claimed(worker="v"), actor="worker:v", runs={"default": ()}, limit=5)
         assert claimed.facts.lease is not None
         assert (watcher.seen[4:], announced) == (["released", "claimed"], [4, 5, 6])
         damage(database)
-        await applier.repair("c", REPAIR, actor="ann")
+        await writer.repair("c", REPAIR, actor="ann")
         assert (watcher.seen[6:], announced) == (["repaired"], [4, 5, 6, 7])
 
 
 async def test_each_commit_has_its_own_salt(database: Path) -> None:
     """Two chats that say the same do not look the same in their records."""
     decisions: list[Decision] = []
-    async with applying(stored_at(database)) as (applier, _, _):
+    async with applying(stored_at(database)) as (writer, _, _):
         for chat_id in ("c", "d"):
-            decisions += (await applier.create(chat_id, held_by_a_worker, actor="ann")).decisions
+            decisions += (await writer.create(chat_id, held_by_a_worker, actor="ann")).decisions
     salts = [decision.salt for decision in decisions]
     assert len(set(salts)) == 2
     assert len(set(salts[:4])) == 1
@@ -143,28 +143,28 @@ class Slow(Delegate):
         return slowly
 
 
-WAYS: Final[dict[str, Callable[[Applier], Any]]] = {
-    "create": lambda applier: applier.create("new", held_by_a_worker, actor="ann"),
-    "change": lambda applier: applier.change("c", EXPIRED, actor="ann"),
-    "repair": lambda applier: applier.repair("c", REPAIR, actor="ann"),
-    "claim": lambda applier: applier.claim(Claimed(worker="v"), actor="ann", runs={"default": ()}, limit=1),
+WAYS: Final[dict[str, Callable[[ChatWriter], Any]]] = {
+    "create": lambda writer: writer.create("new", held_by_a_worker, actor="ann"),
+    "change": lambda writer: writer.change("c", EXPIRED, actor="ann"),
+    "repair": lambda writer: writer.repair("c", REPAIR, actor="ann"),
+    "claim": lambda writer: writer.claim(Claimed(worker="v"), actor="ann", runs={"default": ()}, limit=1),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelled_caller_hides_no_commit(database: Path, way: str) -> None:
     store = Slow(stored_at(database))
-    async with applying(store) as (applier, watcher, announced):
+    async with applying(store) as (writer, watcher, announced):
         store.answer.set()
-        await applier.create("c", held_by_a_worker, actor="ann")
+        await writer.create("c", held_by_a_worker, actor="ann")
         if way == "claim":
-            await applier.change("c", Released(token=1), actor="worker:w")
+            await writer.change("c", Released(token=1), actor="worker:w")
         if way == "repair":
             damage(database)
         seen = len(watcher.seen)
         store.committed, store.answer = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(WAYS[way], applier)
+            tasks.start_soon(WAYS[way], writer)
             await store.committed.wait()
             tasks.cancel_scope.cancel()
             store.answer.set()
@@ -199,12 +199,12 @@ async def test_first_call_starts_in_the_commit_that_plans_it(
     runtime.deps = (lambda chat: chat) if "made" in deps else "a value"
     life = streaming()
     calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))
-    chain = Chain(life.facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
+    unit = UnitOfWork(life.facts, TransitionContext(now=NOW, limits=Limits(), actor="client"))
     token = life.facts.lease.token
-    chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
-    runtime.begin(chain, claims=True, deps_of=deps.get("open"))
-    follows = chain.decisions[1:]
+    unit.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
+    runtime.begin(unit, claims=True, deps_of=deps.get("open"))
+    follows = unit.decisions[1:]
     assert [(decision.trigger.name, decision.actor) for decision in follows] == [
         ("call_started", f"worker:{worker}") for _ in started
     ]
-    assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == started
+    assert [call.call_id for call in unit.facts.calls if call.status != "planned"] == started

@@ -1,4 +1,4 @@
-"""What an erasure takes and what it leaves, and what followers and the log are told of it."""
+"""What an erasure takes and what it leaves, and what subscribers and the log are told of it."""
 
 import json
 from pathlib import Path

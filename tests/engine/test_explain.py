@@ -21,7 +21,7 @@ from support.sql_by_hand import by_hand
 from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, tool
 from turnwise.engine.admin.diagnose import advice_on, is_repairable, summary_of
 from turnwise.engine.admin.explain import explanation
-from turnwise.engine.agents.delegate import HELPERS, helper_id
+from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
@@ -41,7 +41,7 @@ async def test_explain_of_a_waiting_chat(open_chat: OpenChat) -> None:
         assert (explained.state, explained.lease_worker, explained.next_timer) == ("waiting", None, None)
         assert "send_message" in explained.legal_triggers
         assert "edit_message" not in explained.legal_triggers
-        assert explained.broken_promises == ()
+        assert explained.broken_invariants == ()
 
 
 def later(seconds: float) -> datetime:
@@ -65,9 +65,11 @@ ASKED: Final = StepCalls(
     )
 )
 MIXED: Final = StepCalls((local("l", 0), client("a", 1, status=CallStatus.started)))
-HELPER: Final = delegated("h", 1)
-RESEARCH: Final = helper_id(BLANK.chat_id, "h")
-WAITS: Final = replace(delegated("w", 2), name="wait", helper=None, helper_action="wait", arguments={HELPERS: ["x"]})
+SUBAGENT: Final = delegated("h", 1)
+RESEARCH: Final = subagent_id(BLANK.chat_id, "h")
+WAITS: Final = replace(
+    delegated("w", 2), name="wait", subagent=None, subagent_action="wait", arguments={SUBAGENTS: ["x"]}
+)
 WAITS_FOR_ALL: Final = replace(WAITS, arguments={})
 QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), accepted_at=NOW) for n in range(2))
 UNANSWERED: Final = HistoryFacts(tail=Tail.awaits_answer)
@@ -137,15 +139,18 @@ REASONS: Final = [
     resting(S.requires_action, "Waiting for the client's results of ask (c).", ASKED[2]),
     resting(
         S.requires_action,
-        f"Waiting for the client's results of ask (c). Waiting for helpers, too: {RESEARCH} (agent 'research').",
+        f"Waiting for the client's results of ask (c). Waiting for subagents, too: {RESEARCH} (agent 'research').",
         ASKED[2],
-        HELPER,
+        SUBAGENT,
     ),
     resting(
-        S.requires_action, f"Waiting for helpers: {RESEARCH} (agent 'research'), wait of nobody.", HELPER, WAITS_FOR_ALL
+        S.requires_action,
+        f"Waiting for subagents: {RESEARCH} (agent 'research'), wait of nobody.",
+        SUBAGENT,
+        WAITS_FOR_ALL,
     ),
-    resting(S.requires_action, "Waiting for helpers: wait of x.", WAITS, background=("x", "y")),
-    resting(S.requires_action, "Waiting for helpers: wait of x, y.", WAITS_FOR_ALL, background=("x", "y")),
+    resting(S.requires_action, "Waiting for subagents: wait of x.", WAITS, background=("x", "y")),
+    resting(S.requires_action, "Waiting for subagents: wait of x, y.", WAITS_FOR_ALL, background=("x", "y")),
     pytest.param(*held(S.streaming, TAKEN_OVER, -5, lease=Lease(GONE, 1)), id="a dead process"),
     held(S.streaming, RAN_OUT.format(5), -5, step={"retry_at": later(9)}),
     held(S.streaming, RAN_OUT.format(0), 0),
@@ -456,7 +461,7 @@ async def test_unknown_state_is_reported_and_repaired(
             assert "'dreaming'" in str(found.unreadable)
             assert found.open_calls == []
         explained = await engine.explain(chat.id)
-        assert explained.broken_promises == ("state_is_declared",)
+        assert explained.broken_invariants == ("state_is_declared",)
         assert explained.legal_triggers == ("repaired",)
         assert "chats.state" in explained.reason
         assert [flaw.column for flaw in explained.unreadable] == ["chats.state"]

@@ -19,7 +19,7 @@ from support.life import NOW, asking, delegated
 from support.rewriting import rewrite
 from support.stores import stored_at
 from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, Settings, Verdict, delegate
-from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.agents.delegate import subagent_id
 from turnwise.engine.subagents.family import Answer, answers_in, is_wanted
 from turnwise.engine.subagents.usage import unheard_usage
 from turnwise.engine.subagents.verification import verify_family
@@ -37,7 +37,7 @@ from turnwise.states.writes import RecordUsage
 
 
 def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[AuditRecord]:
-    """Return a log: the turn of each record, and by its version which helper answered there, with its version.
+    """Return a log: the turn of each record, and by its version which subagent answered there, with its version.
 
     Something is used by the last record of each turn.
     """
@@ -48,41 +48,41 @@ def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[A
             turn=turn,
             writes=(
                 *([WriteRecord("usage", "step:1:1", "-")] if turn != following[version - 1] else []),
-                *(WriteRecord("helper", name, "-") for name in answers.get(version, ())),
+                *(WriteRecord("subagent", name, "-") for name in answers.get(version, ())),
             ),
         )
         for version, turn in enumerate(turns, 1)
     ]
 
 
-def helper(chat_id: str, parent: str) -> Facts:
-    """Return what is asked of a helper: its id, and whose it is."""
+def subagent(chat_id: str, parent: str) -> Facts:
+    """Return what is asked of a subagent: its id, and whose it is."""
     return Facts(
         chat_id=chat_id, profile=Profile(created_at=NOW, parent=parent, helps="call"), since=NOW, updated_at=NOW
     )
 
 
-@pytest.mark.parametrize("name", ["helper:0", "helper:-1", "helper:٣", "helper:" + "9" * 5_000, "no\0id:1"])
+@pytest.mark.parametrize("name", ["subagent:0", "subagent:-1", "subagent:٣", "subagent:" + "9" * 5_000, "no\0id:1"])
 def test_invalid_version_in_a_log_is_ignored(name: str) -> None:
     """Whoever rewrites a log may write anything there, also what Python or a database does not take."""
-    (written,) = log_of([1], {1: (name, "helper:7")})
-    assert answers_in([written]) == {"helper": [Answer(at=1, version=7, head="-")]}
+    (written,) = log_of([1], {1: (name, "subagent:7")})
+    assert answers_in([written]) == {"subagent": [Answer(at=1, version=7, head="-")]}
 
 
 def tells(**arguments: str) -> ToolCall:
-    """Return a call that tells a helper more."""
-    return replace(delegated("call_2", helper=None, helper_action="message"), arguments=arguments)
+    """Return a call that tells a subagent more."""
+    return replace(delegated("call_2", subagent=None, subagent_action="message"), arguments=arguments)
 
 
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (tells(helper="helper", message="more"), True),
+        (tells(subagent="subagent", message="more"), True),
         (tells(), True),
-        (tells(helper="another", message="more"), False),
-        (tells(helper="helper", message="more").with_status(CallStatus.cancelled), False),
+        (tells(subagent="another", message="more"), False),
+        (tells(subagent="subagent", message="more").with_status(CallStatus.cancelled), False),
         (delegated("call_2"), False),
-        (replace(delegated("call_2", helper=None, helper_action="wait"), arguments={}), False),
+        (replace(delegated("call_2", subagent=None, subagent_action="wait"), arguments={}), False),
     ],
     ids=["tells it", "told somebody, which was erased", "tells another", "is closed", "asks another", "waits"],
 )
@@ -95,7 +95,7 @@ async def test_open_message_call_keeps_a_subagent_running(call: ToolCall, *, wan
             return asker
 
     told = replace(
-        helper("helper", "parent"), turn=TurnFacts(number=2, started_at=NOW + timedelta(seconds=1), asker="above")
+        subagent("subagent", "parent"), turn=TurnFacts(number=2, started_at=NOW + timedelta(seconds=1), asker="above")
     )
     assert await is_wanted(cast("ChatStore", Known()), told) is wanted
     of_a_person = replace(told, turn=replace(told.turn, asker=None))
@@ -119,7 +119,7 @@ async def test_subagent_whose_parent_was_never_there_goes_on(error: Exception, *
         async def facts(self, chat_id: str) -> Facts:
             raise error
 
-    facts = helper("helper", "above")
+    facts = subagent("subagent", "above")
     facts = replace(facts, turn=replace(facts.turn, number=1, asker="above"))
     assert await is_wanted(cast("ChatStore", Known()), facts) is wanted
 
@@ -143,7 +143,7 @@ class Logs:
         return self._logs[chat_id]
 
     async def facts(self, chat_id: str) -> Facts:
-        return helper(chat_id, "first")
+        return subagent(chat_id, "first")
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
         return [
@@ -152,22 +152,26 @@ class Logs:
         ]
 
 
-HELPER = log_of([0, 1, 1, 2, 2, 2, 3, 3], {1: ("nobody:0", "nobody:new"), 2: ("its own:1",), 4: ("its own:3",)})
+SUBAGENT = log_of([0, 1, 1, 2, 2, 2, 3, 3], {1: ("nobody:0", "nobody:new"), 2: ("its own:1",), 4: ("its own:3",)})
 ITS_OWN = log_of([0, 1, 2], {})
-USED = {"helper": (1, 2, 4, 8), "its own": (16, 32, 64), "parent": (128, 256, 512), "first": ()}
+USED = {"subagent": (1, 2, 4, 8), "its own": (16, 32, 64), "parent": (128, 256, 512), "first": ()}
 """Tokens by turn: each sum of them tells what was counted, and how often."""
 
 
 @pytest.mark.parametrize(
     ("answers", "unheard"),
-    [({}, {1, 2, 4, 8, 16, 32, 64}), ({2: ("helper:3",)}, {4, 8, 32, 64}), ({2: ("helper:3",), 4: ("helper:6",)}, {8})],
+    [
+        ({}, {1, 2, 4, 8, 16, 32, 64}),
+        ({2: ("subagent:3",)}, {4, 8, 32, 64}),
+        ({2: ("subagent:3",), 4: ("subagent:6",)}, {8}),
+    ],
 )
 async def test_usage_since_the_last_answer_counts_with_the_next(
     answers: Mapping[int, Sequence[str]], unheard: set[int]
 ) -> None:
-    logs = {"parent": log_of([0, 1, 1, 2], answers), "helper": HELPER, "its own": ITS_OWN}
+    logs = {"parent": log_of([0, 1, 1, 2], answers), "subagent": SUBAGENT, "its own": ITS_OWN}
     store = cast("ChatStore", Logs(logs, USED))
-    assert (await unheard_usage(store, "parent", helper("helper", "parent"))).input_tokens == sum(unheard)
+    assert (await unheard_usage(store, "parent", subagent("subagent", "parent"))).input_tokens == sum(unheard)
 
 
 @pytest.mark.parametrize(
@@ -176,38 +180,38 @@ async def test_usage_since_the_last_answer_counts_with_the_next(
     ids=["deleted", "restored from before both", "restored from before the last"],
 )
 async def test_answer_missing_from_a_log_makes_usage_partial(its_own: Sequence[int], unheard: set[int]) -> None:
-    """A chat could never be answered whose helper's helper was deleted, or came back from an older backup."""
-    logs = {"parent": log_of([0, 1], {}), "helper": HELPER, "its own": log_of(its_own, {})}
+    """A chat could never be answered whose subagent's subagent was deleted, or came back from an older backup."""
+    logs = {"parent": log_of([0, 1], {}), "subagent": SUBAGENT, "its own": log_of(its_own, {})}
     used = {**USED, "its own": USED["its own"][: len(its_own)]}
-    usage = await unheard_usage(cast("ChatStore", Logs(logs, used)), "parent", helper("helper", "parent"))
+    usage = await unheard_usage(cast("ChatStore", Logs(logs, used)), "parent", subagent("subagent", "parent"))
     assert (usage.input_tokens, usage.partial) == (sum(unheard), True)
 
 
 @pytest.mark.parametrize("error", [ChatDeleted("x", NOW), ChatUnreadable("audit.body", "not JSON", chat_id="x")])
-@pytest.mark.parametrize(("gone", "unheard"), [("its own", {1, 2, 4, 8}), ("helper", {}), ("parent", {})])
+@pytest.mark.parametrize(("gone", "unheard"), [("its own", {1, 2, 4, 8}), ("subagent", {}), ("parent", {})])
 async def test_unreadable_or_deleted_chat_makes_usage_partial(error: Exception, gone: str, unheard: set[int]) -> None:
-    logs = {"parent": log_of([0, 1], {}), "helper": HELPER, "its own": ITS_OWN}
+    logs = {"parent": log_of([0, 1], {}), "subagent": SUBAGENT, "its own": ITS_OWN}
     store = cast("ChatStore", Logs(logs, USED, broken={gone: error}))
-    usage = await unheard_usage(store, "parent", helper("helper", "parent"))
+    usage = await unheard_usage(store, "parent", subagent("subagent", "parent"))
     assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
 
 
 async def test_usage_of_a_resumed_turn_counts_with_the_next_answer() -> None:
-    """A helper that ended in error goes on in the same turn."""
+    """A subagent that ended in error goes on in the same turn."""
     first = log_of([0, 1, 1], {})
     resumed = [dataclasses.replace(one, version=one.version + 3, turn=1) for one in log_of([1, 1], {})]
-    logs = {"parent": log_of([0, 1, 1], {2: ("helper:3",)}), "helper": first + resumed}
+    logs = {"parent": log_of([0, 1, 1], {2: ("subagent:3",)}), "subagent": first + resumed}
     for entries, used in (((1, 2, 4), (4, False)), ((1, 2, 4, 8), (4, False)), ((1, 2), (None, True))):
-        store = cast("ChatStore", Logs(logs, {"helper": entries}))
-        usage = await unheard_usage(store, "parent", helper("helper", "parent"))
+        store = cast("ChatStore", Logs(logs, {"subagent": entries}))
+        usage = await unheard_usage(store, "parent", subagent("subagent", "parent"))
         assert (usage.input_tokens, usage.partial) == used
 
 
 async def test_every_turn_of_a_family_counts_once() -> None:
-    """Also of those whose answers came in several turns; what a helper has used since its last one was not heard of."""
-    parent = log_of([0, 1, 1, 2], {2: ("helper:3",), 4: ("helper:6",)})
-    logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
-    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", helper("parent", "first"))
+    """Also of those whose answers came in several turns; what a subagent has used since then was not heard of."""
+    parent = log_of([0, 1, 1, 2], {2: ("subagent:3",), 4: ("subagent:6",)})
+    logs = {"first": log_of([0, 1], {}), "parent": parent, "subagent": SUBAGENT, "its own": ITS_OWN}
+    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", subagent("parent", "first"))
     assert used.input_tokens == sum({128, 256, 512, 1, 2, 4, 16, 32, 64})
 
 
@@ -249,17 +253,17 @@ async def verdict_on(database: Path, chat_id: str) -> Verdict:
 async def test_sound_family_verifies_and_a_changed_message_is_found(open_engine: OpenEngine, database: Path) -> None:
     async with open_engine(None, agents=family("one", "two")) as engine:
         chat_id = (await asked(engine)).id
-        first, second = await engine.helpers(chat_id)
+        first, second = await engine.subagents(chat_id)
         assert [one.title for one in (first, second)] == ["one", "two"]
         assert (await engine.verify(chat_id, family=True)).ok
         record = next(record for record in await engine.audit(chat_id) if record.actor == f"chat:{first.id}")
         assert record.trigger == "submit_tool_results"
-        assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "helper"}
+        assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "subagent"}
         begun = (await engine.audit(first.id))[0]
         assert (begun.trigger, begun.actor) == ("create", f"chat:{chat_id}")
         await engine.send_message(second.id, "more")  # the version that answered is not its last then
         await engine.wait(second.id, timeout=60)
-        assert (await engine.verify(chat_id, family=True)).ok, "a helper may be asked more"
+        assert (await engine.verify(chat_id, family=True)).ok, "a subagent may be asked more"
         await engine.delete_chat(second.id)
         assert (await engine.verify(chat_id, family=True)).ok
     sql(
@@ -268,7 +272,7 @@ async def test_sound_family_verifies_and_a_changed_message_is_found(open_engine:
         first.id,
     )
     verdict = await verdict_on(database, chat_id)
-    assert str(verdict.problem).startswith(f"Helper {first.id}: messages[")
+    assert str(verdict.problem).startswith(f"Subagent {first.id}: messages[")
     assert str(verdict.place).startswith("messages[")
 
 
@@ -283,10 +287,10 @@ async def test_missing_subagent_that_answered_is_found(open_engine: OpenEngine, 
         verdict = await engine.verify(chat_id, family=True)
         assert (verdict.ok, verdict.position) == (False, answered)
         assert "but it is not there" in str(verdict.problem)
-        assert await engine.helpers(chat_id) == []
+        assert await engine.subagents(chat_id) == []
 
 
-# What a helper's profile says of its parent
+# What a subagent's profile says of its parent
 
 
 @pytest.mark.parametrize(
@@ -310,8 +314,8 @@ async def test_profile_with_a_wrong_parent_or_call_is_found(
         version, head = await engine._store.head(chat.id)
         spelled = stood_at and stood_at.format(version=version, head=head, another=head[::-1])
         profile = {"parent": chat.id, "helps": "call_one", "helps_at": spelled, **names}
-        name, applier = helper_id(chat.id, "call_one"), engine._commands("someone").runtime.applier
-        await applier.create(
+        name, writer = subagent_id(chat.id, "call_one"), engine._commands("someone").runtime.writer
+        await writer.create(
             name, Create(profile=Profile(created_at=chat.created_at, agent="research", **profile)), actor="someone"
         )
     async with open_engine(None, agents=family("one")) as engine:
@@ -320,60 +324,60 @@ async def test_profile_with_a_wrong_parent_or_call_is_found(
         if (names, stood_at) == ({}, "{version}:{head}"):
             assert verdict.ok
         else:
-            assert verdict.problem == f"Helper {name}: its profile names another parent, or its own as it never was."
+            assert verdict.problem == f"Subagent {name}: its profile names another parent, or its own as it never was."
             assert (verdict.ok, verdict.position) == (False, 1)
         assert (await engine.verify(name)).ok
 
 
-# What a chat heard of a helper
+# What a chat heard of a subagent
 
 
 class Generations(NamedTuple):
-    """A chat that has heard its helper, and then the helper of that, and where the two stood."""
+    """A chat that has heard its subagent, and then the subagent of that, and where the two stood."""
 
     lead: str
     mid: str
     leaf: str
     answers: dict[str, tuple[int, int]]
-    """By helper, its version that answered, and the version of the lead that heard it."""
+    """By subagent, its version that answered, and the version of the lead that heard it."""
 
 
 @pytest.fixture
 async def generations(open_engine: OpenEngine) -> Generations:
     def waits_for_leaf(seen: list[Any]) -> list[Call]:
-        return [Call("wait_for_helpers", {"helpers": [seen[1][0]["answer"]]})]
+        return [Call("wait_for_subagents", {"subagents": [seen[1][0]["answer"]]})]
 
     leaf = Agent("leaf", Research())
-    names_its_leaf = lead(calls("start_leaf", task="t"), lambda seen: seen[0]["helper"])
+    names_its_leaf = lead(calls("start_leaf", task="t"), lambda seen: seen[0]["subagent"])
     mid = Agent("mid", names_its_leaf, tools=[delegate(leaf, background=True)])
     above = lead(calls("start_mid", task="t"), waits, waits_for_leaf)
     agents = [Agent("lead", above, tools=[delegate(mid, background=True)]), mid, leaf]
     async with open_engine(None, agents=agents) as engine:
         chat_id = (await asked(engine)).id
-        (middle,) = await engine.helpers(chat_id)
-        (last,) = await engine.helpers(middle.id)
+        (middle,) = await engine.subagents(chat_id)
+        (last,) = await engine.subagents(middle.id)
         answers = {}
         for record in await engine.audit(chat_id):
             for write in record.writes:
                 name, _, version = write.id.rpartition(":")
-                if write.kind == "helper" and version != "0":
+                if write.kind == "subagent" and version != "0":
                     answers[name] = (int(version), record.version)
         assert [*answers] == [middle.id, last.id]
         assert (await engine.verify(chat_id, family=True)).ok
     return Generations(chat_id, middle.id, last.id, answers)
 
 
-def denied(family: Generations, helper: str, denial: str) -> Verdict:
-    """Return the verdict that a helper does not bear out what the lead heard of it."""
-    version, position = family.answers[helper]
-    problem = f"Helper {helper}: its version {version} answered chat {family.lead}, but {denial}."
+def denied(family: Generations, subagent: str, denial: str) -> Verdict:
+    """Return the verdict that a subagent does not bear out what the lead heard of it."""
+    version, position = family.answers[subagent]
+    problem = f"Subagent {subagent}: its version {version} answered chat {family.lead}, but {denial}."
     return Verdict(ok=False, problem=problem, position=position)
 
 
-@pytest.mark.parametrize("helper", ["mid", "leaf"])
-async def test_rewritten_subagent_log_is_found(generations: Generations, database: Path, helper: str) -> None:
-    """Also one of a helper's own, which its parent may never have heard; all hashes were computed anew."""
-    name = getattr(generations, helper)
+@pytest.mark.parametrize("subagent", ["mid", "leaf"])
+async def test_rewritten_subagent_log_is_found(generations: Generations, database: Path, subagent: str) -> None:
+    """Also one of a subagent's own, which its parent may never have heard; all hashes were computed anew."""
+    name = getattr(generations, subagent)
     rewrite(database, name, 1, actor="mallory")
     async with opened(database) as store:
         assert verify_stored(name, await store.rows(name)) == Verdict(ok=True)
@@ -409,10 +413,10 @@ async def test_tombstone_must_agree_with_the_answer(
 
 @pytest.mark.parametrize("which", ["lead", "mid", "leaf"])
 async def test_unreadable_log_of_any_generation_is_found(generations: Generations, database: Path, which: str) -> None:
-    """The problem names the helper whose log it is of; that of the chat that was asked about names none."""
+    """The problem names the subagent whose log it is of; that of the chat that was asked about names none."""
     name = getattr(generations, which)
     sql(database, "UPDATE audit SET body = 'garbage' WHERE chat_id = ? AND version = 3", name)
     verdict = await verdict_on(database, generations.lead)
-    whose = "" if which == "lead" else f"Helper {name}: "
+    whose = "" if which == "lead" else f"Subagent {name}: "
     assert str(verdict.problem).startswith(f"{whose}Version 3 cannot be read")
     assert (verdict.ok, verdict.position) == (False, 3)

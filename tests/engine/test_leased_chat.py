@@ -11,7 +11,7 @@ from tests.engine.leased import held_by_nobody_else
 from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import CallOutcome
@@ -89,7 +89,7 @@ async def test_late_holder_writes_nothing(database: Path, moved: str, what: str)
         await store.change("chat", plans.plan(move))
     now = await store.facts("chat")
     late = leased.fire(ToolsFinished(token=1)) if what == "fire" else leased.show(ChatState.executing_tools, ())
-    with pytest.raises(ChatMoved):
+    with pytest.raises(ConcurrentTransition):
         await late
     assert (leased.facts, leased.lost) == (now, moved == "another's")
     assert await store.facts("chat") == now
@@ -106,7 +106,7 @@ async def test_repeated_commit_is_no_failure(database: Path) -> None:
     store, leased = await executing_at(database)
     await leased.fire(CallStarted(token=1, call_id="a"))
     await store.change("chat", plans.plan(plans.move(DONE)))
-    with pytest.raises(ChatMoved):
+    with pytest.raises(ConcurrentTransition):
         await leased.fire(DONE)
     assert leased.facts == await store.facts("chat")
     await store.close()
@@ -129,7 +129,7 @@ async def test_erased_message_leaves_the_view(database: Path) -> None:
 async def test_late_tool_start_checks_the_lease(database: Path, moved: str) -> None:
     leased, clock, store = held(database)
     announced: list[Facts] = []
-    leased.runtime.applier.broadcaster.observe(announced.append)
+    leased.runtime.writer.broadcaster.observe(announced.append)
     await leased.assert_tools_may_start()
     assert store.asked == 0, "a moment after a commit there is no need to look"
     clock.advance(0.02)
@@ -137,10 +137,10 @@ async def test_late_tool_start_checks_the_lease(database: Path, moved: str) -> N
     assert store.asked == 1
     store.found = replace(leased.facts, version=7, **MOVES[moved])
     for store.stale in (True, False):  # the second time it is known here, whatever the store says
-        with pytest.raises(ChatMoved):
+        with pytest.raises(ConcurrentTransition):
             await leased.assert_tools_may_start()
     assert leased.facts is store.found
-    assert announced[0] is store.found, "followers in this process need not wait for a notice"
+    assert announced[0] is store.found, "subscribers in this process need not wait for a notice"
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [((0.9,), 1), ((10, 0), 2), ((10, 2, 0), 3), ((2,) * 9, 5)])
@@ -166,8 +166,8 @@ async def test_commit_that_was_answered_late_is_no_news(database: Path) -> None:
             clock.advance(10)
             return committed
 
-    leased.runtime.applier = replace(leased.runtime.applier, store=Late(store))
-    with pytest.raises(ChatMoved):
+    leased.runtime.writer = replace(leased.runtime.writer, store=Late(store))
+    with pytest.raises(ConcurrentTransition):
         await leased.fire(CallStarted(token=1, call_id="a"))
     assert (leased.facts, leased.facts.state) == (await store.facts("chat"), ChatState.interrupted)
     await store.close()
@@ -188,7 +188,7 @@ async def test_view_of_a_moved_chat_is_not_used(database: Path, change: dict[str
     leased, _, store = held(database)
     store.found = replace(leased.facts, version=7, **change)
     if is_news:
-        with pytest.raises(ChatMoved):
+        with pytest.raises(ConcurrentTransition):
             await leased.current_view()
         assert (leased.facts, leased.view) == (store.found, None)
     else:

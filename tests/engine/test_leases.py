@@ -15,7 +15,7 @@ from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Settings, StoreError
 from turnwise.engine.worker.leases import AGAIN_S, Leases
-from turnwise.engine.worker.slots import Places
+from turnwise.engine.worker.slots import Slots
 from turnwise.testing import ManualClock
 
 SETTINGS = Settings(lease=30, renew_every=10, poll_interval=1)
@@ -49,7 +49,7 @@ class Held(SimpleNamespace):
 async def renewing(database: Path) -> AsyncIterator[tuple[Renewing, ManualClock, Any, list[str]]]:
     """Renew the lease of one chat, by a clock that the test moves."""
     clock, told = ManualClock(), list[str]()
-    store, places = Renewing(stored_at(database, clock)), Places(1)
+    store, places = Renewing(stored_at(database, clock)), Slots(1)
     leased = SimpleNamespace(token=1, renewed_at=0.0, ended=False, lost=False)
     places.runners["chat"] = cast("Any", Held(leased=leased))
 

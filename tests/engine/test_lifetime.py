@@ -206,7 +206,7 @@ async def test_release_followers_ends_waits_but_no_turn(open_chat: OpenChat) -> 
             engine.release_followers()
         assert set(ended) == set(WAITS)
         assert (await engine.get_chat(chat.id)).state == "streaming"
-        with pytest.raises(EngineClosed, match="followers"):
+        with pytest.raises(EngineClosed, match="ended its streams"):
             await engine.wait(chat.id)
         latch.open()
         while (await engine.get_chat(chat.id)).state != "waiting":

@@ -74,7 +74,7 @@ TURNS: Final[dict[str, tuple[list[Any], Callable[[Engine, str], Awaitable[None]]
     "tool": ([calling("look", where={"a": [1, {"b": 2}]}), "Seen."], plain),
     "client call": ([calling("show"), "Shown."], answered),
     "approval": ([calling("pay", to="ann"), "Paid."], answered),
-    "subagent": ([calling("ask_helper", task="look"), "Done."], helped),
+    "subagent": ([calling("ask_subagent", task="look"), "Done."], helped),
     "compaction": ([calling("look", where={}), Reply("Seen.", usage=FULL), "On."], plain),
     "interrupt": ([Reply("Hello", chunks=["Hel", "lo"], delay=1)], interrupted),
     "error": ([calling("look", where={}), failing], plain),
@@ -97,8 +97,8 @@ async def lived(kind: str, times: int) -> None:
     latch = Latch()
     settings = Settings(retry=RetryPolicy(attempts=1), compaction=CompactionPolicy(context_limit=100))
     model = ScriptedModel(replies * times, sleep=latch.pass_through)
-    helper = Agent("helper", ScriptedModel(["Looked."] * times))
-    agents = [Agent("own", model, tools=[look, pay, delegate(helper)]), helper]
+    subagent = Agent("subagent", ScriptedModel(["Looked."] * times))
+    agents = [Agent("own", model, tools=[look, pay, delegate(subagent)]), subagent]
     async with Engine("sqlite://", agents=agents, settings=settings) as engine:
         for _ in range(times):
             chat = await engine.create_chat(agent="own", client_tools=[SHOW])

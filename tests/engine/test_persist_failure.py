@@ -1,4 +1,4 @@
-"""A commit that fails for real: an error that names the step, nothing half-written, no follower left hanging."""
+"""A commit that fails for real: an error that names the step, nothing half-written, no subscriber left hanging."""
 
 import asyncio
 import sqlite3

@@ -250,9 +250,9 @@ async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPat
 
     attempt.shelf.storing = fail
     async with attempt.running():
-        with attempt.shelf.broadcaster.listen("c") as follower:
+        with attempt.shelf.broadcaster.listen("c") as subscriber:
             attempt.hear("one ")
-            await until(lambda: follower.take(-1) or attempt.ended)
+            await until(lambda: subscriber.take(-1) or attempt.ended)
         attempt.hear("two")
         await until(lambda: attempt.batches[-1] == "two" or attempt.ended)
         await a_while()

@@ -127,8 +127,8 @@ async def test_subagent_that_owes_an_answer_is_not_archived(database: Path, *, b
         if not background:
             await engine.archive(subagent.id)
             reason = (await engine.explain(parent.id)).reason
-            assert reason.startswith(f"Waiting for helpers: {subagent.id}")
-            assert reason.endswith(f"Helper {subagent.id} is archived: unarchive it to go on.")
+            assert reason.startswith(f"Waiting for subagents: {subagent.id}")
+            assert reason.endswith(f"Subagent {subagent.id} is archived: unarchive it to go on.")
             await engine.unarchive(subagent.id)
         await engine.submit_tool_results(subagent.id, [ToolResult(subagent.open_calls[0].call_id, output=True)])
         assert (await engine.wait(subagent.id, timeout=60)).state == "waiting"

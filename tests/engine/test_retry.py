@@ -152,7 +152,7 @@ async def test_hung_hook_fails_the_attempt(
         assert hook.cancelled.is_set()
         await pass_time(clock, 1)
         assert (await engine.wait(chat.id)).state == "waiting"
-        # Not sooner: followers may read an event from the store before the worker has logged its commit.
+        # Not sooner: subscribers may read an event from the store before the worker has logged its commit.
         assert re.search(f"{which}.* gave nothing within 60 s", caplog.text)
     assert (hook.called, len(model.requests)) == (2, 1)
 

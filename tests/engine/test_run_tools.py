@@ -14,7 +14,7 @@ from support.latches import Gate, Latch
 from support.life import local
 from support.runtimes import A_CHAT, tool_context
 from turnwise import ClientTool, Engine, ModelError, Observer, RetryPolicy, Settings, ToolContext, ToolRun, tool
-from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
+from turnwise.engine.jobs.running_calls import Run, Running, ToolEnvironment
 from turnwise.engine.tools.toolbox import failed
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.calls import CallOutcome, ToolCall
@@ -285,7 +285,7 @@ def context(call_id: str = "a") -> ToolContext:
 
 
 def running(*call_ids: str) -> Running:
-    return Running(Surroundings(A_CHAT, None), {call_id: Run(context(call_id)) for call_id in call_ids})
+    return Running(ToolEnvironment(A_CHAT, None), {call_id: Run(context(call_id)) for call_id in call_ids})
 
 
 def fatal(call: ToolCall, error: FatalToolError) -> CallOutcome:

@@ -19,9 +19,9 @@ from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.isolation.tasks import Lifetime, Tasks, finish
 from turnwise.engine.jobs import leased_chat
-from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.worker.runner import IDLE_ROUNDS, JOBS, Runner
-from turnwise.engine.worker.slots import Places
+from turnwise.engine.worker.slots import Slots
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin, Reply
@@ -209,7 +209,7 @@ async def test_job_without_progress_is_given_up(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever sends it round again: it waits longer each time, and says so."""
-    jobs, waits = Jobs(monkeypatch, *[raises(ChatMoved())] * 20), list[float]()
+    jobs, waits = Jobs(monkeypatch, *[raises(ConcurrentTransition())] * 20), list[float]()
     async with held(database) as leased:
         clock = cast("ManualClock", leased.runtime.clock)
         async with running(Runner(leased)):
@@ -281,13 +281,13 @@ class Away(Delegate):
 async def lived_through(
     store: Away, monkeypatch: pytest.MonkeyPatch, database: Path, *does: Does
 ) -> tuple[list[StoreError], list[str], ChatState]:
-    """Return the errors that followers got, what was stored, and where the chat stands."""
+    """Return the errors that subscribers got, what was stored, and where the chat stands."""
     monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
     Jobs(monkeypatch, *does)
     heard: list[StoreError] = []
     async with held(database, store) as leased:
         store.holds = True
-        monkeypatch.setattr(leased.runtime.applier.broadcaster, "fail", lambda _chat, failure: heard.append(failure))
+        monkeypatch.setattr(leased.runtime.writer.broadcaster, "fail", lambda _chat, failure: heard.append(failure))
         async with running(Runner(leased)):
             pass
         return heard, [trigger for trigger, _ in await triggers(leased)], (await store.facts("chat")).state
@@ -337,7 +337,7 @@ async def test_failure_is_stored_once_the_store_is_back(database: Path, monkeypa
 
 
 def test_failed_commit_frees_its_slot() -> None:
-    places = Places(1)
+    places = Slots(1)
     with pytest.raises(ValueError, match="refused"), places.reserve(1, "one"):
         raise ValueError("refused")
     assert places.free == 1

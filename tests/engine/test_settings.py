@@ -31,8 +31,8 @@ def test_defaults_are_as_documented() -> None:
         "promote_after_interrupt": False,
         "keep_parts": 24 * 60 * 60,
         "continue_prompt": "Continue.",
-        "helper_depth": 3,
-        "helpers_at_once": 10,
+        "subagent_depth": 3,
+        "subagents_at_once": 10,
     }
     assert {name: getattr(settings, name) for name in expected} == expected
     retry, compaction = settings.retry, settings.compaction

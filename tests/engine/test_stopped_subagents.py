@@ -27,7 +27,7 @@ from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.prompt.views import erased
-from turnwise.engine.subagents import subagents as helpers
+from turnwise.engine.subagents import subagents
 from turnwise.engine.subagents.answer import result_of
 from turnwise.engine.subagents.family import STOPPED
 from turnwise.providers.scripted import Call, ScriptedModel
@@ -68,7 +68,7 @@ async def test_ending_a_turn_stops_its_subagents(
         assert rested.open_calls == []
         if leave:
             research.gate.set()
-        for subagent in await engine.helpers(chat.id):
+        for subagent in await engine.subagents(chat.id):
             ended = await engine.wait(subagent.id, timeout=60)
             assert (ended.state, ended.settled) == ("waiting" if leave else "interrupted", True)
         assert await engine.get_chat(chat.id) == rested
@@ -80,7 +80,7 @@ async def test_only_an_edit_of_a_chat_at_rest_stops_its_subagents(open_engine: O
     agents = family(lead(starts("one"), lambda _: "I go on"), research, background=True)
     async with open_engine(None, agents=agents) as engine:
         chat = await asked(engine)
-        (subagent,) = await engine.helpers(chat.id)
+        (subagent,) = await engine.subagents(chat.id)
         await research.working()
         await end_turn(engine, chat.id, how)
         if how == "message":
@@ -101,7 +101,7 @@ async def test_stop_settles_chat_and_subagents_without_a_worker(
     async with open_engine(None, agents=agents) as engine:
         chat = await sent(engine)
         (subagent,) = await inbox_of(engine)
-        await until_awaits(engine, chat.id, "helpers")
+        await until_awaits(engine, chat.id, "subagents")
     full = Settings(run_worker=workers == "all are busy", max_running=1, shutdown_grace=0)
     async with open_engine(None, agents=agents, settings=full) as engine:
         if full.run_worker:
@@ -152,10 +152,10 @@ async def test_approval_in_an_orphaned_subagent_runs_nothing(
 
     async with open_engine(None, agents=family(lead(asks("one")), buyer([buy]))) as engine:
         chat = await sent(engine)
-        await until_awaits(engine, chat.id, "helpers")
+        await until_awaits(engine, chat.id, "subagents")
         (subagent,) = await inbox_of(engine)
         with monkeypatch.context() as patch:
-            patch.setattr(Commands, "_stop_helpers", _die_before)
+            patch.setattr(Commands, "_stop_subagents", _die_before)
             await engine.edit_message(chat.id, "m1", "stay")
         with pytest.raises((IllegalTransition, ConflictingReplay)):
             await engine.submit_tool_results(subagent.id, [ToolResult(subagent.open_calls[0].call_id, output=True)])
@@ -172,9 +172,9 @@ async def test_worker_stops_an_orphaned_subagent(open_engine: OpenEngine, monkey
     async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
         chat = await sent(engine)
         await research.working()
-        (subagent,) = await engine.helpers(chat.id)
+        (subagent,) = await engine.subagents(chat.id)
     async with open_engine(None, agents=agents, settings=IDLE) as engine:
-        monkeypatch.setattr(Commands, "_stop_helpers", _die_before)
+        monkeypatch.setattr(Commands, "_stop_subagents", _die_before)
         await engine.edit_message(chat.id, "m1", "stay")
         assert (await engine.get_chat(subagent.id)).state is ChatState.pending
     async with open_engine(None, agents=agents) as engine:
@@ -188,7 +188,7 @@ async def test_deleting_a_chat_stops_subagents_that_await_clients(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all generations; their calls would stay open in an inbox for ever. Chats without a parent stay."""
-    monkeypatch.setattr(helpers, "SWEPT", 1)
+    monkeypatch.setattr(subagents, "SWEPT", 1)
     bottom = Agent("buyer", buyer().model, tools=buyer().tools)
     middle = Agent("research", lead(calls("ask_buyer", task="buy")), tools=[delegate(bottom)])
     agents = [*family(lead(starts("one"), lambda _: "I go on"), middle, background=True), bottom]
@@ -197,8 +197,8 @@ async def test_deleting_a_chat_stops_subagents_that_await_clients(
         await engine.ask(other.id, "go", timeout=60)
         chat = await asked(engine)
         await inbox_of(engine, 2)
-        (subagent,) = await engine.helpers(chat.id)
-        (below,) = await engine.helpers(subagent.id)
+        (subagent,) = await engine.subagents(chat.id)
+        (below,) = await engine.subagents(subagent.id)
         await engine.wait(subagent.id, until=["requires_action"], timeout=60)
         await engine.delete_chat(chat.id)
         for one in (subagent, below):
@@ -240,7 +240,7 @@ ENDED, CUT, STEPS, AFTER_TOOL = (
 FORM = {"n": 1}
 
 
-def helper(agent: str, reason: StopReason | None = ENDED, **fields: Any) -> Facts:
+def subagent(agent: str, reason: StopReason | None = ENDED, **fields: Any) -> Facts:
     profile = replace(BLANK.profile, agent=agent)
     return replace(BLANK, profile=profile, state=fields.pop("state", ChatState.waiting), stop_reason=reason, **fields)
 
@@ -278,7 +278,7 @@ def result(outcome: CallStatus = CallStatus.succeeded) -> Message:
 def test_last_reply_of_the_turn_is_the_answer(
     agent: str, reason: StopReason, messages: list[Message], answer: object
 ) -> None:
-    assert result_of(helper(agent, reason), messages, AGENTS) == (answer, False)
+    assert result_of(subagent(agent, reason), messages, AGENTS) == (answer, False)
 
 
 @pytest.mark.parametrize(
@@ -299,25 +299,25 @@ def test_last_reply_of_the_turn_is_the_answer(
 def test_turn_without_an_answer_is_an_error_with_a_reason(
     agent: str, reason: StopReason | None, messages: list[Message], words: str
 ) -> None:
-    problem = f"The helper ended without an answer: {words}"
-    assert result_of(helper(agent, reason), messages, AGENTS) == (problem, True)
+    problem = f"The subagent ended without an answer: {words}"
+    assert result_of(subagent(agent, reason), messages, AGENTS) == (problem, True)
 
 
 @pytest.mark.parametrize("agent", ["free", "loose", "gone"])
 def test_erased_reply_is_no_answer(agent: str) -> None:
     """Neither the word that stands for it, nor what a form makes of arguments that are gone."""
     for said_last in ([reply("It is seven")], [reply("", call()), result()]):
-        problem = "What the helper said last was erased."
+        problem = "What the subagent said last was erased."
         blank = [erased(one) for one in said_last]
-        assert result_of(helper(agent, AFTER_TOOL if said_last[1:] else ENDED), blank, AGENTS) == (problem, True)
+        assert result_of(subagent(agent, AFTER_TOOL if said_last[1:] else ENDED), blank, AGENTS) == (problem, True)
 
 
 def test_failed_or_stopped_subagent_has_no_answer() -> None:
-    failed = helper("free", state=ChatState.error, last_error=ErrorInfo(kind="internal", message="out of luck"))
+    failed = subagent("free", state=ChatState.error, last_error=ErrorInfo(kind="internal", message="out of luck"))
     for facts, problem in (
-        (failed, "The helper could not finish its task: out of luck"),
-        (replace(failed, last_error=None), "The helper could not finish its task: an unknown error"),
-        (helper("free", state=ChatState.interrupted), "The helper was stopped before it had finished its task."),
+        (failed, "The subagent could not finish its task: out of luck"),
+        (replace(failed, last_error=None), "The subagent could not finish its task: an unknown error"),
+        (subagent("free", state=ChatState.interrupted), "The subagent was stopped before it had finished its task."),
     ):
         assert result_of(facts, [reply("an answer")], AGENTS) == (problem, True)
 
@@ -332,10 +332,10 @@ def test_failed_or_stopped_subagent_has_no_answer() -> None:
     ids=["text", "tool", "erased"],
 )
 def test_answer_without_the_form_is_an_answer_with_a_note(last: Message, words: str | None) -> None:
-    """The helper may have paid: a check of what it says is no failure of what it did."""
+    """The subagent may have paid: a check of what it says is no failure of what it did."""
     info = ErrorInfo(kind="invalid_answer", message="no form")
-    told, is_error = result_of(helper("formal", None, state=ChatState.error, last_error=info), [last], AGENTS)
+    told, is_error = result_of(subagent("formal", None, state=ChatState.error, last_error=info), [last], AGENTS)
     if words is None:
-        assert (told, is_error) == ("The helper could not finish its task: no form", True)
+        assert (told, is_error) == ("The subagent could not finish its task: no form", True)
     else:
-        assert (told.split("\n[")[0], "What the helper did stands" in told, is_error) == (words, True, False)
+        assert (told.split("\n[")[0], "Its work stands" in told, is_error) == (words, True, False)

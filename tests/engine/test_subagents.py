@@ -29,10 +29,10 @@ from support.latches import Latch
 from support.processes.postgres_server import Server
 from support.stores import Delegate, stored_at
 from turnwise import Agent, ChatState, Engine, ModelError, ModelPart, NotResting, Settings, ToolResult, delegate, tool
-from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.agents.delegate import subagent_id
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.subagents.calls import HelperCalls
-from turnwise.engine.subagents.subagents import Helpers
+from turnwise.engine.subagents.calls import SubagentCalls
+from turnwise.engine.subagents.subagents import Subagents
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import IllegalTransition, SettingsError, StoreError
 from turnwise.states.facts import Facts
@@ -54,9 +54,9 @@ async def test_subagent_answers_delegated_call(open_engine: OpenEngine) -> None:
         chat = await asked(engine, owner="ann", metadata={"tier": "gold"})
         assert await outputs(engine, chat.id) == [f"found {task}" for task in titles]
         delegated = (await engine.messages(chat.id))[1].calls
-        subagents = await engine.helpers(chat.id)
+        subagents = await engine.subagents(chat.id)
         assert [call.executor for call in delegated] == ["chat"] * 3
-        assert [one.id for one in subagents] == [helper_id(chat.id, call.call_id) for call in delegated]
+        assert [one.id for one in subagents] == [subagent_id(chat.id, call.call_id) for call in delegated]
         assert [one.title for one in subagents] == [*titles.values()]
         assert [(one.parent, one.helps) for one in subagents] == [(chat.id, call.call_id) for call in delegated]
         for one in subagents:
@@ -74,16 +74,16 @@ async def test_chat_that_awaits_subagents_is_not_at_rest(open_engine: OpenEngine
     async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
         chat = await sent(engine)
         await research.working()
-        (subagent,) = await engine.helpers(chat.id)
+        (subagent,) = await engine.subagents(chat.id)
         explained = await engine.explain(chat.id)
-        assert explained.reason == f"Waiting for helpers: {subagent.id} (agent 'research')."
+        assert explained.reason == f"Waiting for subagents: {subagent.id} (agent 'research')."
         with pytest.raises(IllegalTransition):
             await engine.archive(chat.id)
         with pytest.raises(NotResting):
             await engine.delete_chat(chat.id)
         with pytest.raises(TimeoutError):
             await engine.wait(chat.id, timeout=0.05)
-        assert (await engine.wait(chat.id, until=["requires_action"], timeout=60)).awaits == "helpers"
+        assert (await engine.wait(chat.id, until=["requires_action"], timeout=60)).awaits == "subagents"
         assert (await engine.transcript(chat.id)).open_calls == ()
 
 
@@ -92,13 +92,13 @@ async def test_subagent_that_awaits_its_client_has_not_answered(open_engine: Ope
         chat = await sent(engine)
         (subagent,) = await inbox_of(engine)
         assert (subagent.parent, subagent.awaits) == (chat.id, "client")
-        assert (await engine.get_chat(chat.id)).awaits == "helpers"
+        assert (await engine.get_chat(chat.id)).awaits == "subagents"
         await engine.submit_tool_results(subagent.id, [ToolResult(subagent.open_calls[0].call_id, output=True)])
         await engine.wait(chat.id, timeout=60)
         assert await outputs(engine, chat.id) == ["done: bought one"]
 
 
-async def test_subagents_nest_no_deeper_than_helper_depth(open_engine: OpenEngine) -> None:
+async def test_subagents_nest_no_deeper_than_subagent_depth(open_engine: OpenEngine) -> None:
     """The deepest subagent keeps its other tools and may not delegate."""
 
     @tool
@@ -113,10 +113,10 @@ async def test_subagents_nest_no_deeper_than_helper_depth(open_engine: OpenEngin
         return f"told: {seen[0]}" if seen[1] == "done" else "not even that"
 
     endless = Agent("lead", lead(again, answer), tools=[delegate("lead"), work])
-    async with open_engine(None, agents=[endless], settings=Settings(helper_depth=4)) as engine:
+    async with open_engine(None, agents=[endless], settings=Settings(subagent_depth=4)) as engine:
         chat = await asked(engine)
         text = (await engine.messages(chat.id))[-1].text
-        assert text == "told: " * 5 + "Not done: helpers stand 4 deep at most. Do it yourself."
+        assert text == "told: " * 5 + "Not done: subagents stand 4 deep at most. Do it yourself."
         assert len((await engine.list_chats()).items) == 5
 
 
@@ -141,7 +141,7 @@ async def test_turn_budget_counts_subagent_usage(open_engine: OpenEngine) -> Non
         chat = await engine.create_chat(agent="lead")
         answer = await engine.ask(chat.id, "go", timeout=60)
         assert answer.stop_reason == "token_budget"
-        assert answer.chat.helpers_usage.input_tokens == 2700
+        assert answer.chat.subagents_usage.input_tokens == 2700
         assert answer.chat.usage.input_tokens == 30
 
 
@@ -158,23 +158,23 @@ def test_invalid_delegation_is_refused_when_declared() -> None:
         Engine("sqlite://", agents=[Agent("lead", "demo", tools=[delegate("nobody")])])
     with pytest.raises(SettingsError, match="gives tasks to agent 'a b': needs a name of 1 to 64 letters"):
         delegate("a b")
-    assert delegate("a b", name="ask_ab").helper == "a b"
-    with pytest.raises(SettingsError, match="tool 'ask_nobody': is answered by helpers, which needs no approval"):
+    assert delegate("a b", name="ask_ab").subagent == "a b"
+    with pytest.raises(SettingsError, match="tool 'ask_nobody': is answered by subagents, which needs no approval"):
         dataclasses.replace(delegate("nobody"), policy="ask")
 
 
 async def test_no_more_subagents_start_than_may_run(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second check, as by another worker, starts the same ones."""
-    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
-    agents = family(lead(asks(*"abcde")), Research(held=True), settings=Settings(helpers_at_once=3))
+    monkeypatch.setattr(Subagents, "_look_after", lambda _self, _chat_id: None)
+    agents = family(lead(asks(*"abcde")), Research(held=True), settings=Settings(subagents_at_once=3))
     async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
         chat = await sent(engine)
         await engine.wait(chat.id, until=["requires_action"], timeout=60)
         runtime, act = engine._commands("someone").runtime, engine._worker.act  # type: ignore[union-attr]
         parent = await engine._store.facts(chat.id)
         for _ in range(2):
-            await HelperCalls(runtime, act, parent=parent).answer()
-            allowed = [helper_id(chat.id, call.call_id) for call in parent.open_calls[:3]]
+            await SubagentCalls(runtime, act, parent=parent).answer()
+            allowed = [subagent_id(chat.id, call.call_id) for call in parent.open_calls[:3]]
             assert sorted(await engine._store.children(chat.id)) == sorted(allowed)
 
 
@@ -184,12 +184,12 @@ async def test_blank_task_is_refused(open_engine: OpenEngine) -> None:
         first, second = [one.result for one in await engine.messages(chat.id) if one.result is not None]
         assert (first.is_error, second.is_error) == (True, False)
         assert "task" in str(first.output)
-        assert len(await engine.helpers(chat.id)) == 1
+        assert len(await engine.subagents(chat.id)) == 1
 
 
 async def test_erased_task_is_answered_with_an_error(open_engine: OpenEngine) -> None:
     research = Research(held=True)
-    agents = family(lead(asks("one", "two")), research, settings=Settings(helpers_at_once=1))
+    agents = family(lead(asks("one", "two")), research, settings=Settings(subagents_at_once=1))
     async with open_engine(None, agents=agents) as engine:
         chat = await sent(engine)
         await research.working()
@@ -234,7 +234,7 @@ FAILING: Final = ScriptedModel(lambda _: Reply(error=ModelError("bad_request", m
 ODD: Final = (
     (Agent("nul", ScriptedModel(lambda _: Reply(parts=VERBATIM))), "a\0b"),
     (ANSWERING, {"a\0": 123456789012345678901234567890}),
-    (Agent("fails", FAILING), "The helper could not finish its task: odd \0 byte"),
+    (Agent("fails", FAILING), "The subagent could not finish its task: odd \0 byte"),
     (Agent("plain", ScriptedModel(lambda _: "plain")), "plain"),
 )
 """Agents, and what a chat gets from them."""
@@ -259,7 +259,7 @@ async def test_odd_answers_reach_the_parent(
         answers = await outputs(engine, chat.id)
         if background:
             *started, together = answers
-            assert [one["helper"] for one in together] == [one["helper"] for one in started]
+            assert [one["subagent"] for one in together] == [one["subagent"] for one in started]
             answers = [one.get("answer", one.get("error")) for one in together]
         assert answers == [answer for _, answer in ODD]
         assert (await engine.verify(chat.id, family=True)).ok
@@ -273,14 +273,14 @@ def test_text_that_no_database_takes_is_no_chat_id(name: object) -> None:
 
 def fail_to_read(patch: pytest.MonkeyPatch, failures: list[Exception]) -> None:
     """Raise these, one after another, when the answer of the subagent with the task "bad" is read."""
-    last_words = HelperCalls._last_words
+    last_words = SubagentCalls._last_words
 
-    async def fails(look: HelperCalls, helper: Facts) -> Any:
-        if helper.profile.title == "bad" and failures:
+    async def fails(look: SubagentCalls, subagent: Facts) -> Any:
+        if subagent.profile.title == "bad" and failures:
             raise failures.pop()
-        return await last_words(look, helper)
+        return await last_words(look, subagent)
 
-    patch.setattr(HelperCalls, "_last_words", fails)
+    patch.setattr(SubagentCalls, "_last_words", fails)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a bug"), StoreError("for good")], ids=["bug", "store"])
@@ -337,7 +337,7 @@ async def test_damaged_subagent_is_an_error_result(
     plain = Agent("research", Research())
     async with Engine(url, agents=family(lead(starts("one", "bad")), plain, background=True)) as engine:
         chat = await asked(engine)
-        good, bad = [one.id for one in await engine.helpers(chat.id)]
+        good, bad = [one.id for one in await engine.subagents(chat.id)]
         for one in (good, bad):
             await engine.wait(one, until=["waiting"], timeout=60)
         if sql is None:
@@ -346,17 +346,17 @@ async def test_damaged_subagent_is_an_error_result(
         _damage(url, sql, bad, request)
 
     def reads(_seen: list[Any]) -> list[Call]:
-        return [Call("stop_helper", {"helper": bad}), *waits([]), Call("list_helpers", {})]
+        return [Call("stop_subagent", {"subagent": bad}), *waits([]), Call("list_subagents", {})]
 
     async with Engine(url, agents=family(lead(reads), plain, background=True)) as engine:
         await engine.ask(chat.id, "read them", timeout=60)
         *_, stopped, (answer, damaged), listed = await outputs(engine, chat.id)
         assert (await engine.verify(chat.id)).ok
-    assert answer == {"helper": good, "answer": "found one"}
+    assert answer == {"subagent": good, "answer": "found one"}
     assert damaged.get("answer") == ("found bad" if problem is None else None)
     assert (problem or "") in damaged.get("error", "")
     assert len(listed) == (1 if damage in ("unreadable profile", "deleted") else 2)
-    assert stopped == {"helper": bad, "state": "waiting"} or (problem or "?") in str(stopped)
+    assert stopped == {"subagent": bad, "state": "waiting"} or (problem or "?") in str(stopped)
 
 
 def _damage(url: str, sql: str, chat_id: str, request: pytest.FixtureRequest) -> None:

@@ -20,7 +20,7 @@ import structlog
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker import identity
 from turnwise.engine.worker.identity import is_dead, worker_name
@@ -80,7 +80,7 @@ class Swept:
         self.tried.append(chat_id)
         if chat_id in self.faults:
             raise self.faults[chat_id].with_traceback(None)  # or each raising would lengthen the last one's
-        return await self.runtime.applier.change(chat_id, lambda _: None, actor=actor)
+        return await self.runtime.writer.change(chat_id, lambda _: None, actor=actor)
 
     async def sweep(self) -> list[str]:
         """Sweep; return what was tried, in the order of the ids."""
@@ -91,18 +91,18 @@ class Swept:
     async def held(self, chat_id: str, worker: str) -> None:
         """Let a chat be held by a worker."""
 
-        def planned(chain: Chain) -> None:
-            chain.fire(Create(profile=Profile(created_at=chain.now)))
-            chain.fire(SendMessage(parts=(TextPart(text="hi"),)))
-            chain.fire(Claimed(worker=worker))
+        def planned(unit: UnitOfWork) -> None:
+            unit.fire(Create(profile=Profile(created_at=unit.now)))
+            unit.fire(SendMessage(parts=(TextPart(text="hi"),)))
+            unit.fire(Claimed(worker=worker))
 
-        await self.runtime.applier.create(chat_id, planned, actor="client")
+        await self.runtime.writer.create(chat_id, planned, actor="client")
 
     async def idle(self, *chats: str) -> None:
         """Let there be chats of which nothing is wanted."""
         for chat_id in chats:
-            await self.runtime.applier.create(
-                chat_id, lambda chain: chain.fire(Create(profile=Profile(created_at=chain.now))), actor="client"
+            await self.runtime.writer.create(
+                chat_id, lambda unit: unit.fire(Create(profile=Profile(created_at=unit.now))), actor="client"
             )
 
 
@@ -304,7 +304,7 @@ async def test_stray_chat_is_repaired_to_an_error(database: Path) -> None:
         with closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("UPDATE chats SET state = 'dreaming'")
         swept.store.due = Overdue(strays=("stray",))
-        await Sweeper(swept.runtime, swept.runtime.applier.change, runs_here=lambda *_: False).sweep()
+        await Sweeper(swept.runtime, swept.runtime.writer.change, runs_here=lambda *_: False).sweep()
         facts = await swept.store.facts("stray")
         assert (facts.state, facts.last_error.kind) == ("error", "repaired")
         assert re.fullmatch("found in state dreaming with .+ broken", facts.last_error.message)
@@ -327,7 +327,7 @@ async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: 
         monkeypatch.setattr(swept.store, "loose_files", loose_files, raising=False)
         monkeypatch.setattr(swept.store, "scrub", scrub, raising=False)
         await swept.idle("a", "b")
-        await swept.runtime.applier.change("a", lambda chain: chain.fire(Archived()), actor="client")
+        await swept.runtime.writer.change("a", lambda unit: unit.fire(Archived()), actor="client")
         await swept.sweep()
         assert started == []
         await swept.clock.advance(60)

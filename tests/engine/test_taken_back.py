@@ -45,7 +45,7 @@ async def test_no_call_begins_twice_after_a_restore(
 ) -> None:
     """Whatever the backup knows of the call that runs: its message, its attempt, or that it was planned.
 
-    Followers begin anew, and see what is stored.
+    Subscribers begin anew, and see what is stored.
     """
     seen = list[Event]()
 

@@ -35,7 +35,7 @@ HI = "Why do foxes sing?\nTell me all."
 
 
 async def settled(engine: Engine) -> None:
-    """Wait until no chat runs and no title is under way: a turn's title begins just after its followers have heard."""
+    """Wait until no chat runs and no title is under way: a turn's title begins just after its last event."""
     worker: Any = engine._worker
     with anyio.fail_after(60):
         while worker._places.runners:  # noqa: ASYNC110

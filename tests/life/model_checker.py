@@ -16,11 +16,11 @@ from support.life import BLANK, ERROR, NOW
 from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision, decide, legal_triggers
-from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
+from turnwise.states.errors import BrokenInvariant, StaleLease, TurnwiseError
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, Stage
-from turnwise.states.promises import broken_promises
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.table import triggers_in
 from turnwise.states.triggers import Trigger
@@ -142,8 +142,8 @@ def _tried(facts: Facts, move: Move, limits: Limits) -> tuple[Decision | None, l
     """Make a move; return what came of it, if it was not refused, and what is wrong with that."""
     try:
         decision = decide(facts, move.trigger, **{"now": NOW, "limits": limits, **move.arguments})
-    except BrokenPromise as broken:
-        return None, [f"{move} breaks {', '.join(broken.promises)}"]
+    except BrokenInvariant as broken:
+        return None, [f"{move} breaks {', '.join(broken.invariants)}"]
     except StaleLease:
         return None, [] if move.stale or facts.lease is None else [f"{move} is refused to the holder"]
     except TurnwiseError:
@@ -160,7 +160,7 @@ def _wrong_with(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
         yield f"{move} is taken"
     if after.version != before.version + 1:
         yield f"{move} makes version {after.version} of version {before.version}"
-    for promise in broken_promises(after):
+    for promise in broken_invariants(after):
         yield f"{move} breaks {promise}"
     if after.resting and after.step.stage is not Stage.done:
         yield f"after {move} the chat rests, but its step is {after.step.stage}"

@@ -22,12 +22,12 @@ from support.life import (
     summary_of,
 )
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply
+from turnwise.states.arguments import Cut, Erasing, Partial, Reply, SubagentAnswer
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, ChatState
-from turnwise.states.promises import broken_promises
 from turnwise.states.triggers import TRIGGERS, Held, Trigger
 from turnwise.states.usage import Usage
 
@@ -46,12 +46,12 @@ TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
     "a local call": (local("c0"),),
     "two client calls, one with a deadline": (client("c0"), client("c1", 1, within=5.0)),
     "a call to approve": (client("c0", approval="asked"),),
-    "a call to approve and a helper's": (client("c0", approval="asked"), delegated("c1", 1)),
+    "a call to approve and a subagent's": (client("c0", approval="asked"), delegated("c1", 1)),
     "a stopping call and a client's": (local("c0", stop_after=True, crash="at_least_once"), client("c1", 1)),
 }
 _MESSAGE: Final = Message(id="m1", role="user", parts=HELLO, turn=1, step=0, created_at=NOW)
 _CUT: Final = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=0)
-HELPER: Final = HelperAnswer(chat_id="h", version=1, head="", usage=Usage())
+SUBAGENT: Final = SubagentAnswer(chat_id="h", version=1, head="", usage=Usage())
 _HELD: Final = [kind for kind in TRIGGERS.values() if issubclass(kind, Held)]
 """What only the holder of the lease, or who ends it, may fire."""
 
@@ -80,8 +80,8 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
     yield from _moves_of_operators(facts)
     for call in facts.calls:
         if call.is_delegated:
-            answer = {"results": (ToolResult(call.call_id, 1),), "helpers": (HELPER,)}
-            yield Move("progress", t.SubmitToolResults, answer, f"helper of {call.call_id}")
+            answer = {"results": (ToolResult(call.call_id, 1),), "subagents": (SUBAGENT,)}
+            yield Move("progress", t.SubmitToolResults, answer, f"subagent of {call.call_id}")
     yield Move("progress", t.Claimed, {"worker": "w"})
     yield Move("progress", t.DeadlinePassed, {"now": LATER})
     yield Move("mishap", t.DeadlinePassed, {"now": NOW}, "too early")
@@ -119,7 +119,7 @@ def repairs_of(facts: Facts) -> Iterator[tuple[Facts, Move]]:
     yield replace(facts, stored_state="dreaming"), repair
     lease = None if facts.lease else Lease("w", facts.fence)
     damaged = replace(facts, lease=lease)
-    if broken_promises(damaged):
+    if broken_invariants(damaged):
         yield damaged, repair
 
 

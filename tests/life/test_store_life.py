@@ -34,9 +34,9 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ConflictingReplay, DeadlineExpired, StoreError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.facts import Facts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.messages import Message
 from turnwise.states.names import Stage
-from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,
@@ -344,7 +344,7 @@ class StoreLife(RuleBasedStateMachine):
 
     def the_promises_and_the_ledger_hold(self) -> None:
         facts = self.facts
-        assert broken_promises(facts) == ()
+        assert broken_invariants(facts) == ()
         assert facts.usage == functools.reduce(
             operator.add, [spent.usage for spent in self.do(self.processes[1].store.ledger(self.chat_id))], NO_USAGE
         )
@@ -398,6 +398,10 @@ TestStoreLife.settings = settings(
     max_examples=examples(20),
     stateful_step_count=25,
     deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking lives in files would outlast the timeout
+    phases=[
+        Phase.explicit,
+        Phase.reuse,
+        Phase.generate,
+    ],  # shrinking lives in files would outlast the timeout
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )

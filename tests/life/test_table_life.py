@@ -18,9 +18,9 @@ from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import ChatArchived, QueueFull, ToolResultMismatch
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import Facts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.message_order import in_transcript_order
 from turnwise.states.names import Audience, Tail
-from turnwise.states.promises import broken_promises
 from turnwise.states.table import rows_of
 from turnwise.states.transcript import fold
 from turnwise.states.turn_limits import may_make_room
@@ -186,7 +186,7 @@ class Books(Walk):
         self.what_could_be_folded_is_counted()
 
     def the_state_keeps_its_promise(self) -> None:
-        assert broken_promises(self.facts) == () or self.facts.version == 0
+        assert broken_invariants(self.facts) == () or self.facts.version == 0
 
     def versions_are_contiguous_and_each_is_a_row_of_the_table(self) -> None:
         decisions = self.life.decisions

@@ -71,12 +71,14 @@ SOUND: Final = {
     + "compacted compacting streaming 1 2 0 boundary:compaction=1 message=m4",
     "a failed compaction begins a step": FULL + "compaction_failed compacting streaming 1 2 0",
     "client calls": ASKED + "submit_tool_results requires_action pending 1 1 1 call:succeeded=c message=m3",
-    "a helper's call": DELEGATED
-    + "submit_tool_results requires_action pending 1 1 1 helper=x:3 call:succeeded=h message=m3",
-    "one helper after another": DELEGATED.replace("call:planned:chat=h", "call:planned:chat=h call:planned:chat=i")
-    + "submit_tool_results requires_action requires_action 1 1 1 helper=x:3 call:succeeded=i message=m3\n"
-    + "submit_tool_results requires_action pending 1 1 1 helper=y:3 call:succeeded=h message=m4",
-    "an approval beside a helper": DELEGATED.replace("call:planned:chat=h", "call:planned:client=c call:planned:chat=h")
+    "a subagent's call": DELEGATED
+    + "submit_tool_results requires_action pending 1 1 1 subagent=x:3 call:succeeded=h message=m3",
+    "one subagent after another": DELEGATED.replace("call:planned:chat=h", "call:planned:chat=h call:planned:chat=i")
+    + "submit_tool_results requires_action requires_action 1 1 1 subagent=x:3 call:succeeded=i message=m3\n"
+    + "submit_tool_results requires_action pending 1 1 1 subagent=y:3 call:succeeded=h message=m4",
+    "an approval beside a subagent": DELEGATED.replace(
+        "call:planned:chat=h", "call:planned:client=c call:planned:chat=h"
+    )
     + "submit_tool_results requires_action pending 1 1 1 call:approved:at_most_once=c\n"
     + "claimed pending executing_tools 1 1 1 lease=2",
     "calls": ACTED + "tools_finished executing_tools streaming 1 2 0",
@@ -178,36 +180,36 @@ FORGED: Final = {
     ),
     "no client call": (
         STARTED + "step_finished streaming requires_action 1 1 1 message=m2 lease:dropped=1",
-        "no call of the client or of a helper is open",
+        "no call of the client or of a subagent is open",
     ),
-    "a client that answers for a helper": (
+    "a client that answers for a subagent": (
         DELEGATED + "submit_tool_results requires_action pending 1 1 1 call:succeeded=h message=m3",
         "the client answers call 'h', which is for the chat",
     ),
-    "a helper that answers for the client": (
-        ASKED + "submit_tool_results requires_action pending 1 1 1 helper=x:3 call:succeeded=c message=m3",
-        "a helper answers call 'c', which is for the client",
+    "a subagent that answers for the client": (
+        ASKED + "submit_tool_results requires_action pending 1 1 1 subagent=x:3 call:succeeded=c message=m3",
+        "a subagent answers call 'c', which is for the client",
     ),
-    "a helper that answers two calls": (
+    "a subagent that answers two calls": (
         DELEGATED.replace("call:planned:chat=h", "call:planned:chat=h call:planned:chat=i")
-        + "submit_tool_results requires_action pending 1 1 1 helper=x:3 call:succeeded=h message=m3 call:succeeded=i "
+        + "submit_tool_results requires_action pending 1 1 1 subagent=x:3 call:succeeded=h message=m3 call:succeeded=i "
         "message=m4",
         "who answers one call",
     ),
-    "a helper that answers nothing": (
-        DELEGATED + "submit_tool_results requires_action requires_action 1 1 1 helper=x:3",
+    "a subagent that answers nothing": (
+        DELEGATED + "submit_tool_results requires_action requires_action 1 1 1 subagent=x:3",
         "who answers one call",
     ),
-    "a helper that answers while a tool runs": (
-        ACTING + "call_finished executing_tools executing_tools 1 1 1 helper=x:3 call:succeeded=a message=m3",
+    "a subagent that answers while a tool runs": (
+        ACTING + "call_finished executing_tools executing_tools 1 1 1 subagent=x:3 call:succeeded=a message=m3",
         "who answers one call",
     ),
-    "a helper's call that is started": (
+    "a subagent's call that is started": (
         STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_most_once=a "
         "call:planned:chat=h\ncall_started executing_tools executing_tools 1 1 1 call:started=h",
         "answered by the chat",
     ),
-    "a helper's call owed": (
+    "a subagent's call owed": (
         DELEGATED + "submit_tool_results requires_action pending 1 1 1",
         "the chat call 'h' has no result",
     ),

@@ -22,7 +22,7 @@ PASS: Final = {
     "receipts": "receipt=c1 receipt=c2",
     "a call": "call:planned:at_most_once=a~x / call:started=a~x / call:succeeded=a message=m1",
     "a call without a start": "call:planned:at_most_once=a~x / call:failed=a message=m1",
-    "a helper's call that a stop closes": "call:planned:chat=a / call:cancelled=a message=m1",
+    "a subagent's call that a stop closes": "call:planned:chat=a / call:cancelled=a message=m1",
     "two results": "call:planned:client=a call:planned:client=b / call:succeeded=a message=m1 call:failed=b message=m2",
     "a call again": "call:planned:at_least_once=a~x / call:started=a~x / call:started=a~x",
     "a call that is erased": "call:planned:at_least_once=a~x message=m1 / erase=m1 / call:started=a~y",
@@ -89,7 +89,7 @@ REFUSE: Final = {
     ),
     "a start of nothing": ("call:started=a", "never planned"),
     "a start of a client's call": ("call:planned:client=a / call:started=a", "only local calls"),
-    "a start of a helper's call": ("call:planned:chat=a / call:started=a", "only local calls"),
+    "a start of a subagent's call": ("call:planned:chat=a / call:started=a", "only local calls"),
     "a start after the result": (
         "call:planned:at_most_once=a / call:succeeded=a message=m1 / call:started=a",
         "exactly one",

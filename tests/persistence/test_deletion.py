@@ -64,7 +64,7 @@ _METHODS: dict[str, Callable[[Engine, str], Awaitable[object]]] = {
     "messages": lambda engine, it: engine.messages(it),
     "events": lambda engine, it: anext(engine.events(it, follow=False)),
     "wait": lambda engine, it: engine.wait(it),
-    "helpers": lambda engine, it: engine.helpers(it),
+    "subagents": lambda engine, it: engine.subagents(it),
     "audit": lambda engine, it: engine.audit(it),
     "export_chat": lambda engine, it: anext(engine.export_chat(it)),
     "verify": lambda engine, it: engine.verify(it),
@@ -159,7 +159,7 @@ async def _waited(engine: Engine, chat_id: str) -> None:
 
 
 async def test_followers_in_every_process_learn_of_deletion(either_url: str) -> None:
-    """They have seen all that there was; a follower of another chat follows on."""
+    """They have seen all that there was; a subscriber of another chat follows on."""
     async with on(either_url, "hi", "there") as engine, on(either_url, settings=IDLE) as elsewhere:
         chat_id, other = await _answered_chat(engine), await engine.create_chat()
         seen: dict[Engine, list[Event]] = {engine: [], elsewhere: []}

@@ -155,7 +155,7 @@ async def test_erasure_removes_quarantined_rows(either_url: str, tmp_path: Path,
 
 
 async def test_erasure_removes_parts_of_quarantined_replies(either_url: str) -> None:
-    """The mark that stands for it is no answer of its step, which would keep what followers were shown of it."""
+    """The mark that stands for it is no answer of its step, which would keep what subscribers were shown of it."""
     async with Engine(either_url, model=ScriptedModel([Reply(f"{SECRET} it is")])) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "what was it?")

@@ -14,7 +14,7 @@ from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.states.errors import BrokenPromise, StaleLease, StoreError
+from turnwise.states.errors import BrokenInvariant, StaleLease, StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.writes import RecordReceipt
 from turnwise.testing.conformance import plans
@@ -147,7 +147,7 @@ async def test_cache_is_used_only_if_the_row_agrees(
     assert committed.facts.version == renamed.facts.version + 1
     assert [queued.text for queued in committed.facts.queue] == ["from elsewhere", "from here"]
     await beside.execute("UPDATE chats SET token = 9 WHERE id = 'chat-1'")
-    with pytest.raises(BrokenPromise, match="lease_is_the_newest"):
+    with pytest.raises(BrokenInvariant, match="lease_is_the_newest"):
         await store.change("chat-1", say("hello?"))
 
 

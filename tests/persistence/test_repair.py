@@ -21,7 +21,7 @@ from turnwise.states.decide import decide
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import Audience, Tail
-from turnwise.states.triggers import AttemptStarted, Circumstances, ClearContext, Repaired
+from turnwise.states.triggers import AttemptStarted, ClearContext, Repaired, TransitionContext
 from turnwise.testing.conformance import plans
 
 EDITED: Final = "m16"
@@ -160,7 +160,7 @@ async def test_doctor_names_tokens_that_were_granted_twice(either_url: str, monk
     await store.open()
     await plans.created(store, "sound", *plans.turn("hello", "hi"))
     await plans.created(store, "torn", plans.send("hello"), plans.claim("w"))
-    late = Circumstances(now=AT, limits=Limits(), actor="worker:late")
+    late = TransitionContext(now=AT, limits=Limits(), actor="worker:late")
     await store.change("torn", lambda facts, _now: [decide(facts, AttemptStarted(token=1), late)])
     await store.close()
     async with Engine(either_url, model="demo", settings=Settings(run_worker=False)) as engine:

@@ -34,7 +34,7 @@ from turnwise.persistence.sql.rows import (
 )
 from turnwise.persistence.sql.statements import parsed
 from turnwise.persistence.sqlite.event_rows import rows_of
-from turnwise.persistence.stored_chat import UNREADABLE, Salvaged, Stored, facts_of, facts_or_rest, salvage
+from turnwise.persistence.stored_chat import UNREADABLE, PartialRead, Stored, facts_of, facts_or_rest, salvage
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import (
@@ -268,7 +268,7 @@ def test_unknown_statement_lists_known_names() -> None:
 
 
 SUNKEN: Final = '{"created_at":"2026-11-27T12:00:00Z","depth":-1}'
-"""The profile of a helper with room for more of them below it than there may be."""
+"""The profile of a subagent with room for more of them below it than there may be."""
 OWED: Final = (
     '{"turn":{"steps":-1}}',
     '{"turn":{"reentries":-1}}',
@@ -300,7 +300,7 @@ async def test_sound_chat_is_read_whole(lived: list[tuple[Stored, Facts]]) -> No
     for stored, facts in lived:
         assert facts_of(stored) == facts
         assert facts_or_rest(stored) == facts
-        assert salvage(stored) == Salvaged(facts, ())
+        assert salvage(stored) == PartialRead(facts, ())
 
 
 async def test_garbled_value_is_named_and_the_rest_kept(lived: list[tuple[Stored, Facts]]) -> None:

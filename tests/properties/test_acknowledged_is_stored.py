@@ -1,6 +1,6 @@
 """What was acknowledged is stored: it survives the death of its process, or an event takes it back.
 
-Whatever a call has returned, and whatever a follower was shown, is in the database by then: a connection of its own
+Whatever a call has returned, and whatever a subscriber was shown, is in the database by then: a connection of its own
 finds it there. Then the process dies, and the next one goes on from there.
 
 Seen red: parts that are shown before they are stored; a commit that is acknowledged before it is made; a message whose

@@ -69,7 +69,7 @@ def start_again(walk: Walk) -> None:
     if isinstance(life, StoredLife) and life.facts.lease is not None:
         start = CallStarted(token=life.facts.lease.token, call_id=call.call_id)
         works = [
-            process.applier.change(life.chat_id, start, actor=life.process.actor) for process in life.database.processes
+            process.writer.change(life.chat_id, start, actor=life.process.actor) for process in life.database.processes
         ]
         outcomes = life.database.at_once(*works)
         refused = sum(isinstance(outcome, IllegalTransition) for outcome in outcomes)

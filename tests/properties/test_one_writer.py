@@ -91,7 +91,7 @@ def try_everything(life: StoredLife, zombie: Process, token: int) -> None:
     for trigger in OF_HOLDERS:
         known = trigger.__dataclass_fields__
         own = {name: value for name, value in anything_for(trigger, **given).items() if name in known}
-        works.append(zombie.applier.change(life.chat_id, trigger(**own), actor=zombie.actor))
+        works.append(zombie.writer.change(life.chat_id, trigger(**own), actor=zombie.actor))
     outcomes = life.database.at_once(*works)
     assert {type(outcome) for outcome in outcomes[:4]} == {StaleLease}
     assert {type(outcome) for outcome in outcomes[4:]} <= {StaleLease, IllegalTransition}
@@ -104,7 +104,7 @@ def claim_at_once(walk: Walk, life: StoredLife) -> None:
     if not walk.reach(S.pending):
         return
     claims = [
-        process.applier.claim(t.Claimed(worker=process.name), actor=process.actor, runs=RUNS, limit=5)
+        process.writer.claim(t.Claimed(worker=process.name), actor=process.actor, runs=RUNS, limit=5)
         for process in life.database.processes
     ]
     claimed = life.database.at_once(*claims)

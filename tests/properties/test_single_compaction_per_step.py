@@ -38,7 +38,7 @@ WAYS = (
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_step_is_compacted_once(place: str, request: pytest.FixtureRequest) -> None:
-    tools = ("local", "client", "helper")
+    tools = ("local", "client", "subagent")
     met = lives_in(place, request).each(live, table=250, sqlite=25, postgres=8, tools=tools, max_steps=None)
     least = {"table": 50, "sqlite": 5, "postgres": 1}[place]
     assert {way: met[way] for way in WAYS if met[way] < least} == {}

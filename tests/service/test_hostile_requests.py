@@ -195,7 +195,7 @@ async def test_foreign_ids_look_unknown(demo: Served) -> None:
                 ("DELETE", f"/chats/{his}/queue/{message}", None),
                 ("POST", f"/chats/{his}/queue/{message}/promote", None),
                 ("GET", f"/chats?after={chat}", None),
-                ("GET", f"/chats/{chat}/helpers", None),
+                ("GET", f"/chats/{chat}/subagents", None),
                 ("GET", f"/ai-sdk/chat/{chat}/stream?finished=true", None),
                 ("GET", f"/ai-sdk/chat/{chat}/messages", None),
             ]
@@ -296,9 +296,9 @@ async def test_providers_words_reach_operators_alone(raised: str, describe: Any)
     engine = Engine("sqlite://", agents=[lead, below], settings=Settings(describe_error=describe))
     async with served(engine) as service:
         chat, streamed = await asked(service, "news", "lead")
-        (helper,) = await service.engine.helpers(chat)
+        (subagent,) = await service.engine.subagents(chat)
         told = {
-            who: {one: await told_by_all_routes(service, who, one, "news") for one in (chat, helper.id)}
+            who: {one: await told_by_all_routes(service, who, one, "news") for one in (chat, subagent.id)}
             for who in ("ada", "operator")
         }
     for answers in (*told["ada"].values(), {"stream": streamed}):
@@ -308,7 +308,9 @@ async def test_providers_words_reach_operators_alone(raised: str, describe: Any)
     explained = json.loads(told["operator"][chat]["/chats/{chat_id}/explain"])["last_error"]
     assert explained["detail"] == f"Incorrect API key provided: {SAID}"
     assert kind in explained["message"]
-    assert (SAID in told["operator"][helper.id]["/chats/{chat_id}/explain"]) == (raised == "ModelError" or not describe)
+    assert (SAID in told["operator"][subagent.id]["/chats/{chat_id}/explain"]) == (
+        raised == "ModelError" or not describe
+    )
 
 
 @pytest.mark.parametrize(

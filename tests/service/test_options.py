@@ -52,7 +52,7 @@ async def test_chats_are_listed_with_filters_and_pages() -> None:
         assert await ids(operator, owner="bob") == [theirs]
         assert await ids(ada, state="waiting") == [third, first]
         assert await ids(ada, state="requires_action") == await ids(ada, awaiting="client") == [second]
-        assert await ids(ada, awaiting="helpers") == []
+        assert await ids(ada, awaiting="subagents") == []
         page = (await ada.get("/chats", params={"limit": 2})).json()
         assert [chat["id"] for chat in page["items"]] == [third, second]
         assert await ids(ada, limit=2, after=page["next"]) == await ids(ada, limit=2, after=second) == [first]

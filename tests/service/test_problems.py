@@ -47,7 +47,7 @@ TOLD: Final[list[tuple[int, TurnwiseError]]] = [
 HIDDEN: Final[list[tuple[int, TurnwiseError]]] = [
     (503, errors.StoreError(f"cannot connect to {SECRET}")),
     (503, errors.StoreError(f"lost the connection to {SECRET}", written="unknown")),
-    (500, errors.BrokenPromise("c1", SECRET, [SECRET])),
+    (500, errors.BrokenInvariant("c1", SECRET, [SECRET])),
     (500, errors.EngineInUse()),
     (500, errors.ModelError("auth", message=SECRET)),
     (500, errors.ToolFailed(SECRET)),

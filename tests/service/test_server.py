@@ -175,7 +175,7 @@ async def test_oldest_unauthenticated_connection_is_closed() -> None:
 
 
 async def test_kernel_ends_connections_of_vanished_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower whose packets vanish holds a stream of its principal, and memory, until then."""
+    """A subscriber whose packets vanish holds a stream of its principal, and memory, until then."""
     limits: list[int] = []
 
     def noted(transport: asyncio.Transport, after_s: int) -> None:

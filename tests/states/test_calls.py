@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.life import NOW, USAGE, Life, asking, client, delegated, executing, local
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states import triggers as t
-from turnwise.states.arguments import HelperAnswer
+from turnwise.states.arguments import SubagentAnswer
 from turnwise.states.calls import Answer, ToolCall, ToolResult
 from turnwise.states.errors import InvalidContent, ToolResultMismatch
 from turnwise.states.facts import MOST_LOST
@@ -204,7 +204,7 @@ def test_approval_with_is_error_is_refused(approval: Any) -> None:
         step=st.just(1),
         status=st.sampled_from(CallStatus),
         approval=st.sampled_from(["not_needed", "asked", "granted"]),
-        helper_action=st.sampled_from(["ask", "wait"]),
+        subagent_action=st.sampled_from(["ask", "wait"]),
         asked_arguments=st.none() | st.just({"key": "asked"}),
         refusal=st.none() | st.just("It was not offered."),
         answer=st.none() | st.just(Answer("digest", "r1", NOW, "salt of the answer")),
@@ -219,7 +219,7 @@ def test_blanked_call_keeps_no_content_and_does_not_run(call: ToolCall, *, argum
     if arguments or both:
         kept = (blank.arguments, blank.asked_arguments, blank.salt)
         assert kept == ({}, None, "")
-        has_to_run = call.executor is Executor.local or call.approval == "asked" or call.helper_action == "wait"
+        has_to_run = call.executor is Executor.local or call.approval == "asked" or call.subagent_action == "wait"
         would_run = call.status in OPEN_STATUSES and has_to_run
         assert (blank.refusal is not None) == (would_run or call.refusal is not None)
         assert blank.refusal is None or blank.refusal.startswith("Its arguments were erased")
@@ -245,15 +245,15 @@ TWO = (delegated("a"), delegated("b", 1))
 
 def test_last_subagent_answer_lets_the_chat_continue() -> None:
     life = asking(*TWO)
-    assert (life.facts.state, life.facts.awaits, life.facts.resting) == (ChatState.requires_action, "helpers", False)
+    assert (life.facts.state, life.facts.awaits, life.facts.resting) == (ChatState.requires_action, "subagents", False)
     assert "action_required" not in [event.kind for event in life.events]
     first = life.help("b")
-    assert (first.target, life.facts.awaits) == (ChatState.requires_action, "helpers")
+    assert (first.target, life.facts.awaits) == (ChatState.requires_action, "subagents")
     noted = first.writes[0]
-    assert (noted.kind, noted.id, noted.digest) == ("helper", "helper-b:7", "7" * 64)
+    assert (noted.kind, noted.id, noted.digest) == ("subagent", "subagent-b:7", "7" * 64)
     second = life.help("a")
     assert (second.target, life.facts.awaits) == (ChatState.pending, None)
-    assert (life.facts.turn.helpers_usage, life.facts.helpers_usage) == (USAGE + USAGE, USAGE + USAGE)
+    assert (life.facts.turn.subagents_usage, life.facts.subagents_usage) == (USAGE + USAGE, USAGE + USAGE)
     assert [call.status for call in life.facts.calls] == [CallStatus.succeeded] * 2
 
 
@@ -278,9 +278,9 @@ def test_client_answers_no_call_of_a_subagent() -> None:
     for wrong in ((ToolResult("a", 1),), (ToolResult("mine", 1), ToolResult("a", 1))):
         with pytest.raises(ToolResultMismatch):
             life.submit(*wrong)
-    only_helpers = asking(delegated("a"))
+    only_subagents = asking(delegated("a"))
     with pytest.raises(ToolResultMismatch, match="none is open, and none was given"):
-        only_helpers.fire(t.SubmitToolResults, results=())
+        only_subagents.fire(t.SubmitToolResults, results=())
 
 
 def test_subagent_answers_once_while_the_chat_waits() -> None:
@@ -292,7 +292,7 @@ def test_subagent_answers_once_while_the_chat_waits() -> None:
     with pytest.raises(IllegalTransition):
         early.help("a")
     early.run_tools()
-    assert (early.facts.state, early.facts.awaits) == (ChatState.requires_action, "helpers")
+    assert (early.facts.state, early.facts.awaits) == (ChatState.requires_action, "subagents")
 
 
 def test_approved_call_runs_while_a_subagent_works() -> None:
@@ -301,7 +301,7 @@ def test_approved_call_runs_while_a_subagent_works() -> None:
     life.claim()
     assert life.facts.state is ChatState.executing_tools
     life.run_tools()
-    assert (life.facts.state, life.facts.awaits) == (ChatState.requires_action, "helpers")
+    assert (life.facts.state, life.facts.awaits) == (ChatState.requires_action, "subagents")
     assert life.help("a").target is ChatState.pending
 
 
@@ -324,21 +324,21 @@ def test_chat_awaiting_subagents_cannot_be_archived() -> None:
 
 
 def test_background_lists_unfinished_subagents() -> None:
-    life = asking(*(delegated(name, place, helper_action="start") for place, name in enumerate("abcd")))
+    life = asking(*(delegated(name, place, subagent_action="start") for place, name in enumerate("abcd")))
     for name, owes in (("a", True), ("b", True), ("c", False)):
-        life.help(name, helpers=(HelperAnswer(chat_id=name, owes=owes),))
+        life.help(name, subagents=(SubagentAnswer(chat_id=name, owes=owes),))
     assert life.facts.background == ("a", "b")
-    heard = [HelperAnswer(chat_id=name, version=7, head="7" * 64, usage=USAGE, owes=name == "b") for name in "bac"]
-    decided = life.help("d", helpers=heard)
-    assert [write.id for write in decided.writes if write.kind == "helper"] == ["b:7", "a:7", "c:7"]
+    heard = [SubagentAnswer(chat_id=name, version=7, head="7" * 64, usage=USAGE, owes=name == "b") for name in "bac"]
+    decided = life.help("d", subagents=heard)
+    assert [write.id for write in decided.writes if write.kind == "subagent"] == ["b:7", "a:7", "c:7"]
     assert life.facts.background == ("b",)
-    assert life.facts.helpers_usage == USAGE + USAGE + USAGE
+    assert life.facts.subagents_usage == USAGE + USAGE + USAGE
 
 
 def test_edit_clears_background_and_interrupt_keeps_it() -> None:
     def started() -> Life:
-        life = asking(delegated("a", helper_action="start"), client("mine", 1))
-        life.help("a", helpers=(HelperAnswer(chat_id="a", owes=True),))
+        life = asking(delegated("a", subagent_action="start"), client("mine", 1))
+        life.help("a", subagents=(SubagentAnswer(chat_id="a", owes=True),))
         return life
 
     edited, interrupted = started(), started()

@@ -31,7 +31,7 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.decide import job_of, legal_triggers
 from turnwise.states.draft import Draft
 from turnwise.states.errors import (
-    BrokenPromise,
+    BrokenInvariant,
     ChatArchived,
     ChatBusy,
     DeadlineExpired,
@@ -70,9 +70,9 @@ def test_decision_breaking_an_invariant_is_refused(monkeypatch: pytest.MonkeyPat
     """A defect in a write must never reach the disk."""
     monkeypatch.setattr(Draft, "drop_lease", lambda draft: None)
     life = streaming()
-    with pytest.raises(BrokenPromise, match=r"step_finished .* has_no_lease; nothing was written") as broken:
+    with pytest.raises(BrokenInvariant, match=r"step_finished .* has_no_lease; nothing was written") as broken:
         life.reply()
-    assert broken.value.promises == ("has_no_lease",)
+    assert broken.value.invariants == ("has_no_lease",)
     assert life.facts.state is S.streaming
 
 

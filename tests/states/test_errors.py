@@ -10,7 +10,7 @@ import pytest
 from turnwise.states import ChatState, IllegalTransition
 from turnwise.states.errors import (
     RETRYABLE_KINDS,
-    BrokenPromise,
+    BrokenInvariant,
     ChatArchived,
     ChatBusy,
     ChatDeleted,
@@ -51,7 +51,7 @@ ERRORS: Final[list[tuple[TurnwiseError, str]]] = [
     (DeadlineExpired(["a", "b"]), "the deadline of a, b has passed; nothing was written"),
     (ChatBusy(S.streaming), "send with when_busy='queue' or 'interrupt', or wait; nothing was written"),
     (ChatArchived("c"), "unarchive it first; nothing was written"),
-    (BrokenPromise("c", "settled", ["has_no_lease"]), "breaking has_no_lease; nothing was written"),
+    (BrokenInvariant("c", "settled", ["has_no_lease"]), "breaking has_no_lease; nothing was written"),
     (SettingsError("max_steps", "0 is not positive"), "max_steps: 0 is not positive; nothing was stored"),
     (StoreError("the disk is full"), "the disk is full"),
     (ModelError("quota"), "the model call failed (quota): quota"),

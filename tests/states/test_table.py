@@ -20,10 +20,10 @@ from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import legal_triggers
 from turnwise.states.draft import Draft
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.machine import accepts, built
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import NEW, UNKNOWN, CallStatus, Need, Stage, Tail
-from turnwise.states.promises import broken_promises
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.table import Guard, Row, check, rows_of, triggers_in
 from turnwise.states.triggers import TRIGGERS, trigger_of
@@ -42,7 +42,7 @@ def test_row_reaches_its_target_and_makes_its_writes(case: Case) -> None:
     decision = life.decisions[-1]
     assert decision.target is row.target is life.facts.state
     assert life.facts.version == before.version + 1
-    assert broken_promises(life.facts) == ()
+    assert broken_invariants(life.facts) == ()
     assert " ".join(write.kind for write in decision.writes) == case.writes
     assert " ".join(event.kind for event in decision.events) == case.events
 
@@ -142,7 +142,7 @@ TWICE = standing(S.executing_tools).facts.calls[0]
 )
 def test_broken_invariant_is_named(state: ChatState, change: dict[str, object], promise: str) -> None:
     life: Life = standing(state)
-    broken = broken_promises(replace(life.facts, **change))  # type: ignore[arg-type]
+    broken = broken_invariants(replace(life.facts, **change))  # type: ignore[arg-type]
     assert promise in broken
 
 
@@ -160,9 +160,9 @@ def test_each_half_of_an_invariant_counts(
     state: ChatState, field: str, change: dict[str, object], promise: str
 ) -> None:
     facts = standing(state).facts
-    assert broken_promises(facts) == ()
+    assert broken_invariants(facts) == ()
     changed = replace(facts, **{field: replace(getattr(facts, field), **change)})
-    assert promise in broken_promises(changed)
+    assert promise in broken_invariants(changed)
 
 
 # Guards over any facts

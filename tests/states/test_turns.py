@@ -31,8 +31,8 @@ from turnwise.states.arguments import Erasing, Reply
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
 from turnwise.states.facts import CompactionFacts, Limits, TurnFacts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.names import CallStatus, StopReason, Tail
-from turnwise.states.promises import broken_promises
 from turnwise.states.table import BUSY
 from turnwise.states.transcript import fold
 from turnwise.states.turn_limits import may_compact, may_make_room, over_threshold, wants_compaction, why_spent
@@ -144,17 +144,17 @@ def test_turn_finished_is_sent_once() -> None:
 
 def test_subagent_usage_counts_in_a_resumed_turn() -> None:
     life = interrupted()
-    before = replace(life.facts.turn, helpers_usage=USAGE, usage=USAGE)
+    before = replace(life.facts.turn, subagents_usage=USAGE, usage=USAGE)
     life.facts = replace(life.facts, turn=before)
     life.fire(t.Resume, trace="again")
     after = life.facts.turn
     assert (after.number, after.first_step, after.after) == (before.number, before.first_step, before.after)
-    assert (after.usage, after.helpers_usage, after.trace, after.open) == (USAGE, USAGE, "again", True)
+    assert (after.usage, after.subagents_usage, after.trace, after.open) == (USAGE, USAGE, "again", True)
     life.claim()
     life.attempt()
     life.reply()
     life.send("more")
-    assert (life.facts.turn.number, life.facts.turn.helpers_usage) == (before.number + 1, NO_USAGE)
+    assert (life.facts.turn.number, life.facts.turn.subagents_usage) == (before.number + 1, NO_USAGE)
 
 
 def test_turn_names_the_chat_that_requested_it() -> None:
@@ -434,9 +434,9 @@ def test_failed_attempts_are_counted_by_what_they_cost() -> None:
 @pytest.mark.parametrize("state", [None, *S])
 def test_repair_restores_every_invariant(state: ChatState | None) -> None:
     life = stray(state)
-    assert broken_promises(life.facts)
+    assert broken_invariants(life.facts)
     life.fire(t.Repaired, error=ERROR)
-    assert (life.facts.state, life.facts.last_error, broken_promises(life.facts)) == (S.error, ERROR, ())
+    assert (life.facts.state, life.facts.last_error, broken_invariants(life.facts)) == (S.error, ERROR, ())
 
 
 @pytest.mark.parametrize("state", list(S))

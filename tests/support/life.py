@@ -8,14 +8,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, Partial, Reply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import Audience, CallStatus, Executor, StopReason
-from turnwise.states.triggers import Circumstances, Trigger
+from turnwise.states.triggers import TransitionContext, Trigger
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import digest
 from turnwise.states.writes import CutHistory, EraseMessage, InsertBoundary, InsertMessage
@@ -30,7 +30,7 @@ USAGE = Usage(input_tokens=10, output_tokens=5)
 
 def own_of(trigger: type[Trigger], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the arguments that the trigger brings along."""
-    known = {one.name for kind in (trigger, Circumstances) for one in dataclasses.fields(kind)}
+    known = {one.name for kind in (trigger, TransitionContext) for one in dataclasses.fields(kind)}
     return {name: value for name, value in arguments.items() if name in known}
 
 
@@ -71,8 +71,8 @@ def client(call_id: str, index: int = 0, **more: Any) -> ToolCall:
 
 
 def delegated(call_id: str, index: int = 0, **more: Any) -> ToolCall:
-    """Return a planned call for a helper; the life gives it its step."""
-    own = {"executor": Executor.chat, "helper": "research", **more}
+    """Return a planned call for a subagent; the life gives it its step."""
+    own = {"executor": Executor.chat, "subagent": "research", **more}
     return ToolCall(call_id=call_id, name="ask_research", arguments={"task": "dig"}, index=index, step=0, **own)
 
 
@@ -149,9 +149,9 @@ class Life:
         return self.fire(t.SubmitToolResults, results=answers)
 
     def help(self, call_id: str, **more: Any) -> Decision:
-        """Let a helper answer its call."""
-        helper = HelperAnswer(chat_id=f"helper-{call_id}", version=7, head="7" * 64, usage=USAGE)
-        given = {"results": (ToolResult(call_id, "found"),), "helpers": (helper,), **more}
+        """Let a subagent answer its call."""
+        subagent = SubagentAnswer(chat_id=f"subagent-{call_id}", version=7, head="7" * 64, usage=USAGE)
+        given = {"results": (ToolResult(call_id, "found"),), "subagents": (subagent,), **more}
         return self.fire(t.SubmitToolResults, **given)
 
     def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:

@@ -20,7 +20,7 @@ from turnwise import ChatState, Settings
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.engine.transactions.apply import Applier, Chain
+from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import Committed
@@ -42,7 +42,7 @@ Got = TypeVar("Got")
 RUNS: Final = {"default": ("search", "ask")}
 """What every process runs."""
 SETTINGS: Final = Settings(lease=30, queue_limit=3)
-TOOLS: Final = ("local", "once", "stop", "client", "deadline", "approval", "helper")
+TOOLS: Final = ("local", "once", "stop", "client", "deadline", "approval", "subagent")
 PLACES: Final = ("table", "sqlite", "postgres")
 STORES: Final = PLACES[1:]
 SLOW_STORES: Final = ("sqlite", pytest.param("postgres", marks=pytest.mark.deep))
@@ -60,10 +60,10 @@ class Process:
         self.actor = f"{WORKER}{name}"
         self.store: Any = store_from_url(url, durability="normal", now=clock.now)
         self.limits = SETTINGS.limits(WINDOW)
-        self.applier = Applier(self.store, Broadcaster(), lambda _: self.limits)
+        self.writer = ChatWriter(self.store, Broadcaster(), lambda _: self.limits)
         no_tasks: Any = None  # commands start none
         runtime = Runtime(
-            applier=self.applier,
+            writer=self.writer,
             agents=only_agent(settings=SETTINGS),
             deps=None,
             settings=SETTINGS,
@@ -177,20 +177,20 @@ class StoredLife(Life):
         if isinstance(fired, Held):
             process = self.holder
         process.limits = self.limits
-        applier, actor = process.applier, "client"
+        writer, actor = process.writer, "client"
         if isinstance(fired, Held):
             actor = process.actor if self.facts.lease is None else f"{WORKER}{self.facts.lease.worker}"
         if trigger is t.Create:
-            return self._keep(self.do(applier.create(self.chat_id, fired, actor=actor)))
+            return self._keep(self.do(writer.create(self.chat_id, fired, actor=actor)))
         if trigger is t.Claimed:
-            claimed = self.do(applier.claim(fired, actor=process.actor, runs=RUNS, limit=5))
+            claimed = self.do(writer.claim(fired, actor=process.actor, runs=RUNS, limit=5))
             if not claimed:
                 raise NotClaimed(self.chat_id)
             (committed,) = claimed
         else:
             reason = arguments.get("reason")
-            change = partial(Chain.fire, trigger=fired, reason=reason)
-            committed = self.do(applier.change(self.chat_id, change, actor=actor))
+            change = partial(UnitOfWork.fire, trigger=fired, reason=reason)
+            committed = self.do(writer.change(self.chat_id, change, actor=actor))
         return self._keep(committed)
 
     def _keep(self, committed: Committed) -> Decision:
@@ -205,7 +205,7 @@ class StoredLife(Life):
     def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:
         _, cut = self.do(self.store.cut_at(self.chat_id, message_id))
         edit = EditMessage(parts=said(text), cut=cut, usage=usage)
-        return self._keep(self.do(self.process.applier.change(self.chat_id, edit, actor="client")))
+        return self._keep(self.do(self.process.writer.change(self.chat_id, edit, actor="client")))
 
     def read(self) -> None:
         """Take in what commands have done."""
@@ -224,7 +224,7 @@ class StoredLife(Life):
 
     def delete(self) -> None:
         """Leave no work of this chat to the lives that follow."""
-        self.do(self.process.applier.delete(self.chat_id, lambda *_: None, actor="administrator"))
+        self.do(self.process.writer.delete(self.chat_id, lambda *_: None, actor="administrator"))
 
 
 class Walk:
@@ -373,7 +373,7 @@ class Walk:
                 return client(name, index, within=3.0 if kind == "deadline" else None)
             case "approval":
                 return client(name, index, approval="asked", within=self.random.choice([None, 3.0]))
-            case "helper":
+            case "subagent":
                 return delegated(name, index)
         crash = "at_most_once" if kind == "once" else "at_least_once"
         return local(name, index, crash=crash, stop_after=kind == "stop")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.life import own_of
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, entry_of, export, from_json, hash_of
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, Partial, Reply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import decide
 from turnwise.states.events import ErrorInfo
@@ -87,7 +87,7 @@ def _lived() -> list[AuditRecord]:
     _crash(life)
     _edit_fail_and_rest(life)
     _break_and_repair(life)
-    _ask_a_helper(life)
+    _ask_a_subagent(life)
     return life.records
 
 
@@ -195,12 +195,12 @@ def _break_and_repair(life: Life) -> None:
     life.answer("yes")
 
 
-def _ask_a_helper(life: Life) -> None:
+def _ask_a_subagent(life: Life) -> None:
     life.say("ask around")
     life.claim()
-    life.answer("I ask", calls=(life.call("h1", executor=Executor.chat, helper="research"),))
-    helper = HelperAnswer(chat_id="chat-2", version=3, head="7" * 64, usage=Usage())
-    life.fire(t.SubmitToolResults, results=(ToolResult("h1", "heard"),), helpers=(helper,))
+    life.answer("I ask", calls=(life.call("h1", executor=Executor.chat, subagent="research"),))
+    subagent = SubagentAnswer(chat_id="chat-2", version=3, head="7" * 64, usage=Usage())
+    life.fire(t.SubmitToolResults, results=(ToolResult("h1", "heard"),), subagents=(subagent,))
     life.claim()
     life.answer("I heard")
 

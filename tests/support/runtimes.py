@@ -16,7 +16,7 @@ from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.tools.declare import ToolContext
-from turnwise.engine.transactions.apply import Applier
+from turnwise.engine.transactions.chat_writer import ChatWriter
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
@@ -62,7 +62,7 @@ def runtime_of(  # noqa: PLR0913 - what a test may choose
     settings = settings or Settings()
     agents = agents or only_agent(settings=settings)
     return Runtime(
-        applier=Applier(store, broadcaster or Broadcaster(), agents.limits),
+        writer=ChatWriter(store, broadcaster or Broadcaster(), agents.limits),
         agents=agents,
         deps=None,
         settings=settings,

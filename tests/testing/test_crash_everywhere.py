@@ -276,13 +276,13 @@ async def test_clients_that_answer_calls_survive_crashes() -> None:
     assert "after the commit of submit_tool_results, claimed, attempt_started in chat 1" in report.points
 
 
-async def test_helpers_are_claimed_again_after_a_crash() -> None:
+async def test_subagents_are_claimed_again_after_a_crash() -> None:
     """A claim goes on with other chats where the plan of one raises: the kill in it must not be lost."""
-    script = by_step([Reply(calls=[Call("ask_helper", {"task": "Look."}, id="look")]), "Thank you."])
+    script = by_step([Reply(calls=[Call("ask_subagent", {"task": "Look."}, id="look")]), "Thank you."])
 
     def engine(store: ChatStore, clock: ManualClock) -> Engine:
-        boss = Agent("default", ScriptedModel(script), tools=[delegate("helper")])
-        return Engine(store, agents=[boss, Agent("helper", ScriptedModel("I looked."))], clock=clock)
+        boss = Agent("default", ScriptedModel(script), tools=[delegate("subagent")])
+        return Engine(store, agents=[boss, Agent("subagent", ScriptedModel("I looked."))], clock=clock)
 
     report = await crash_everywhere(engine, order, only="claimed, attempt_started in chat 2")
     assert [point.split()[0] for point in report.points] == ["before", "after"]

@@ -113,7 +113,7 @@ def sweep_no_leases(patch: Patch) -> None:
 
 
 def leave_calls_open(patch: Patch) -> None:
-    patch.setattr(deciding, "broken_promises", lambda _facts: ())
+    patch.setattr(deciding, "broken_invariants", lambda _facts: ())
     plant_functions(patch, {a.close_open_calls: nothing})
 
 
@@ -170,7 +170,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "12 rest: lost leases are not swept": (sweep_no_leases, "never came to rest"),
     "14 promises: an interrupt leaves calls open": (leave_calls_open, "the promise"),
     "17 erasure: parts that were shown stay": (leave_what_was_shown, "was erased; events holds"),
-    "18 values: followers are handed the engine's own": (
+    "18 values: subscribers are handed the engine's own": (
         hand_out_the_engines_own,
         "other arguments than it was planned",
     ),
@@ -198,7 +198,7 @@ NEAR = {
     "10 tools: at most once, started again": 326,
     "14 promises: an interrupt leaves calls open": 45,
     "17 erasure: parts that were shown stay": 107,
-    "18 values: followers are handed the engine's own": 399,
+    "18 values: subscribers are handed the engine's own": 399,
     "19 files: an erasure lets go of those of other messages": 131,
     "20 stream: results are missing": 21,
     "20 ask: a queued message is answered": 128,

@@ -114,8 +114,8 @@ class RestoredWorld(World):
         victim = self._victims.chats[0]
         self.problems += [problem for chat, problem in self.witness.begun_twice() if chat != victim]
         self.problems += [f"{call}: {count}" for call, count in self.outside.payments.items() if count > 1]
-        for follower in self._followers:
-            self.problems += problems_in(await stored_of(self._nodes[0].store, follower.chat_id), pruned=True)
+        for subscriber in self._followers:
+            self.problems += problems_in(await stored_of(self._nodes[0].store, subscriber.chat_id), pruned=True)
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.deep)])

@@ -187,8 +187,8 @@ async def test_tool_alone_refuses_output_without_json() -> None:
         await odd()
 
 
-async def test_tool_of_a_helper_is_not_called_alone() -> None:
-    with pytest.raises(SettingsError, match="answered by a helper"):
+async def test_tool_of_a_subagent_is_not_called_alone() -> None:
+    with pytest.raises(SettingsError, match="answered by a subagent"):
         await delegate("default")({})
 
 

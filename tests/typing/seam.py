@@ -3,7 +3,7 @@
 A line that is wrong names the code that it earns from mypy. Each wrong line stands under its right twin.
 """
 
-from turnwise.engine.transactions.apply import Chain
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.states import ChatState, decide
 from turnwise.states import actions as a
 from turnwise.states import guards as g
@@ -17,23 +17,23 @@ from turnwise.states.table import _on
 REPLY = Reply(parts=())
 
 
-def fire(chain: Chain) -> None:
+def fire(unit: UnitOfWork) -> None:
     """Fire triggers, as jobs and commands do."""
-    chain.fire(t.StepFinished(token=1, reply=REPLY))
-    chain.fire(t.StepFinished(token=1))  # wrong: call-arg
-    chain.fire(t.StepFinished(reply=REPLY))  # wrong: call-arg
-    chain.fire(t.StepFinished(token=b"1", reply=REPLY))  # wrong: arg-type
-    chain.fire(t.StepFinished)  # wrong: arg-type
-    chain.fire(t.Renamed(title="a"))
-    chain.fire(t.Renamed(title="a", queued_id="m1"))  # wrong: call-arg
-    chain.fire(t.Renamed("a"))  # wrong: call-arg
-    chain.fire(t.SendMessage(parts=(), when_busy="queue"))
-    chain.fire(t.SendMessage(parts=(), when_busy="wait"))  # wrong: arg-type
-    chain.fire(t.Interrupt(), reason="enough")
-    chain.fire(t.Interrupt(reason="enough"))  # wrong: call-arg
+    unit.fire(t.StepFinished(token=1, reply=REPLY))
+    unit.fire(t.StepFinished(token=1))  # wrong: call-arg
+    unit.fire(t.StepFinished(reply=REPLY))  # wrong: call-arg
+    unit.fire(t.StepFinished(token=b"1", reply=REPLY))  # wrong: arg-type
+    unit.fire(t.StepFinished)  # wrong: arg-type
+    unit.fire(t.Renamed(title="a"))
+    unit.fire(t.Renamed(title="a", queued_id="m1"))  # wrong: call-arg
+    unit.fire(t.Renamed("a"))  # wrong: call-arg
+    unit.fire(t.SendMessage(parts=(), when_busy="queue"))
+    unit.fire(t.SendMessage(parts=(), when_busy="wait"))  # wrong: arg-type
+    unit.fire(t.Interrupt(), reason="enough")
+    unit.fire(t.Interrupt(reason="enough"))  # wrong: call-arg
 
 
-def ask(facts: Facts, at: t.Circumstances) -> None:
+def ask(facts: Facts, at: t.TransitionContext) -> None:
     """Decide by class and by name."""
     decide(facts, t.ToolsFinished(token=1), at)
     decide(facts, t.ToolsFinished(token=1))  # wrong: call-overload

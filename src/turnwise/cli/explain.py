@@ -25,7 +25,7 @@ def explain(
         print_json(explanation)
     else:
         console.print(explanation_table(explanation))
-    if explanation.broken_promises or explanation.unreadable:
+    if explanation.broken_invariants or explanation.unreadable:
         raise typer.Exit(1)
 
 
@@ -45,7 +45,7 @@ def explanation_table(explanation: Explanation) -> Table:
         "in detail": excerpt(explanation.last_error.detail or "", 1000) if explanation.last_error else "",
         "may come": ", ".join(explanation.legal_triggers),
         "unreadable": clean("; ".join(f"{flaw.column}: {flaw.problem}" for flaw in explanation.unreadable)),
-        "broken": ", ".join(explanation.broken_promises),
+        "broken": ", ".join(explanation.broken_invariants),
     }
     table = plain_table("", "")
     table.columns[0].style = "dim"

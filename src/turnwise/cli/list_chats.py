@@ -22,7 +22,7 @@ def list_chats(
     server: ServerOption = None,
     state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
     awaiting: Annotated[
-        Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for helpers.")
+        Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for subagents.")
     ] = None,
     limit: Annotated[int, typer.Option(help="At most so many, newest first.")] = 50,
     as_json: JsonOption = False,

@@ -35,7 +35,7 @@ def verify(  # noqa: PLR0913 - the options of a command
     key: KeyOption = None,
     checkpoints: CheckpointsOption = None,
     public_key: PublicKeyOption = None,
-    family: Annotated[bool, typer.Option("--family", help="Also the helpers of the chat, and theirs.")] = False,
+    family: Annotated[bool, typer.Option("--family", help="Also the subagents of the chat, and theirs.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Also every file of the chat, byte for byte.")] = False,
     file_folder: FileFolderOption = None,
     as_json: JsonOption = False,

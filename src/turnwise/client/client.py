@@ -165,9 +165,9 @@ class Client:
         """Return the ids that begin with `prefix`, at most 1,000, see `Engine.chat_ids`. An owner sees its own."""
         return await self._get("/chat-ids", list[str], prefix=prefix, owner=owner, limit=min(limit, _PAGE))
 
-    async def helpers(self, chat_id: str) -> list[Chat]:
-        """Return the chats to which a chat has delegated calls, see `Engine.helpers`."""
-        return await self._all(_of(chat_id, "helpers"), list[Chat])
+    async def subagents(self, chat_id: str) -> list[Chat]:
+        """Return the chats to which a chat has delegated calls, see `Engine.subagents`."""
+        return await self._all(_of(chat_id, "subagents"), list[Chat])
 
     async def agents(self) -> dict[str, list[str]]:
         """Return the agents that the service runs, by name, each with the names of its tools."""
@@ -443,7 +443,7 @@ class Client:
         return await self._all(_of(chat_id, "usage"), list[UsageEntry])
 
     async def family_usage(self, chat_id: str) -> Usage:
-        """Return what a chat, its helpers and theirs have used until now, see `Engine.family_usage`."""
+        """Return what a chat, its subagents and theirs have used until now, see `Engine.family_usage`."""
         return await self._get(_of(chat_id, "family-usage"), Usage)
 
     async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:

@@ -114,7 +114,7 @@ def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:
     """Return whether a chat stays in one of these states."""
     if chat.unreadable is not None or (chat.state is ChatState.interrupted and not chat.settled):
         return False
-    return chat.state in states and not (states == RESTING and chat.awaits == "helpers")
+    return chat.state in states and not (states == RESTING and chat.awaits == "subagents")
 
 
 async def _server_sent_events(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:

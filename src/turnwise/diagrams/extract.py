@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwise.diagrams.model import Edge, Line, Node, Picture, Term
+from turnwise.states.invariants import INVARIANTS
 from turnwise.states.names import NEW, SPECS, UNKNOWN, ChatState
-from turnwise.states.promises import PROMISES
 from turnwise.states.table import TABLE, Row, rows_of
 
 
@@ -19,7 +19,7 @@ def machine() -> Picture:
 
 def _nodes() -> tuple[Node, ...]:
     states = tuple(
-        Node(state.value, SPECS[state].kind, SPECS[state].job, tuple(_term(promise) for promise in PROMISES[state]))
+        Node(state.value, SPECS[state].kind, SPECS[state].job, tuple(_term(promise) for promise in INVARIANTS[state]))
         for state in ChatState
     )
     return (Node(NEW, "start"), *states, Node(UNKNOWN, "unknown"))

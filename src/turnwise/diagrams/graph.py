@@ -72,8 +72,8 @@ def machine_graph(picture: Picture, gathered: tuple[Arrow, ...]) -> Drawn:
 
 def _state(node: Node, stays: tuple[str, ...]) -> Block:
     job = [(f"job {node.job}", _SMALL)] if node.job else []
-    promise = ", ".join(one.words for one in node.promise)
-    return Block((((node.id, _NAME), *job), *_wrapped(promise, _BODY, _TEXT_WIDTH), *_stays(stays)))
+    invariants = ", ".join(one.words for one in node.promise)
+    return Block((((node.id, _NAME), *job), *_wrapped(invariants, _BODY, _TEXT_WIDTH), *_stays(stays)))
 
 
 def _group(name: str, members: tuple[str, ...], stays: tuple[str, ...]) -> Block:

@@ -25,7 +25,7 @@ from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Executor
 from turnwise.states.values.plain import shown
 
-Kind = Literal["attempt", "failed attempt", "local call", "client call", "helper", "compaction", "failed compaction"]
+Kind = Literal["attempt", "failed attempt", "local call", "client call", "subagent", "compaction", "failed compaction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ _EVENTS: Final = get_args(get_args(Event)[0])
 _KINDS: Final[dict[Executor, Kind]] = {
     Executor.local: "local call",
     Executor.client: "client call",
-    Executor.chat: "helper",
+    Executor.chat: "subagent",
 }
 _COMPACTED: Final[dict[str, Kind]] = {
     "finished": "compaction",

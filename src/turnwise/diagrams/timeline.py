@@ -1,4 +1,4 @@
-"""The timeline of one chat: its states, attempts, calls, helpers and compactions as bars over time."""
+"""The timeline of one chat: its states, attempts, calls, subagents and compactions as bars over time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LANES: Final[dict[str, tuple[Kind, ...]]] = {
     "compactions": ("compaction", "failed compaction"),
     "tools": ("local call",),
     "client": ("client call",),
-    "helpers": ("helper",),
+    "subagents": ("subagent",),
 }
 _FAILED: Final = Tint("#fbe3e0", "#b3261e")
 _TINTS: Final[dict[Kind, Tint]] = {
@@ -47,7 +47,7 @@ _TINTS: Final[dict[Kind, Tint]] = {
     "failed attempt": _FAILED,
     "local call": Tint("#d9f0ee", "#0f6b73"),
     "client call": Tint("#faefd2", "#a35a00"),
-    "helper": Tint("#ece5f9", "#6b4fb3"),
+    "subagent": Tint("#ece5f9", "#6b4fb3"),
     "compaction": Tint("#e6ebf0", "#5f6b78"),
     "failed compaction": _FAILED,
 }

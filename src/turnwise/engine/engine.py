@@ -53,7 +53,7 @@ from turnwise.engine.config.results import (
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import Clock, GuardedClock, SteadyClock, SystemClock, fail_after, sleep
 from turnwise.engine.isolation.guarded_store import guarded_files, guarded_store, owned
-from turnwise.engine.isolation.tasks import Lifetime, Tasks, off_the_loop
+from turnwise.engine.isolation.tasks import Lifetime, Tasks, run_in_thread
 from turnwise.engine.isolation.user_code import LAST_PATIENCE
 from turnwise.engine.jobs.request import to_answer
 from turnwise.engine.observers.observer import Observer, Observers
@@ -68,7 +68,7 @@ from turnwise.engine.prompt.views import (
     transcript_pages,
     user_view,
 )
-from turnwise.engine.subagents.family import archived_helpers, helpers_of
+from turnwise.engine.subagents.family import archived_subagents, subagents_of
 from turnwise.engine.subagents.usage import family_usage
 from turnwise.engine.subagents.verification import verify_family
 from turnwise.engine.subscriptions.broadcast import Broadcaster
@@ -79,7 +79,7 @@ from turnwise.engine.subscriptions.watch import watch
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.tools.sources import ToolSource
-from turnwise.engine.transactions.apply import Applier, Chain
+from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.worker.identity import worker_name
@@ -134,7 +134,7 @@ FAILED: Final = (
     "the engine has ended by an error, which the log holds; open one elsewhere and go on after the last event you have "
     "seen"
 )
-RELEASED: Final = "the engine has let its followers go; open one elsewhere and go on after the last event you have seen"
+RELEASED: Final = "the engine has ended its streams; open one elsewhere and go on after the last event you have seen"
 
 
 @checked
@@ -247,7 +247,7 @@ class Engine:
             self._broadcaster, tasks = Broadcaster(), Tasks(self._patience, partial(sleep, self._clock))
             publisher = await self._opened_publisher()
             runtime = Runtime(
-                applier=Applier(self._store, self._broadcaster, self._agents.limits, self._observers, publisher),
+                writer=ChatWriter(self._store, self._broadcaster, self._agents.limits, self._observers, publisher),
                 agents=self._agents,
                 deps=self._deps,
                 settings=self.settings,
@@ -337,7 +337,7 @@ class Engine:
 
     @property
     def takes_followers(self) -> bool:
-        """Whether the engine is open, and has not let its followers go."""
+        """Whether the engine is open, and has not let its subscribers go."""
         return self._closed is None and self._broadcaster.closed is None
 
     async def check_writable(self) -> None:
@@ -429,9 +429,9 @@ class Engine:
         if parent is not None:
             await self._chats().facts(parent)
 
-        def begin(chain: Chain) -> None:
+        def begin(unit: UnitOfWork) -> None:
             profile = Profile(
-                created_at=chain.now,
+                created_at=unit.now,
                 agent=named,
                 model=model,
                 parameters=None if parameters is None else dict(parameters),
@@ -444,9 +444,9 @@ class Engine:
                 parent=parent,
                 imported=len(imported),
             )
-            inheritance = imported.inheritance(chain.now) if imported else None
+            inheritance = imported.inheritance(unit.now) if imported else None
             reason = f"imported messages: {len(imported)}" if imported else None
-            chain.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
+            unit.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
 
         new_id = chat_id or chat_ids.new_chat_id()
         try:
@@ -482,8 +482,8 @@ class Engine:
     ) -> Page[Chat]:
         """Return chats, newest first, a page at a time.
 
-        `awaiting="client"` wants those whose open calls the client has to answer, a person's inbox, and `"helpers"`
-        those that wait for helpers; a chat may be both. Archived chats take no answer, and are in neither.
+        `awaiting="client"` wants those whose open calls the client has to answer, a person's inbox, and `"subagents"`
+        those that wait for subagents; a chat may be both. Archived chats take no answer, and are in neither.
 
         A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
 
@@ -507,16 +507,16 @@ class Engine:
             problem = f"must be `next` of a page, or the id of a chat; it was {shown(after)}"
             raise InvalidArgument("after", problem) from None
 
-    async def helpers(self, chat_id: str) -> list[Chat]:
+    async def subagents(self, chat_id: str) -> list[Chat]:
         """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out.
 
         Raises:
             ChatNotFound: there is no such chat.
         """
-        return [chat_of(facts) for facts in await helpers_of(self._chats(), chat_id)]
+        return [chat_of(facts) for facts in await subagents_of(self._chats(), chat_id)]
 
     async def family_usage(self, chat_id: str) -> Usage:
-        """Return what a chat, its helpers and theirs have used until now: those that work still or were stopped, too.
+        """Return what a chat, its subagents and theirs have used until now: those that work still or were stopped, too.
 
         It is `partial` if one of them was deleted or cannot be read.
         """
@@ -667,7 +667,7 @@ class Engine:
 
         Every line is checked, and every row against the chat's audit log, before anything is written; then all of it
         is written in one transaction. The log goes on with a record of the import. A chat that was being worked on
-        waits for a worker of this store. With a `key` the lines must be signed with it. Import helpers before their
+        waits for a worker of this store. With a `key` the lines must be signed with it. Import subagents before their
         parent, which else begins those anew that it waits for.
 
         Args:
@@ -731,7 +731,7 @@ class Engine:
         Raises:
             TimeoutError: it took longer than `timeout` seconds, the sending included, or with 0 the turn has not ended
                 yet. What was sent stays, and the turn goes on: ask again with the same `client_id`.
-            EngineClosed: the engine was closed, or released its followers, before that.
+            EngineClosed: the engine was closed, or released its subscribers, before that.
             SettingsError: the chat has another agent than `agent`; nothing was sent.
             StoreError: of an unknown outcome: the message is stored, and its turn cannot be followed.
             TurnwiseError: the message is refused, see `send_message`.
@@ -765,7 +765,7 @@ class Engine:
         yields the same turn again: all of it, if it was resumed since.
 
         Raises:
-            EngineClosed: the engine was closed, or released its followers; events up to then are yielded.
+            EngineClosed: the engine was closed, or released its subscribers; events up to then are yielded.
             StoreError: of an unknown outcome: the message is stored, and its turn cannot be followed.
             TurnwiseError: the message is refused, see `send_message`.
         """
@@ -1055,7 +1055,7 @@ class Engine:
     ) -> Chat:
         """Return the chat once its state is in `until`; `interrupted` counts once settled.
 
-        By default that is where the chat rests: not in `requires_action` while only helpers have to answer.
+        By default that is where the chat rests: not in `requires_action` while only subagents have to answer.
 
         Raises:
             TimeoutError: it did not get there in `timeout` seconds, or with 0 is not there now.
@@ -1077,7 +1077,7 @@ class Engine:
             lease = await store.lease_expiry(chat_id)
         except ChatUnreadable:
             lease = None
-        archived = await archived_helpers(store, rest.facts)
+        archived = await archived_subagents(store, rest.facts)
         flaws = flaws or rest.flaws
         return explanation(rest.facts, lease, flaws=flaws, archived=archived)
 
@@ -1121,7 +1121,7 @@ class Engine:
     async def export_rows(self, chat_id: str) -> str:
         """Return every row of a chat as it is stored, readable or not, as JSON Lines. Nothing is changed."""
         rows = await self._chats().raw_rows(chat_id)
-        return await off_the_loop(lambda: "".join(f"{line}\n" for line in lines_of(rows)))
+        return await run_in_thread(lambda: "".join(f"{line}\n" for line in lines_of(rows)))
 
     # The audit log
 
@@ -1139,7 +1139,7 @@ class Engine:
             signer: signs it so that whoever has the public key can (Ed25519).
         """
         records = await self.audit(chat_id)
-        return await off_the_loop(lambda: export(chat_id, records, key=key, signer=signer))
+        return await run_in_thread(lambda: export(chat_id, records, key=key, signer=signer))
 
     async def verify(
         self,
@@ -1150,14 +1150,14 @@ class Engine:
         checkpoints: Annotated[str, InstanceOf] | None = None,
         public_key: bytes | None = None,
     ) -> Verdict:
-        """Check the log's chain, every transition and promise against the table, and every row against the log.
+        """Check the log's unit, every transition and promise against the table, and every row against the log.
 
         Args:
             chat_id: the chat.
-            family: also those of its helpers and theirs, and that their logs name each other as they were.
+            family: also those of its subagents and theirs, and that their logs name each other as they were.
             files: also that what the chat's messages refer to is in the file store, byte for byte: each file is read.
             checkpoints: lines that `Checkpoints` has published: the log must be the one that they tell of, so that
-                whoever has rewritten all of the database is found. Those of helpers are not looked at.
+                whoever has rewritten all of the database is found. Those of subagents are not looked at.
             public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
 
         Raises:
@@ -1167,7 +1167,7 @@ class Engine:
         verdict = await verify_family(self._chats(), chat_id) if family else None
         rows = await self._chats().rows(chat_id)
         if verdict is None or (verdict.ok and elsewhere is not None):
-            verdict = await off_the_loop(lambda: verify_stored(chat_id, rows, elsewhere))
+            verdict = await run_in_thread(lambda: verify_stored(chat_id, rows, elsewhere))
         if files and verdict.ok:
             files_verdict = await verify_files(self._files, rows)
             return verdict if files_verdict.ok else files_verdict
@@ -1221,7 +1221,7 @@ def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:
 
 def _import_late(*, runs_chats: bool) -> None:
     """Import what takes long and only some calls need: when one does, no descriptor may be left to open a module."""
-    for name in ("tempfile", "turnwise.engine.admin.upkeep", *(("json_repair", "pydantic_core") if runs_chats else ())):
+    for name in ("tempfile", "turnwise.engine.admin.admin", *(("json_repair", "pydantic_core") if runs_chats else ())):
         import_module(name)
 
 

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from turnwise.persistence.commit import Standing
+from turnwise.persistence.commit import CachedChat
 from turnwise.states.messages import size_of
 
 _CHATS: Final = 1024
@@ -27,7 +27,7 @@ class ChatCache:
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
-        self._standings: OrderedDict[str, Standing] = OrderedDict()
+        self._standings: OrderedDict[str, CachedChat] = OrderedDict()
         self._sizes: dict[str, int] = {}
         """The bytes of each queue that is not empty."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -39,11 +39,11 @@ class ChatCache:
             self._turns[chat_id] = lock = asyncio.Lock()
         return lock
 
-    def get(self, chat_id: str) -> Standing | None:
+    def get(self, chat_id: str) -> CachedChat | None:
         """Return the chat's last known standing; `None` without one."""
         return self._standings.get(chat_id)
 
-    def put(self, standing: Standing) -> None:
+    def put(self, standing: CachedChat) -> None:
         """Remember where a chat stands."""
         chat_id, queue = standing.facts.chat_id, standing.facts.queue
         with self._changing:

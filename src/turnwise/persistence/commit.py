@@ -46,7 +46,7 @@ class Held(NamedTuple):
         return (token, state) == (self.token, self.state) and self.worker in (None, worker)
 
 
-class Standing(msgspec.Struct, frozen=True):
+class CachedChat(msgspec.Struct, frozen=True):
     """A chat as it was read, or as a commit of this process has left it."""
 
     facts: Facts
@@ -76,9 +76,9 @@ class Standing(msgspec.Struct, frozen=True):
 class Commit(msgspec.Struct, Generic[EventRows], frozen=True):
     """What one chat's commit puts into each table."""
 
-    before: Standing
+    before: CachedChat
     """The chat as the decisions were made on it: the commit is stored only if it still stands there."""
-    after: Standing
+    after: CachedChat
     """The chat as the commit leaves it."""
     row: FactsRow
     since: datetime
@@ -113,7 +113,7 @@ def erasing(decisions: Iterable[Decision]) -> bool:
 
 
 def commit_of(
-    before: Standing,
+    before: CachedChat,
     decisions: tuple[Decision, ...],
     shown: Sequence[PartEvent],
     *,
@@ -151,7 +151,7 @@ def commit_of(
         entry = entry_of(decision, prev=head, at=at, whole=whole, row_digests=row_digests if decision is last else ())
         head = entry.hash
         tables.entries.append(entry)
-    after = Standing(facts, head, at, row.facts)
+    after = CachedChat(facts, head, at, row.facts)
     committed = Committed(before.facts, facts, decisions, events, at)
     return Commit(before, after, row, since, salt, tables, event_rows, committed)
 
@@ -192,8 +192,8 @@ class Tables:
                 self.put("usage", version=version, number=number, body=write.body)
             case w.GrantLease():
                 self.lease = write
-            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteHelper():
-                pass  # lease, deadline and reason stand in other rows, the helper's answer in the log
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteSubagent():
+                pass  # lease, deadline and reason stand in other rows, the subagent's answer in the log
             case w.PutProfile():
                 self.profile = write
             case w.CutHistory():

@@ -18,7 +18,7 @@ from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.audit.row_digests import FLEETING, EventFields, digest_of_events, digested_fields
 from turnwise.persistence.chat_rows import Row
-from turnwise.persistence.commit import Standing
+from turnwise.persistence.commit import CachedChat
 from turnwise.persistence.erasure import aside_in, spans_of
 from turnwise.persistence.integrity.raw_chat import stored_in
 from turnwise.persistence.sql.rows import message_of, time_of
@@ -28,9 +28,9 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, without_secrets
 
 
-def standing_of(chat: WholeChat, at: datetime) -> Standing:
+def standing_of(chat: WholeChat, at: datetime) -> CachedChat:
     """Return where an exported chat stands, with the lease that it was exported with."""
-    return Standing(facts_in(chat), chat.rows.chat["head"], at, chat.rows.chat["facts"])
+    return CachedChat(facts_in(chat), chat.rows.chat["head"], at, chat.rows.chat["facts"])
 
 
 def facts_in(chat: WholeChat) -> Facts:

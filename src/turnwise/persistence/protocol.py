@@ -13,7 +13,7 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.blobs.protocol import HeldFiles
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.integrity.raw_chat import Rows
-from turnwise.persistence.stored_chat import Flaw, Salvaged
+from turnwise.persistence.stored_chat import Flaw, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -34,7 +34,7 @@ raises ends the transaction, writes nothing, and reaches the caller.
 """
 
 
-Permission = Callable[[Salvaged, datetime], None]
+Permission = Callable[[PartialRead, datetime], None]
 """Decides, inside a transaction, whether a chat may be deleted: given what can be read of it and the database's time.
 
 It raises what refuses the deletion; like a plan it is pure.
@@ -97,7 +97,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     history: tuple[Message, ...]
     """The messages that are not cut, by position, of every audience."""
     shown: tuple[PartEvent, ...]
-    """The parts of the attempt under way that followers were shown, in order."""
+    """The parts of the attempt under way that subscribers were shown, in order."""
     stop_reason: StopReason | None
     """Why the last finished turn ended, as its `turn_finished` event says."""
 
@@ -298,7 +298,7 @@ class ChatStore(HeldFiles, Protocol):
     async def lease_expiry(self, chat_id: str) -> Expiry | None:
         """Return when the chat's lease runs out, with the database's time; `None` without one."""
 
-    async def rest(self, chat_id: str) -> Salvaged:
+    async def rest(self, chat_id: str) -> PartialRead:
         """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none."""
 
     async def head(self, chat_id: str) -> tuple[int, str]:
@@ -312,10 +312,10 @@ class ChatStore(HeldFiles, Protocol):
         limit: int,
         after: str | None,
         awaiting: Answerer | None = None,
-    ) -> list[Facts | Salvaged]:
+    ) -> list[Facts | PartialRead]:
         """Return up to `limit` chats, newest first, that were created before the chat `after`.
 
-        `awaiting` wants those in `requires_action` that the client, or helpers, have to answer; archived ones take no
+        `awaiting` wants those in `requires_action` that the client, or subagents, have to answer; archived ones take no
         answer, and are left out. A chat that cannot be read is returned as what is left of it.
         """
 
@@ -325,8 +325,8 @@ class ChatStore(HeldFiles, Protocol):
         Agents for whose chats no worker is wanted are left out.
         """
 
-    async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
-        """Return up to `limit` chats that wait for helpers and are not archived, oldest first.
+    async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
+        """Return up to `limit` chats that wait for subagents and are not archived, oldest first.
 
         Those that were created after the chat `after`; if there is no such chat, from the first on.
         """
@@ -370,7 +370,7 @@ class ChatStore(HeldFiles, Protocol):
         """Return events with a number above `after`, in order: at most `limit`, and about `PAGE_BYTES`."""
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return the parts of an attempt that followers were shown, in order."""
+        """Return the parts of an attempt that subscribers were shown, in order."""
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
         """Return the chat's audit records, in order of version."""

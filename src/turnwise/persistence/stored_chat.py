@@ -78,7 +78,7 @@ class Stored(NamedTuple):
     lease_table: str
 
 
-class Salvaged(msgspec.Struct, frozen=True):
+class PartialRead(msgspec.Struct, frozen=True):
     """The part of a chat that can be read, and the flaws of the rest."""
 
     facts: Facts
@@ -107,7 +107,7 @@ def facts_of(stored: Stored) -> Facts:
         raise ChatUnreadable(stored.facts_column, described(error), chat_id=stored.id) from None
 
 
-def facts_or_rest(stored: Stored) -> Facts | Salvaged:
+def facts_or_rest(stored: Stored) -> Facts | PartialRead:
     """Return the stored facts, or as much of them as can be read."""
     try:
         return facts_of(stored)
@@ -116,12 +116,12 @@ def facts_or_rest(stored: Stored) -> Facts | Salvaged:
         return rest if rest.flaws else flawed(rest.facts, (Flaw(error.column, error.problem),))
 
 
-def salvage(stored: Stored) -> Salvaged:
+def salvage(stored: Stored) -> PartialRead:
     """Return as much of the facts as can be read, with every flaw that was found."""
     return _Salvage(stored).done()
 
 
-def rest_of(chat_id: str, read: Callable[[], Stored], *, without: tuple[type[Exception], ...]) -> Salvaged:
+def rest_of(chat_id: str, read: Callable[[], Stored], *, without: tuple[type[Exception], ...]) -> PartialRead:
     """Return what can be read of a chat, whatever is stored: nothing but its id, if even reading the rows fails.
 
     Errors of the kinds `without` are those of the database itself, and are raised.
@@ -135,9 +135,9 @@ def rest_of(chat_id: str, read: Callable[[], Stored], *, without: tuple[type[Exc
         return flawed(blank, (Flaw("chats", described(error)),))
 
 
-def flawed(facts: Facts, flaws: Sequence[Flaw]) -> Salvaged:
+def flawed(facts: Facts, flaws: Sequence[Flaw]) -> PartialRead:
     """Return what is left of a chat with flaws."""
-    return Salvaged(replace(facts, stored_state=UNREADABLE_STATE), tuple(flaws))
+    return PartialRead(replace(facts, stored_state=UNREADABLE_STATE), tuple(flaws))
 
 
 def ids_of(call_ids: Any) -> list[str]:
@@ -213,7 +213,7 @@ class _Salvage:
         self._stored = stored
         self._flaws: list[Flaw] = []
 
-    def done(self) -> Salvaged:
+    def done(self) -> PartialRead:
         """Return the readable facts and the flaws."""
         stored = self._stored
         state = self._checked("chats.state", stored.state, isinstance(stored.state, str), "a text")
@@ -232,7 +232,7 @@ class _Salvage:
             queue=self._each(QUEUE, stored.queue),
             lease=self._lease(),
         )
-        return flawed(facts, self._flaws) if self._flaws else Salvaged(facts, ())
+        return flawed(facts, self._flaws) if self._flaws else PartialRead(facts, ())
 
     def _checked(self, column: str, value: _T, right: bool, belongs: str) -> _T | None:  # noqa: FBT001
         if right:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from turnwise.persistence.stored_chat import UNKNOWN_TIME, Salvaged, is_count, is_hash
+from turnwise.persistence.stored_chat import UNKNOWN_TIME, PartialRead, is_count, is_hash
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
 
@@ -37,7 +37,7 @@ class Tombstone:
     where readers, a full disk or a store out of reach were in the way."""
 
 
-def tombstone_of(rest: Salvaged, *, at: datetime, actor: str, records: int, head: object) -> Tombstone:
+def tombstone_of(rest: PartialRead, *, at: datetime, actor: str, records: int, head: object) -> Tombstone:
     """Return the tombstone of a chat that is deleted now, given what can be read of it."""
     created = rest.facts.profile.created_at
     return Tombstone(

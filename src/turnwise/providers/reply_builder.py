@@ -80,7 +80,7 @@ class ReplyBuilder:
 
     @property
     def visible(self) -> bool:
-        """Whether something came that followers are shown: text, reasoning, or at least the start of a call."""
+        """Whether something came that subscribers are shown: text, reasoning, or at least the start of a call."""
         return any(not isinstance(builder, WordsBuilder) or builder.pieces for builder in self._builders)
 
     @property
@@ -155,7 +155,7 @@ class ReplyBuilder:
         return self._price(ModelReply(self.partial_parts(), finish))
 
     def with_unshown(self, shown: Mapping[int, Part]) -> dict[int, Part]:
-        """Return the shown parts by index, with the fields that followers are not shown: signatures and metadata.
+        """Return the shown parts by index, with the fields that subscribers are not shown: signatures and metadata.
 
         A part of which not everything was shown stays as it was shown. Reasoning without text stands before what was
         shown after it.

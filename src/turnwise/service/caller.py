@@ -289,5 +289,5 @@ async def _opened_stream(sender: Sender) -> AsyncIterator[Caller]:
         yield sender
 
 
-Follower = Annotated[Caller, Depends(_opened_stream)]
+Subscriber = Annotated[Caller, Depends(_opened_stream)]
 """A sender with a stream open, or one who waits for an answer: counted until the response has ended."""

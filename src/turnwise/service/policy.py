@@ -31,7 +31,7 @@ OWNERS_MAY: Final = frozenset(
         "stream_events",
         "list_queue",
         "list_compactions",
-        "list_helpers",
+        "list_subagents",
         "read_audit",
         "verify",
         "read_usage",

@@ -34,7 +34,7 @@ def _is_logged(record: logging.LogRecord) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """Lets the followers go when it is asked to stop: uvicorn waits for open streams before it ends the application."""
+    """Ends streams when it is asked to stop: uvicorn waits for them before it ends the application."""
 
     def __init__(self, config: uvicorn.Config, engine: Engine, opened: Callable[[], object] | None) -> None:
         super().__init__(config)

@@ -54,17 +54,17 @@ class Partial(Value, frozen=True, kw_only=True):
     """`None` if the worker that asked is gone."""
 
 
-class HelperAnswer(Value, frozen=True, kw_only=True):
-    """What a helper has to do with the answer of a call, as it stood then."""
+class SubagentAnswer(Value, frozen=True, kw_only=True):
+    """What a subagent has to do with the answer of a call, as it stood then."""
 
     chat_id: str
-    """The helper; the chat itself if no helper has a say in its answer."""
+    """The subagent; the chat itself if no subagent has a say in its answer."""
     version: int = 0
     """0 if it is gone, or was not asked."""
     head: str = ""
     """The hash of the record of that version of its log."""
     usage: Usage = NO_USAGE
-    """What the helper and its own helpers have used since an answer of it was last brought."""
+    """What the subagent and its own subagents have used since an answer of it was last brought."""
     owes: bool = False
     """Whether the chat has still to hear from it."""
 

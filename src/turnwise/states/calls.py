@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pydantic import AfterValidator, SkipValidation
 
 from turnwise.states.errors import InvalidContent
-from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, HelperAction
+from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, SubagentAction
 from turnwise.states.values.checked import checked
 from turnwise.states.values.digests import guarded
 from turnwise.states.values.limits import Description, Name, json_at_most
@@ -88,8 +88,8 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
-class HelperResult(ToolResult):
-    """A helper's answer to a call of its parent, which may hold whatever models and tools have said."""
+class SubagentResult(ToolResult):
+    """A subagent's answer to a call of its parent, which may hold whatever models and tools have said."""
 
     _limits: ClassVar[Limits] = SAID
 
@@ -132,12 +132,12 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """Why the call is answered without being run: the tool was not offered, or the arguments do not fit."""
     reconciles: bool = False
     """Whether the tool is asked, after a crash, what became of the call."""
-    helper: str | None = None
-    """The agent of the helper that the call asks or starts."""
-    helper_action: HelperAction = "ask"
+    subagent: str | None = None
+    """The agent of the subagent that the call asks or starts."""
+    subagent_action: SubagentAction = "ask"
     """Of a call that is delegated: what it is to do."""
-    helper_stays: bool = False
-    """Whether the helper works on if the call is closed without its answer."""
+    subagent_stays: bool = False
+    """Whether the subagent works on if the call is closed without its answer."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
     output_limit_bytes: int = 65536
@@ -167,13 +167,13 @@ class ToolCall(Value, frozen=True, kw_only=True):
 
     @property
     def is_delegated(self) -> bool:
-        """Whether a helper, a chat of its own, answers the call."""
+        """Whether a subagent, a chat of its own, answers the call."""
         return self.executor is Executor.chat
 
     @property
-    def stops_its_helper(self) -> bool:
-        """Whether the call is open, and the helper that it made has to be stopped if it is closed now."""
-        return self.open and self.helper is not None and not self.helper_stays
+    def stops_its_subagent(self) -> bool:
+        """Whether the call is open, and the subagent that it made has to be stopped if it is closed now."""
+        return self.open and self.subagent is not None and not self.subagent_stays
 
     @property
     def may_start(self) -> bool:
@@ -219,7 +219,7 @@ class ToolCall(Value, frozen=True, kw_only=True):
             kept_answer = replace(kept_answer, digest="", salt="")
         if not arguments:
             return replace(self, answer=kept_answer)
-        is_wait_for_some = self.helper_action == "wait" and bool(self.arguments)
+        is_wait_for_some = self.subagent_action == "wait" and bool(self.arguments)
         runs = self.open and (self.is_local or self.approval == "asked" or is_wait_for_some)
         refusal = None
         if runs or self.refusal is not None:

@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import Any, Final, overload
 
 from turnwise.states.draft import Draft
-from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
+from turnwise.states.errors import BrokenInvariant, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
 from turnwise.states.events import ErrorInfo, Event, StatusEvent
 from turnwise.states.facts import Facts, Limits, TurnFacts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.machine import fire
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, job_in
 from turnwise.states.possible import is_shut_to, possible_triggers
-from turnwise.states.promises import broken_promises
 from turnwise.states.refusals import REFUSALS
 from turnwise.states.table import TABLE, rows_of
-from turnwise.states.triggers import TRIGGERS, Circumstances, Trigger, trigger_of
+from turnwise.states.triggers import TRIGGERS, TransitionContext, Trigger, trigger_of
 from turnwise.states.values.plain import shown
 from turnwise.states.values.values import Value
 from turnwise.states.writes import Write
@@ -33,7 +33,7 @@ class Decision(Value, frozen=True):
     writes: tuple[Write, ...]
     """What a store does, in order."""
     events: tuple[Event, ...]
-    """The events for followers, in order."""
+    """The events for subscribers, in order."""
     actor: str
     reason: str | None
     salt: str = ""
@@ -45,7 +45,7 @@ class Decision(Value, frozen=True):
 
 
 @overload
-def decide(facts: Facts, trigger: Trigger, at: Circumstances) -> Decision: ...
+def decide(facts: Facts, trigger: Trigger, at: TransitionContext) -> Decision: ...
 
 
 @overload
@@ -53,7 +53,7 @@ def decide(facts: Facts, trigger: type[Trigger], *, now: datetime, limits: Limit
 
 
 def decide(
-    facts: Facts, trigger: Trigger | type[Trigger], at: Circumstances | None = None, **arguments: Any
+    facts: Facts, trigger: Trigger | type[Trigger], at: TransitionContext | None = None, **arguments: Any
 ) -> Decision:
     """Return what a trigger does to a chat with these facts.
 
@@ -64,7 +64,7 @@ def decide(
     Raises:
         IllegalTransition: the table has no matching row. It names what is possible instead.
         TurnwiseError: a refusal of bad input, see `refusals`.
-        BrokenPromise: the facts afterwards would break a promise.
+        BrokenInvariant: the facts afterwards would break a promise.
         InvalidArgument: `facts` are not facts, or there is no such trigger.
         WrongCall: an argument of the trigger is missing, or the trigger has none of that name.
     """
@@ -86,12 +86,12 @@ def decide(
 
 
 def _with_context(
-    trigger: Trigger | type[Trigger], at: Circumstances | None, arguments: dict[str, Any]
-) -> tuple[Trigger, Circumstances]:
+    trigger: Trigger | type[Trigger], at: TransitionContext | None, arguments: dict[str, Any]
+) -> tuple[Trigger, TransitionContext]:
     if isinstance(trigger, type):
         if at is None:
             return trigger_of(trigger, arguments)
-    elif type(at) is Circumstances and not arguments:
+    elif type(at) is TransitionContext and not arguments:
         return trigger, at
     raise WrongCall("at", "a trigger comes with its circumstances, the class of a trigger with arguments by name")
 
@@ -110,9 +110,9 @@ def _decision(draft: Draft[Any]) -> Decision:
     before, trigger, at = draft.before, draft.trigger, draft.at
     status = _STATUS[before.place, draft.state]
     after = draft.finish(event_count=len(draft.events) + len(status) + len(draft.closing))
-    broken = broken_promises(after)
+    broken = broken_invariants(after)
     if broken:
-        raise BrokenPromise(before.chat_id, trigger.name, broken)
+        raise BrokenInvariant(before.chat_id, trigger.name, broken)
     return Decision(
         trigger=type(trigger),
         source=None if before.place == NEW else before.state_as_stored,

@@ -17,7 +17,7 @@ from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, tokens_in, without_secrets
 from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.triggers import Circumstances, Trigger
+from turnwise.states.triggers import TransitionContext, Trigger
 from turnwise.states.usage import NO_USAGE, Usage, reported
 from turnwise.states.values.digests import derived
 from turnwise.states.writes import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
@@ -52,13 +52,13 @@ class Draft(Generic[_Kind_co]):
     history: HistoryFacts
     compaction: CompactionFacts
     usage: Usage
-    helpers_usage: Usage
+    subagents_usage: Usage
     left_out: tuple[LeftOut, ...]
     background: tuple[str, ...]
     last_error: ErrorInfo | None
     stop_reason: StopReason | None
 
-    def __init__(self, facts: Facts, trigger: _Kind_co, at: Circumstances) -> None:
+    def __init__(self, facts: Facts, trigger: _Kind_co, at: TransitionContext) -> None:
         self.before = facts
         """The facts as they were when the trigger came."""
         self.trigger = trigger
@@ -163,7 +163,7 @@ class Draft(Generic[_Kind_co]):
         return replace(call, salt=self.salt_of("call", call.call_id))
 
     def take_back(self, reason: str) -> None:
-        """Tell followers that the parts of the open attempt that they were shown are not kept."""
+        """Tell subscribers that the parts of the open attempt that they were shown are not kept."""
         if self.step.attempt_open and self.step.stage is Stage.asking:
             self.events.append(AttemptDiscardedEvent(step=self.step.number, attempt=self.step.attempt, reason=reason))
 

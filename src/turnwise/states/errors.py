@@ -16,7 +16,7 @@
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
     |-- NothingToCompact        no message to fold
     |-- StaleLease              the lease was lost: another holder, or none
-    |-- BrokenPromise           a decision would break a promise: a defect in turnwise
+    |-- BrokenInvariant           a decision would break a promise: a defect in turnwise
     |-- SettingsError           settings, tools or a URL that make no sense
     |   `-- InvalidArgument     a public function was given something it cannot take
     |       |-- InvalidContent  a message or a result that says nothing, or is no JSON
@@ -247,18 +247,18 @@ class StaleLease(TurnwiseError):
         super().__init__(f"the lease of chat {chat_id!r} with token {token} is lost: {held}; nothing was written")
 
 
-class BrokenPromise(TurnwiseError):
-    """A transition would leave the chat breaking a promise of its state. Nothing was written.
+class BrokenInvariant(TurnwiseError):
+    """A transition would leave the chat breaking an invariant of its state. Nothing was written.
 
     It is a defect of turnwise or of what was stored; a worker's sweep repairs the latter.
     """
 
-    def __init__(self, chat_id: str, trigger: str, promises: Sequence[str]) -> None:
+    def __init__(self, chat_id: str, trigger: str, invariants: Sequence[str]) -> None:
         self.chat_id = chat_id
         self.trigger = trigger
-        self.promises = tuple(promises)
+        self.invariants = tuple(invariants)
         super().__init__(
-            f"{trigger!s} would leave chat {chat_id!r} breaking {_listed(self.promises)}; nothing was written"
+            f"{trigger!s} would leave chat {chat_id!r} breaking {_listed(self.invariants)}; nothing was written"
         )
 
 
@@ -346,7 +346,7 @@ class EngineInUse(TurnwiseError):
 
 
 class EngineClosed(TurnwiseError):
-    """The engine is not open, and nothing was written; or it was closed or let its followers go while someone waited.
+    """The engine is not open, and nothing was written; or it was closed or let its subscribers go while someone waited.
 
     The chats live on in the store: whoever followed one opens an engine and goes on after the last event it has seen.
 

@@ -1,4 +1,4 @@
-"""Events: what a follower of a chat sees, in one sequence.
+"""Events: what a subscriber of a chat sees, in one sequence.
 
 They are numbered without gaps when they are stored. The parts of replies that are over may be pruned later, those of an
 erased message at once; their numbers are then skipped.
@@ -198,8 +198,8 @@ class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
 class HistoryResetEvent(_Event, frozen=True, kw_only=True, tag="history_reset"):
     """The history was cut: the message `first_removed` and all after it are gone.
 
-    One of number 0 is not stored: the database went back behind what this follower has seen. Nothing of that counts any
-    more, and all events follow anew, from number 1.
+    One of number 0 is not stored: the database went back behind what this subscriber has seen. Nothing of that counts
+    any more, and all events follow anew, from number 1.
     """
 
     kind: ClassVar[Literal["history_reset"]] = "history_reset"

@@ -69,13 +69,13 @@ class Profile(Value, frozen=True, kw_only=True):
     imported: int = 0
     """How many messages the chat began with that were said elsewhere."""
     helps: str | None = None
-    """For a helper: the id of the parent's call that it answers."""
+    """For a subagent: the id of the parent's call that it answers."""
     helps_at: str | None = None
-    """For a helper: the parent's version and head hash when it was made, as `version:hash`."""
+    """For a subagent: the parent's version and head hash when it was made, as `version:hash`."""
     stays: bool = False
-    """For a helper: whether it works on if its parent waits for it no longer."""
+    """For a subagent: whether it works on if its parent waits for it no longer."""
     depth: Counter = 0
-    """For a helper: how many chats stand above it."""
+    """For a subagent: how many chats stand above it."""
 
 
 class TurnFacts(Value, frozen=True):
@@ -106,19 +106,19 @@ class TurnFacts(Value, frozen=True):
     open: bool = False
     """Whether the turn's end was not told yet."""
     usage: Usage = NO_USAGE
-    helpers_usage: Usage = NO_USAGE
-    """What helpers have used for this turn, in chats of their own."""
+    subagents_usage: Usage = NO_USAGE
+    """What subagents have used for this turn, in chats of their own."""
     spent_before: Usage = NO_USAGE
-    """What the turn and its helpers had used when it was last reopened: the budgets count what came after."""
+    """What the turn and its subagents had used when it was last reopened: the budgets count what came after."""
     trace: str | None = None
     """An observer's text for this turn, with which observers in other processes continue its trace."""
     asker: str | None = None
-    """The chat whose message to a helper of its own began the turn."""
+    """The chat whose message to a subagent of its own began the turn."""
 
     @property
     def spent(self) -> Usage:
-        """What the turn and its helpers have used."""
-        return self.usage + self.helpers_usage if self.helpers_usage.known else self.usage
+        """What the turn and its subagents have used."""
+        return self.usage + self.subagents_usage if self.subagents_usage.known else self.usage
 
     def having_waited(self, *, since: datetime, until: datetime) -> TurnFacts:
         """Return the turn after such a wait."""
@@ -248,12 +248,12 @@ class Facts(Value, frozen=True, kw_only=True):
     history: HistoryFacts = HistoryFacts()
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE
-    helpers_usage: Usage = NO_USAGE
-    """What its helpers, and theirs, have used in chats of their own, as far as their answers were heard."""
+    subagents_usage: Usage = NO_USAGE
+    """What its subagents, and theirs, have used in chats of their own, as far as their answers were heard."""
     left_out: tuple[LeftOut, ...] = ()
     """What the providers of models have refused of its messages."""
     background: tuple[str, ...] = ()
-    """The helpers that work beside it, or have an answer that it has not heard yet."""
+    """The subagents that work beside it, or have an answer that it has not heard yet."""
     last_error: ErrorInfo | None = None
     stop_reason: StopReason | None = None
     updated_at: Time | None = None
@@ -304,9 +304,9 @@ class Facts(Value, frozen=True, kw_only=True):
 
     @property
     def resting(self) -> bool:
-        """Whether only someone outside, or a deadline, can move the chat: its helpers cannot."""
+        """Whether only someone outside, or a deadline, can move the chat: its subagents cannot."""
         rests = self.settled and self.state in RESTING and self.stored_state is None
-        return rests and self.awaits != "helpers"
+        return rests and self.awaits != "subagents"
 
 
 class Limits(Value, frozen=True, kw_only=True):

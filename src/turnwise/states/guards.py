@@ -10,8 +10,8 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.draft import Draft
 from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import TurnFacts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.names import Need, Stage
-from turnwise.states.promises import broken_promises
 from turnwise.states.usage import reported
 
 
@@ -86,7 +86,7 @@ def has_local_calls(draft: Draft[t.StepFinished]) -> bool:
 
 
 def has_outside_calls(draft: Draft[t.StepFinished]) -> bool:
-    """The reply asks for at least one tool of the client, or one helper."""
+    """The reply asks for at least one tool of the client, or one subagent."""
     return any(not call.is_local for call in draft.trigger.reply.calls)
 
 
@@ -108,7 +108,7 @@ def local_calls_done(draft: Draft[t.Trigger]) -> bool:
 
 
 def outside_calls_open(draft: Draft[t.Trigger]) -> bool:
-    """A call that the client or a helper answers lacks its result."""
+    """A call that the client or a subagent answers lacks its result."""
     return draft.calls.open_outside > 0
 
 
@@ -172,7 +172,7 @@ def turn_over(draft: Draft[t.Trigger]) -> bool:
 def turn_goes_on(draft: Draft[t.Compacted | t.CompactionFailed]) -> bool:
     """After the compaction the model is asked again: to go on from results or, unless it helps, once with the summary.
 
-    The answer of a helper stands: its parent hears what is said last.
+    The answer of a subagent stands: its parent hears what is said last.
     """
     turn = draft.turn
     if draft.trigger.usage is not None:
@@ -196,9 +196,9 @@ def every_call_is_due(draft: Draft[t.Trigger]) -> bool:
     return all(call.is_due(draft.now) for call in draft.before.open_calls)
 
 
-def promise_broken(draft: Draft[t.Trigger]) -> bool:
+def invariant_broken(draft: Draft[t.Trigger]) -> bool:
     """The stored facts break the promise of their state."""
-    return bool(broken_promises(draft.before))
+    return bool(broken_invariants(draft.before))
 
 
 def _is_over(draft: Draft[t.Trigger], turn: TurnFacts) -> bool:

@@ -23,7 +23,7 @@ class ChatState(StrEnum):
     compacting = "compacting"
     """Leased. The history is being summarised; no compaction is committed for this step yet."""
     requires_action = "requires_action"
-    """The turn of the client or of helpers: at least one call of theirs is open, no local call, no lease."""
+    """The turn of the client or of subagents: at least one call of theirs is open, no local call, no lease."""
     interrupted = "interrupted"
     """The user said stop. Unsettled while partial work is being committed, then a resting place."""
     error = "error"
@@ -100,7 +100,7 @@ class Executor(StrEnum):
     client = "client"
     provider = "provider"
     chat = "chat"
-    """Another chat, a helper of this one, answers it."""
+    """Another chat, a subagent of this one, answers it."""
 
 
 class CallStatus(StrEnum):
@@ -149,13 +149,13 @@ Approver = Literal["operator", "owner"]
 Crash = Literal["at_most_once", "at_least_once"]
 """What a crash during a tool call means: its outcome is unknown, or it runs again with the same key."""
 
-Answerer = Literal["client", "helpers"]
+Answerer = Literal["client", "subagents"]
 """Who may have to answer calls of a chat in `requires_action`."""
 
-Awaited = Literal["client", "helpers", "both"]
+Awaited = Literal["client", "subagents", "both"]
 """Who has to answer the open calls of a chat in `requires_action`."""
 
-HelperAction = Literal["ask", "start", "wait", "message", "stop", "list"]
+SubagentAction = Literal["ask", "start", "wait", "message", "stop", "list"]
 """What a delegated call is to do: have a task done, have one done in the background, or see to those."""
 
 Purpose = Literal["step", "summary", "title"]

@@ -57,9 +57,9 @@ def refuse_full_queue(draft: Draft[t.SendMessage | t.EditQueued]) -> None:
 
 
 def refuse_mismatch(draft: Draft[t.SubmitToolResults]) -> None:
-    """Refuse a submission that does not name exactly the open client calls, or a helper's that names another's call."""
+    """Refuse answers that are not exactly those to the open client calls, or a subagent's to another's call."""
     answers = Counter(result.call_id for result in draft.trigger.results)
-    if not draft.trigger.helpers:
+    if not draft.trigger.subagents:
         wanted = [call.call_id for call in draft.before.open_calls if call.is_client]
     else:
         wanted = [call.call_id for call in draft.before.open_calls if call.is_delegated and call.call_id in answers]

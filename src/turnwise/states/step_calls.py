@@ -34,7 +34,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     open_client: int
     """How many are the client's and have no result."""
     open_delegated: int
-    """How many helpers have still to answer."""
+    """How many subagents have still to answer."""
     needs: tuple[str, ...]
     """The names of the tools that a worker must have to run the open local calls, in alphabetical order."""
     _to_run: Mapping[str, int]
@@ -63,7 +63,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
 
     @property
     def open_outside(self) -> int:
-        """How many wait for an answer of the client or of a helper."""
+        """How many wait for an answer of the client or of a subagent."""
         return self.open_client + self.open_delegated
 
     @property
@@ -73,10 +73,10 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
 
     @property
     def awaited(self) -> Awaited | None:
-        """Who has to answer them; `None` if it is neither the client nor a helper."""
+        """Who has to answer them; `None` if it is neither the client nor a subagent."""
         if not self.open_delegated:
             return "client" if self.open_client else None
-        return "both" if self.open_client else "helpers"
+        return "both" if self.open_client else "subagents"
 
     @property
     def agent_needed(self) -> str | None:

@@ -90,7 +90,7 @@ _HEAD_NOW = (a.move_to_head, a.note_interrupt, a.promote_when_settled)
 _CLEAR = (a.insert_clear_boundary,)
 _TIME_OUT = (a.time_out_due_calls,)
 _COMPACTS_AT_REST = (g.something_to_compact, g.queue_is_empty)
-_REPAIR  = (a.commit_partial, a.close_open_calls, a.restore_promises, a.set_error, a.finish_turn)
+_REPAIR  = (a.commit_partial, a.close_open_calls, a.restore_invariants, a.set_error, a.finish_turn)
 
 _CLIENT = (
     _on(t.Create, NEW, S.waiting, do=(a.insert_chat,)),
@@ -205,7 +205,7 @@ _CLOCK = (
     _on(t.DeadlinePassed, S.requires_action, S.requires_action, when=(g.call_is_due,), do=_TIME_OUT),
 
     _on(t.Repaired, UNKNOWN, S.error, do=_REPAIR),
-    *(_on(t.Repaired, at, S.error, when=(g.promise_broken,), do=_REPAIR) for at in S),
+    *(_on(t.Repaired, at, S.error, when=(g.invariant_broken,), do=_REPAIR) for at in S),
 )
 
 _ADMINISTRATION = (

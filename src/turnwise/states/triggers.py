@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Inheritance, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, Reply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolResult
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
@@ -22,7 +22,7 @@ from turnwise.states.values.values import Value
 _Value = TypeVar("_Value")
 
 
-class Circumstances(Value, frozen=True, kw_only=True):
+class TransitionContext(Value, frozen=True, kw_only=True):
     """The arguments that every trigger has."""
 
     now: datetime
@@ -103,16 +103,16 @@ class SendMessage(Trigger, frozen=True, kw_only=True):
     trace: str | None = None
     """The observers' trace of the turn; see `TurnFacts.trace`."""
     asker: str | None = None
-    """The chat that gives a helper of its own a task, or tells it more; `None` for the client."""
+    """The chat that gives a subagent of its own a task, or tells it more; `None` for the client."""
 
 
 @_declared("client")
 class SubmitToolResults(Trigger, frozen=True, kw_only=True):
-    """The client answers its calls, or helpers one that was delegated."""
+    """The client answers its calls, or subagents one that was delegated."""
 
     results: tuple[ToolResult, ...]
-    helpers: tuple[HelperAnswer, ...] = ()
-    """The helpers that answer; none for the client."""
+    subagents: tuple[SubagentAnswer, ...] = ()
+    """The subagents that answer; none for the client."""
     edited: Mapping[str, dict[str, Any]] = {}
     """By call, the checked arguments that the client gives it instead of the model's."""
 
@@ -278,7 +278,8 @@ class Failed(Held, frozen=True, kw_only=True):
     error: ErrorInfo
     partial: Partial | None = None
     takes_back: bool = False
-    """Whether followers are told that what they were shown of the reply is not kept: it could not be stored or read."""
+    """Whether subscribers are told that what they were shown of the reply is not kept: it could not be stored or
+    read."""
 
 
 # From the clock
@@ -355,7 +356,7 @@ class Imported(Trigger, frozen=True, kw_only=True):
     """The chat came from another store. A lease that it was exported with expires in the same commit."""
 
 
-def trigger_of(kind: type[Trigger], arguments: Mapping[str, Any]) -> tuple[Trigger, Circumstances]:
+def trigger_of(kind: type[Trigger], arguments: Mapping[str, Any]) -> tuple[Trigger, TransitionContext]:
     """Return a trigger and its circumstances, made from arguments by name.
 
     Raises:
@@ -363,7 +364,7 @@ def trigger_of(kind: type[Trigger], arguments: Mapping[str, Any]) -> tuple[Trigg
     """
     own = {name: value for name, value in arguments.items() if name not in _AROUND}
     around = {name: value for name, value in arguments.items() if name in _AROUND}
-    return _made(kind, kind.name, own), _made(Circumstances, kind.name, around)
+    return _made(kind, kind.name, own), _made(TransitionContext, kind.name, around)
 
 
 def _made(kind: type[_Value], trigger: str, arguments: Mapping[str, Any]) -> _Value:
@@ -378,4 +379,4 @@ def _made(kind: type[_Value], trigger: str, arguments: Mapping[str, Any]) -> _Va
     raise WrongCall(missing, f"{trigger} needs it")
 
 
-_AROUND: Final = Circumstances.__struct_fields__
+_AROUND: Final = TransitionContext.__struct_fields__

@@ -120,7 +120,7 @@ class PutCall(Value, frozen=True):
     def kind(self) -> str:
         """`call:` and the status; of a planned call also who answers it, or what a crash of it means.
 
-        The client and helpers answer `client` and `chat`. What a crash of a local call means is its policy, or
+        The client and subagents answer `client` and `chat`. What a crash of a local call means is its policy, or
         `asked_first` for one that runs at most once and whose tool can be asked what became of it. A call that the
         client has allowed is `call:approved:` and what a crash of it means.
         """
@@ -146,22 +146,22 @@ class PutCall(Value, frozen=True):
         return digest_of_call(self.call)
 
 
-class NoteHelper(Value, frozen=True):
-    """Name in the log the helper whose answer this is, and where its own log stood; it is stored nowhere else."""
+class NoteSubagent(Value, frozen=True):
+    """Name in the log the subagent whose answer this is, and where its own log stood; it is stored nowhere else."""
 
-    kind: ClassVar[str] = "helper"
+    kind: ClassVar[str] = "subagent"
     chat_id: str
     version: int
     head: str
 
     @property
     def id(self) -> str:
-        """The helper and its version, as `chat:version`."""
+        """The subagent and its version, as `chat:version`."""
         return f"{self.chat_id}:{self.version}"
 
     @property
     def digest(self) -> str:
-        """The hash of the helper's record of that version."""
+        """The hash of the subagent's record of that version."""
         return self.head
 
 
@@ -419,7 +419,7 @@ Write = (
     | EraseEdits
     | EraseText
     | PutCall
-    | NoteHelper
+    | NoteSubagent
     | NoteDeadline
     | PutQueued
     | MoveQueued

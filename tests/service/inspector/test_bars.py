@@ -43,8 +43,8 @@ for (let world = 0; world < 3000; world += 1) {
       else tell("compaction", { phase: ["started", "finished", "failed"][drawn(3)], step: 1 });
     }
   }
-  const helpers = [{ id: "h", created_at: tick(), updated_at: tick(), state: "waiting" }];
-  const { bars, instants } = barsOf(records, told, helpers, tick());
+  const subagents = [{ id: "h", created_at: tick(), updated_at: tick(), state: "waiting" }];
+  const { bars, instants } = barsOf(records, told, subagents, tick());
   const stays = bars.filter(({ lane }) => lane === "state");
   const scale = new TimeScale(stays);
   const ascend = (...values) => values.every((value, place) => !place || values[place - 1] <= value);

@@ -121,18 +121,18 @@ async def test_past_is_shown_at_every_version_and_forked(store: str, chromium: C
 
 
 async def test_every_timeline_bar_opens_its_records(chromium: Chromium) -> None:
-    """States, steps, attempts, calls, compactions, interrupts and helpers."""
-    helper = Agent("helper", ScriptedModel(["Found."]))
+    """States, steps, attempts, calls, compactions, interrupts and subagents."""
+    subagent = Agent("subagent", ScriptedModel(["Found."]))
     replies = [
-        Reply("I ask.", calls=[Call("ask_helper", {"task": "Look"})], usage=(10, 1)),
+        Reply("I ask.", calls=[Call("ask_subagent", {"task": "Look"})], usage=(10, 1)),
         Reply("A long answer.", usage=(90, 1)),
         Reply("After the summary.", usage=(10, 1)),
         Reply("Never said.", stall_after=0),
     ]
-    lead = Agent("lead", ScriptedModel(replies), tools=[delegate(helper, name="ask_helper")])
+    lead = Agent("lead", ScriptedModel(replies), tools=[delegate(subagent, name="ask_subagent")])
     settings = Settings(compaction=CompactionPolicy(context_limit=100))
     async with (
-        served(Engine("sqlite://", agents=[lead, helper], settings=settings)) as service,
+        served(Engine("sqlite://", agents=[lead, subagent], settings=settings)) as service,
         chromium.page() as page,
     ):
         engine = service.engine
@@ -155,7 +155,7 @@ async def test_every_timeline_bar_opens_its_records(chromium: Chromium) -> None:
         await page.get_by_role("link", name="Open Look").click()
         await expect(page.get_by_role("heading", level=2)).to_have_text("Look")
 
-    everything = ["attempt", "call", "compaction", "helper", "interrupt", "state", "step"]
+    everything = ["attempt", "call", "compaction", "subagent", "interrupt", "state", "step"]
     assert (sorted(first), sorted(closest)) == (everything, everything)
     assert first["state"] == versions, "the bars of the states have every record of the log"
     assert zoomed > 100 * width

@@ -57,7 +57,7 @@ async def test_chat_is_watched_live_reloaded_and_stopped(store: str, chromium: C
         claimed = page.locator('svg [data-source="pending"][data-target="streaming"] .count')
         await expect(claimed).to_have_text(re.compile(r"^2\D$"))
         await expect(page.get_by_label("Usage", exact=True)).to_contain_text("step 1")
-        await expect(page.get_by_label("Explanation")).to_contain_text("broken promises")
+        await expect(page.get_by_label("Explanation")).to_contain_text("broken invariants")
         await page.get_by_role("link", name="Audit").click()
         await page.get_by_role("button", name="Verify").click()
         await expect(page.locator(".verdict")).to_contain_text("The log holds")

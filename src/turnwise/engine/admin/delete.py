@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from turnwise.persistence.stored_chat import Salvaged
+from turnwise.persistence.stored_chat import PartialRead
 from turnwise.states.errors import NotResting, VersionMismatch
 
 
-def if_resting(if_version: int | None, rest: Salvaged, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
+def if_resting(if_version: int | None, rest: PartialRead, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
     """Permit the deletion of a chat that rests, archived or not, or that cannot be read.
 
     Raises:

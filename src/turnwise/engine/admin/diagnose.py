@@ -8,8 +8,8 @@ from typing import Final
 
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.blobs.lost import FileSearch, LostFile
-from turnwise.engine.isolation.tasks import off_the_loop
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.isolation.tasks import run_in_thread
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, Stood, covered_by
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.integrity.examine import examine
@@ -89,7 +89,7 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
 async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
     """Yield a diagnosis of each chat that contradicts its checkpoints."""
     try:
-        checkpoints = await off_the_loop(elsewhere.by_chat)
+        checkpoints = await run_in_thread(elsewhere.by_chat)
     except ValueError as error:
         yield Diagnosis(None, (Flaw("checkpoints", f"they cannot be relied on: {error}"),), _UNRELIABLE)
         return
@@ -130,7 +130,7 @@ async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
 async def _flaws_of_log(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
     """Return what is wrong with a log that can be read, such as a token that was granted to two workers."""
     records = await store.audit(chat_id)
-    verdict = await off_the_loop(lambda: verify_records(records))
+    verdict = await run_in_thread(lambda: verify_records(records))
     return () if verdict.ok else (Flaw("audit.body", verdict.problem or "the log does not verify"),)
 
 
@@ -140,7 +140,7 @@ async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
 
 
 async def _flaws_in(chat_id: str, rows: Rows) -> tuple[Flaw, ...]:
-    findings = await off_the_loop(lambda: examine(chat_id, rows))
+    findings = await run_in_thread(lambda: examine(chat_id, rows))
     return tuple(finding.flaw for finding in findings)
 
 
@@ -165,9 +165,9 @@ def summary_of(flaws: Sequence[Flaw]) -> str:
 def repairing(flaws: Sequence[Flaw]) -> Change:
     """Return the change that brings what is left of a chat to `error`."""
 
-    def repair(chain: Chain) -> None:
+    def repair(unit: UnitOfWork) -> None:
         summary = summary_of(flaws)
         error = ErrorInfo(kind=REPAIRED, message=f"repaired, and put aside what could not be read: {summary}")
-        chain.fire(Repaired(error=error), reason=summary)
+        unit.fire(Repaired(error=error), reason=summary)
 
     return repair

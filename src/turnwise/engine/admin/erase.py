@@ -59,10 +59,10 @@ class Erasure:
     """Whether the database's files are free of it. `False` on PostgreSQL, in a SQLite file of more than 32 MB, and
     where readers, a full disk or a store out of reach were in the way."""
     outside: tuple[str, ...] = OUTSIDE
-    """Places outside the store that turnwise cannot reach."""
+    """Slots outside the store that turnwise cannot reach."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ErasureRequest(msgspec.Struct, frozen=True):
     """What a caller wants to erase."""
 
     messages: tuple[str, ...]
@@ -112,7 +112,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return replace(facts.profile, **changes) if changes else None
 
 
-def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
+def wanted(messages: Sequence[str], what: Collection[str]) -> ErasureRequest:
     """Return what the arguments of `erase` ask for.
 
     Raises:
@@ -123,7 +123,7 @@ def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
         raise InvalidArgument("what", f"must be of {', '.join(_WORDS)}; found {unknown[0]!r}")
     if not messages and not what:
         raise InvalidArgument("messages", "names no message, and `what` names nothing either: nothing would be erased")
-    return Wanted(tuple(messages), frozenset(_WORDS if "everything" in what else what))
+    return ErasureRequest(tuple(messages), frozenset(_WORDS if "everything" in what else what))
 
 
 def summaries_after(rows: ChatRows, names: Collection[str], labels: Collection[str]) -> tuple[str, ...]:

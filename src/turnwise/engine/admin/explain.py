@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from turnwise.engine.admin.diagnose import advice_on, summary_of
-from turnwise.engine.agents.delegate import HELPERS, helper_id
+from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
@@ -17,8 +17,8 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.names import LEASED, CallStatus, ChatState, StopReason
-from turnwise.states.promises import broken_promises
 from turnwise.states.turn_limits import BUDGETS
 
 _AS_WISHED: Final = (StopReason.end_turn, StopReason.stop_after_tool)
@@ -45,7 +45,7 @@ class Explanation:
     queued: int
     last_error: ErrorInfo | None
     legal_triggers: tuple[str, ...]
-    broken_promises: tuple[str, ...]
+    broken_invariants: tuple[str, ...]
     unreadable: tuple[Flaw, ...] = ()
     """The stored values that cannot be read: each place, as `table.column`, with the problem."""
     reason: str
@@ -61,7 +61,7 @@ def explanation(
         facts: of the chat.
         lease: when its lease runs out, and the time by the store's clock: that of this machine may be another.
         flaws: what cannot be read.
-        archived: those of the helpers it waits for that are archived.
+        archived: those of the subagents it waits for that are archived.
     """
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
@@ -81,7 +81,7 @@ def explanation(
         queued=len(facts.queue),
         last_error=facts.last_error,
         legal_triggers=legal_triggers(facts),
-        broken_promises=broken_promises(facts),
+        broken_invariants=broken_invariants(facts),
         unreadable=tuple(flaws),
         reason=_unreadable(flaws) if flaws else _reason(facts, lease, archived),
     )
@@ -140,20 +140,20 @@ def _needed(facts: Facts) -> str:
 
 def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:
     calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls if call.is_client)
-    helpers = ", ".join(_helpers_of(facts, call) for call in facts.open_calls if call.is_delegated)
-    lost = "".join(f" Helper {name} is archived: unarchive it to go on." for name in sorted(archived))
+    subagents = ", ".join(_subagents_of(facts, call) for call in facts.open_calls if call.is_delegated)
+    lost = "".join(f" Subagent {name} is archived: unarchive it to go on." for name in sorted(archived))
     if not calls:
-        return f"Waiting for helpers: {helpers}.{lost}"
+        return f"Waiting for subagents: {subagents}.{lost}"
     deadlines = [call.deadline for call in facts.open_calls if call.deadline is not None]
     until = f", until {min(deadlines):%Y-%m-%d %H:%M:%S} UTC" if deadlines else ""
-    others = f" Waiting for helpers, too: {helpers}." if helpers else ""
+    others = f" Waiting for subagents, too: {subagents}." if subagents else ""
     return f"Waiting for the client's results of {calls}{until}.{others}{lost}"
 
 
-def _helpers_of(facts: Facts, call: ToolCall) -> str:
-    if call.helper is not None:
-        return f"{helper_id(facts.chat_id, call.call_id)} (agent {call.helper!r})"
-    names = call.arguments.get(HELPERS, facts.background)
+def _subagents_of(facts: Facts, call: ToolCall) -> str:
+    if call.subagent is not None:
+        return f"{subagent_id(facts.chat_id, call.call_id)} (agent {call.subagent!r})"
+    names = call.arguments.get(SUBAGENTS, facts.background)
     return f"{call.name} of {', '.join(map(str, names)) or 'nobody'}"
 
 

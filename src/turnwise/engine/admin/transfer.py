@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Final
 
 from turnwise.engine.blobs.files import Files
-from turnwise.engine.isolation.tasks import off_the_loop
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.isolation.tasks import run_in_thread
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.persistence.archive.flaws import flaws_in
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.archive.reader import ChatReader
-from turnwise.persistence.archive.writer import ChatWriter
+from turnwise.persistence.archive.writer import ArchiveWriter
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.intact import intact
 from turnwise.persistence.blobs.pieces import closing
@@ -38,15 +38,15 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
         ChatUnreadable: its rows are not what its log says, or cannot be read: no store would take it in.
     """
     chat = await _whole(files, chat_id)
-    verdict = await off_the_loop(lambda: verify_stored(chat_id, chat.rows))
+    verdict = await run_in_thread(lambda: verify_stored(chat_id, chat.rows))
     if not verdict.ok:
         problem = f"{(verdict.problem or '').rstrip('.')}, so no store would take the chat in"
         raise ChatUnreadable(verdict.place or "audit.body", problem, chat_id=chat_id)
-    for flaw in await off_the_loop(lambda: [finding.flaw for finding in flaws_in(chat)]):
+    for flaw in await run_in_thread(lambda: [finding.flaw for finding in flaws_in(chat)]):
         raise ChatUnreadable(flaw.column, f"{flaw.problem}, so no store would take the chat in", chat_id=chat_id)
-    writer = ChatWriter(chat)
+    writer = ArchiveWriter(chat)
     lines = writer.rows()
-    while batch := await off_the_loop(lambda: [*islice(lines, _AT_ONCE)]):
+    while batch := await run_in_thread(lambda: [*islice(lines, _AT_ONCE)]):
         for line in batch:
             yield line
     for digest in chat.blobs:
@@ -77,7 +77,7 @@ async def _whole(files: Files, chat_id: str) -> WholeChat:
 
 async def _intact_blobs(files: Files, rows: ChatRows) -> dict[str, int]:
     """Return the sizes of the blobs that the chat refers to, but for those that are gone or damaged."""
-    wanted = await off_the_loop(lambda: sorted(blobs_of(rows)))
+    wanted = await run_in_thread(lambda: sorted(blobs_of(rows)))
     held = await files.store.held_files(rows.chat["id"], wanted) if wanted else {}
     return {digest: held[digest] for digest in wanted if digest in held and await files.problem_with(digest) is None}
 
@@ -94,8 +94,8 @@ async def read(lines: Iterable[str] | AsyncIterable[str], spool: Spool, *, key: 
         async for batch in batches:
             _check_lines(batch, after=count)
             count += len(batch)
-            await off_the_loop(partial(reader.take, batch))
-    return await off_the_loop(reader.done)
+            await run_in_thread(partial(reader.take, batch))
+    return await run_in_thread(reader.done)
 
 
 async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[list[str], None]:
@@ -142,9 +142,9 @@ def arriving(chat: WholeChat) -> Change:
     """Return the change that a chat begins its life in another store with."""
     row = chat.rows.chat
 
-    def arrive(chain: Chain) -> None:
-        chain.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
-        if chain.facts.lease is not None:
-            chain.fire(LeaseExpired(token=chain.facts.lease.token), reason="the worker that held it is elsewhere")
+    def arrive(unit: UnitOfWork) -> None:
+        unit.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
+        if unit.facts.lease is not None:
+            unit.fire(LeaseExpired(token=unit.facts.lease.token), reason="the worker that held it is elsewhere")
 
     return arrive

@@ -62,7 +62,7 @@ class Agents:
             self._own[agent.name] = CurrentConfiguration(agent, Configuration.of(agent, chosen, settings, hooks))
         self.models: Collection[str] = self._models.names
         """The names of the agents' models; one that was given as a `Model` has none."""
-        self._check_helpers()
+        self._check_subagents()
         self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
         self._limits = settings.limits(None)
         self._runs: tuple[tuple[int, ...], Mapping[str, frozenset[str]]] | None = None
@@ -96,14 +96,14 @@ class Agents:
         own = self._own.get(agent)
         return None if own is None else own.configuration
 
-    def _check_helpers(self) -> None:
+    def _check_subagents(self) -> None:
         for own in self._own.values():
             for tool in own.configuration.toolbox.tools.values():
-                if tool.helper is not None and tool.helper not in self._own:
+                if tool.subagent is not None and tool.subagent not in self._own:
                     names = ", ".join(map(repr, sorted(self._own)))
                     raise SettingsError(
                         f"tool {tool.name!r}",
-                        f"gives tasks to agent {tool.helper!r}, which must be one of this engine's agents: {names}",
+                        f"gives tasks to agent {tool.subagent!r}, which must be one of this engine's agents: {names}",
                     )
 
     def configuration(self, profile: Profile) -> Configuration:

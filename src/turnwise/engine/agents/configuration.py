@@ -173,7 +173,7 @@ def _limits(settings: Settings, model: Model, answer: AnswerFormat | None) -> Li
 
 def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> Toolbox:
     declared = [*agent.tools, *([] if answer is None else [answer.tool])]
-    if any(isinstance(one, Tool) and one.helper_action == "start" for one in declared):
+    if any(isinstance(one, Tool) and one.subagent_action == "start" for one in declared):
         declared += BACKGROUND_TOOLS
     sources = sources_in(declared)
     retired = frozenset(tool.name for source in sources for tool in source.offer().retired)

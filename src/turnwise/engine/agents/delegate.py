@@ -1,4 +1,4 @@
-"""Delegation: the tools by which an agent has tasks done by helpers, chats of their own, and sees to them."""
+"""Delegation: the tools by which an agent has tasks done by subagents, chats of their own, and sees to them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, Final, Literal
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import check_name
-from turnwise.states.names import HelperAction
+from turnwise.states.names import SubagentAction
 from turnwise.states.values.checked import checked
 from turnwise.states.values.limits import Name
 
 TASK: Final = "task"
 """The argument that holds the task."""
 
-HELPER: Final = "helper"
-"""The argument that names a helper."""
-HELPERS: Final = "helpers"
+SUBAGENT: Final = "subagent"
+"""The argument that names a subagent."""
+SUBAGENTS: Final = "subagents"
 """The argument that names some."""
 MESSAGE: Final = "message"
-"""The argument that holds what a helper is told."""
+"""The argument that holds what a subagent is told."""
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
-_TASK: Final = _object((TASK,), task=_text("What is to be done, with everything that the helper has to know."))
+_TASK: Final = _object((TASK,), task=_text("What is to be done, with everything that the subagent has to know."))
 
 
 @checked
@@ -43,19 +43,19 @@ def delegate(
     on_interrupt: Literal["stop", "leave"] = "stop",
     background: bool = False,
 ) -> Tool:
-    """Return a tool that gives a task to a helper and waits for its answer, or goes on meanwhile.
+    """Return a tool that gives a task to a subagent and waits for its answer, or goes on meanwhile.
 
-    The helper is a chat of its own, with `agent`. It has the owner and the metadata of the chat that asks; of the
+    The subagent is a chat of its own, with `agent`. It has the owner and the metadata of the chat that asks; of the
     conversation it sees only the task. While it is waited for the chat rests in `requires_action`, and no worker waits.
     What it uses counts in the budgets of the turn that hears its answer.
 
     Args:
         agent: who helps, or its name; the engine must have it, too.
         name: the tool's name, `ask_` (in the background `start_`) and the agent's by default.
-        description: what the model is told of the helper.
-        on_interrupt: whether a helper is stopped if the chat that asks is interrupted or edited, or works on alone.
-        background: whether the tool returns the helper's id at once. The agent then also has `wait_for_helpers`,
-            `message_helper`, `stop_helper` and `list_helpers`.
+        description: what the model is told of the subagent.
+        on_interrupt: whether a subagent is stopped if the chat that asks is interrupted or edited, or works on alone.
+        background: whether the tool returns the subagent's id at once. The agent then also has `wait_for_subagents`,
+            `message_subagent`, `stop_subagent` and `list_subagents`.
 
     Raises:
         SettingsError: the name is none that providers take; give another.
@@ -68,23 +68,23 @@ def delegate(
         description=description or (_STARTS if background else _ASKS).format(known_as),
         schema=_TASK,
         run=_never,
-        helper=known_as,
-        helper_stays=on_interrupt == "leave",
-        helper_action="start" if background else "ask",
+        subagent=known_as,
+        subagent_stays=on_interrupt == "leave",
+        subagent_action="start" if background else "ask",
     )
 
 
 _ASKS: Final = (
-    "Give a task to the helper {!r} and wait for its answer. It sees nothing of this conversation but "
+    "Give a task to the subagent {!r} and wait for its answer. It sees nothing of this conversation but "
     "the task. Several tasks that are given at once are worked on side by side."
 )
 _STARTS: Final = (
-    "Give a task to the helper {!r}, who works on it in the background, and get the helper's id at once. "
-    "It sees nothing of this conversation but the task. Hear its answer with wait_for_helpers."
+    "Give a task to the subagent {!r}, who works on it in the background, and get the subagent's id at once. "
+    "It sees nothing of this conversation but the task. Hear its answer with wait_for_subagents."
 )
 
 
-def helper_id(chat_id: str, call_id: str) -> str:
+def subagent_id(chat_id: str, call_id: str) -> str:
     """Return the id of the chat that answers a delegated call: the same whoever asks, and near its parent's."""
     return f"c{chat_id[1:12]}{sha256(f'{chat_id}:{call_id}'.encode()).hexdigest()[:14]}"
 
@@ -93,19 +93,19 @@ async def _never(**_: Any) -> None:
     raise AssertionError("a delegated call is answered by a chat, and run by nobody")
 
 
-def _sees_to_helpers(action: HelperAction, name: str, description: str, schema: dict[str, Any]) -> Tool:
-    return Tool(name=name, description=description, schema=schema, run=_never, helper_action=action)
+def _sees_to_subagents(action: SubagentAction, name: str, description: str, schema: dict[str, Any]) -> Tool:
+    return Tool(name=name, description=description, schema=schema, run=_never, subagent_action=action)
 
 
-_ID: Final = _text("The helper's id.")
+_ID: Final = _text("The subagent's id.")
 BACKGROUND_TOOLS: Final = (
-    _sees_to_helpers(
+    _sees_to_subagents(
         "wait",
-        "wait_for_helpers",
-        "Wait until helpers have done their work, and hear what they say.",
+        "wait_for_subagents",
+        "Wait until subagents have done their work, and hear what they say.",
         _object(
             (),
-            helpers={
+            subagents={
                 "type": "array",
                 "items": {"type": "string"},
                 "minItems": 1,
@@ -113,13 +113,13 @@ BACKGROUND_TOOLS: Final = (
             },
         ),
     ),
-    _sees_to_helpers(
+    _sees_to_subagents(
         "message",
-        "message_helper",
-        "Tell a helper something more; it answers in its next turn. Hear its answer with wait_for_helpers.",
-        _object((HELPER, MESSAGE), helper=_ID, message=_text("What it is to know or to do.")),
+        "message_subagent",
+        "Tell a subagent something more; it answers in its next turn. Hear its answer with wait_for_subagents.",
+        _object((SUBAGENT, MESSAGE), subagent=_ID, message=_text("What it is to know or to do.")),
     ),
-    _sees_to_helpers("stop", "stop_helper", "Stop a helper's work.", _object((HELPER,), helper=_ID)),
-    _sees_to_helpers("list", "list_helpers", "List your helpers, their tasks and how far they are.", _object(())),
+    _sees_to_subagents("stop", "stop_subagent", "Stop a subagent's work.", _object((SUBAGENT,), subagent=_ID)),
+    _sees_to_subagents("list", "list_subagents", "List your subagents, their tasks and how far they are.", _object(())),
 )
-"""What an agent has beside a tool that starts helpers in the background."""
+"""What an agent has beside a tool that starts subagents in the background."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from turnwise.engine.agents.missing_model import MissingModel
-from turnwise.engine.isolation.tasks import off_the_loop
+from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.from_name import model_named
 from turnwise.providers.prices import load_prices
@@ -65,7 +65,7 @@ class Models:
         Raises:
             SettingsError: as by `named`.
         """
-        await off_the_loop(lambda: load_prices(self.named(name)))
+        await run_in_thread(lambda: load_prices(self.named(name)))
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:

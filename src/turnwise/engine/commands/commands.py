@@ -18,9 +18,9 @@ from turnwise.engine.commands.profile_changes import configuring, labelling
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.isolation.tasks import finish
 from turnwise.engine.jobs.held_attempt import HeldAttempt
-from turnwise.engine.subagents.family import helpers_to_stop, is_wanted, stop_unless_it_stays
+from turnwise.engine.subagents.family import is_wanted, stop_unless_it_stays, subagents_to_stop
 from turnwise.engine.tools.edited_arguments import edited_arguments
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.idempotency import (
     digest_of_parts,
     late_results,
@@ -61,7 +61,7 @@ from turnwise.states.triggers import (
 from turnwise.states.values.digests import digest
 
 if TYPE_CHECKING:
-    from turnwise.engine.admin.upkeep import Upkeep
+    from turnwise.engine.admin.admin import Admin
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
@@ -128,7 +128,7 @@ class Commands(msgspec.Struct, frozen=True):
 
     async def create(self, begin: Change, *, chat_id: str | None = None, parent: tuple[str, int] | None = None) -> Chat:
         """Create a chat, of that id if one is given; `begin` fires `create`."""
-        created = self.runtime.applier.create(chat_id or chat_ids.new_chat_id(), begin, actor=self.actor, parent=parent)
+        created = self.runtime.writer.create(chat_id or chat_ids.new_chat_id(), begin, actor=self.actor, parent=parent)
         return chat_of((await finish(created)).facts)
 
     async def fork(self, chat_id: str, at_version: int) -> Chat:
@@ -172,19 +172,19 @@ class Commands(msgspec.Struct, frozen=True):
         """Accept a client's tool results, once."""
         copies = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
-        def accept(chain: Chain) -> None:
-            late = late_results(copies, chain.facts, chain.now)
-            if late or chain.accepts(DeadlinePassed()):
-                chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
+        def accept(unit: UnitOfWork) -> None:
+            late = late_results(copies, unit.facts, unit.now)
+            if late or unit.accepts(DeadlinePassed()):
+                unit.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             if not late:
-                toolbox = self.runtime.agents.toolbox(chain.facts.profile_of_calls)
+                toolbox = self.runtime.agents.toolbox(unit.facts.profile_of_calls)
                 limit = self.runtime.settings.message_limit_bytes
-                edited = edited_arguments(toolbox, chain.facts.open_calls, copies, limit_bytes=limit)
-                chain.fire(SubmitToolResults(results=copies, edited=edited))
+                edited = edited_arguments(toolbox, unit.facts.open_calls, copies, limit_bytes=limit)
+                unit.fire(SubmitToolResults(results=copies, edited=edited))
 
-        helper = await self._store.facts(chat_id)
-        if not await is_wanted(self._store, helper):
-            await self.acting(f"chat:{helper.profile.parent}").stop_helper(chat_id)
+        subagent = await self._store.facts(chat_id)
+        if not await is_wanted(self._store, subagent):
+            await self.acting(f"chat:{subagent.profile.parent}").stop_subagent(chat_id)
         try:
             committed = await self._act(chat_id, _at_version(if_version), accept)
         except (IllegalTransition, ToolResultMismatch, ChatArchived, VersionMismatch) as refusal:
@@ -202,10 +202,10 @@ class Commands(msgspec.Struct, frozen=True):
         With `Settings.promote_after_interrupt` it takes back none: the queue goes on after any interrupt.
         """
 
-        def stop(chain: Chain) -> None:
-            is_again = chain.facts.state is ChatState.interrupted
-            if not is_again or (not chain.limits.promote_after_interrupt and chain.accepts(Interrupt())):
-                chain.fire(Interrupt(), reason=reason)
+        def stop(unit: UnitOfWork) -> None:
+            is_again = unit.facts.state is ChatState.interrupted
+            if not is_again or (not unit.limits.promote_after_interrupt and unit.accepts(Interrupt())):
+                unit.fire(Interrupt(), reason=reason)
 
         return chat_of((await self._interrupting(chat_id, stop)).facts)
 
@@ -238,7 +238,7 @@ class Commands(msgspec.Struct, frozen=True):
         self,
         chat_id: str,
         message_id: str,
-        permission: Callable[[Chain], None],
+        permission: Callable[[UnitOfWork], None],
         *,
         parts: tuple[Part, ...],
         client_id: str | None,
@@ -262,31 +262,31 @@ class Commands(msgspec.Struct, frozen=True):
 
             # The cut was read outside the transaction: if the history has changed since, nothing fires and it is read
             # again.
-            def rewrite(chain: Chain, edit: EditMessage = edit, attempt: HeldAttempt | None = attempt) -> None:
-                if chain.facts.history_version == edit.cut.history_version:
-                    goes_on = attempt is None or attempt.is_of(chain.facts.step)
-                    chain.fire(edit if goes_on else replace(edit, usage=None))
+            def rewrite(unit: UnitOfWork, edit: EditMessage = edit, attempt: HeldAttempt | None = attempt) -> None:
+                if unit.facts.history_version == edit.cut.history_version:
+                    goes_on = attempt is None or attempt.is_of(unit.facts.step)
+                    unit.fire(edit if goes_on else replace(edit, usage=None))
 
-            committed = await finish(self._act_and_stop_helpers(chat_id, permission, rewrite))
+            committed = await finish(self._act_and_stop_subagents(chat_id, permission, rewrite))
             if committed.decisions:
                 return chat_of(committed.facts)
 
-    async def _act_and_stop_helpers(self, chat_id: str, *changes: Change) -> Committed:
+    async def _act_and_stop_subagents(self, chat_id: str, *changes: Change) -> Committed:
         committed = await self._act(chat_id, *changes)
         if committed.decisions:
-            await self._stop_helpers(committed.before)
+            await self._stop_subagents(committed.before)
         return committed
 
-    async def _stop_helpers(self, before: Facts) -> None:
-        """Stop the helpers that a chat no longer waits for; if this fails, their workers will notice."""
+    async def _stop_subagents(self, before: Facts) -> None:
+        """Stop the subagents that a chat no longer waits for; if this fails, their workers will notice."""
         parent = self.acting(f"chat:{before.chat_id}")
-        for helper in helpers_to_stop(before):
+        for subagent in subagents_to_stop(before):
             with suppress(ChatNotFound, StoreError):
-                await parent.stop_helper(helper)
+                await parent.stop_subagent(subagent)
 
-    async def stop_helper(self, helper: str) -> None:
-        """Interrupt a helper, unless it rests or is to work on alone."""
-        await self._interrupting(helper, stop_unless_it_stays)
+    async def stop_subagent(self, subagent: str) -> None:
+        """Interrupt a subagent, unless it rests or is to work on alone."""
+        await self._interrupting(subagent, stop_unless_it_stays)
 
     async def update(self, chat_id: str, labels: Mapping[str, Any], *, if_version: int | None) -> Chat:
         """Change the labels of a chat, and whether it is archived, all in one transaction; what is as given stays.
@@ -314,11 +314,11 @@ class Commands(msgspec.Struct, frozen=True):
         return chat_of((await self._interrupting(chat_id, PromoteQueued(queued_id=queued_id))).facts)
 
     @property
-    def upkeep(self) -> Upkeep:
+    def upkeep(self) -> Admin:
         """What can be done to a whole chat, on behalf of the same actor."""
-        from turnwise.engine.admin.upkeep import Upkeep  # noqa: PLC0415 - takes long to import, and few chats need it
+        from turnwise.engine.admin.admin import Admin  # noqa: PLC0415 - takes long to import, and few chats need it
 
-        return Upkeep(self.runtime, self._act, self.actor)
+        return Admin(self.runtime, self._act, self.actor)
 
     async def change(self, chat_id: str, trigger: Trigger, *, if_version: int | None = None) -> Chat:
         """Fire one trigger in one transaction and return the chat."""
@@ -327,10 +327,10 @@ class Commands(msgspec.Struct, frozen=True):
     async def _act(self, chat_id: str, *changes: Change) -> Committed:
         if self.worker is not None:
             return await self.worker.act(chat_id, *changes, actor=self.actor)
-        return await finish(self.runtime.applier.change(chat_id, *changes, actor=self.actor))
+        return await finish(self.runtime.writer.change(chat_id, *changes, actor=self.actor))
 
     async def _interrupting(self, chat_id: str, change: Change) -> Committed:
-        stop = interrupting(self.runtime, self._act, chat_id, change, stop_helpers=self._stop_helpers)
+        stop = interrupting(self.runtime, self._act, chat_id, change, stop_subagents=self._stop_subagents)
         return await finish(stop)
 
 
@@ -338,11 +338,11 @@ class AcceptedBefore(TurnwiseError):
     """A message or an edit with this `client_id` was accepted before."""
 
 
-def _at_version(if_version: int | None) -> Callable[[Chain], None]:
+def _at_version(if_version: int | None) -> Callable[[UnitOfWork], None]:
     """Return the change that refuses a chat which is at another version than the caller has seen."""
 
-    def check(chain: Chain) -> None:
-        if if_version is not None and chain.facts.version != if_version:
-            raise VersionMismatch(chain.facts.chat_id, if_version, chain.facts.version)
+    def check(unit: UnitOfWork) -> None:
+        if if_version is not None and unit.facts.version != if_version:
+            raise VersionMismatch(unit.facts.chat_id, if_version, unit.facts.version)
 
     return check

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from turnwise.engine.prompt.inheritance import inheritance_of
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Profile
@@ -31,10 +31,10 @@ async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Chan
     answered = await _is_answered_by_a_call(store, chat_id, history)
     forked_from = f"{at_version}:{records[at_version - 1].hash}"
 
-    def begin(chain: Chain) -> None:
+    def begin(unit: UnitOfWork) -> None:
         profile = replace(
             facts.profile,
-            created_at=chain.now,
+            created_at=unit.now,
             parent=chat_id,
             ancestors=ancestors_of(facts.profile),
             forked_from=forked_from,
@@ -43,14 +43,14 @@ async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Chan
             stays=False,
             depth=0,
         )
-        inheritance = inheritance_of(facts, history, chain.now)
+        inheritance = inheritance_of(facts, history, unit.now)
         is_whole = len(inheritance.messages) == len(history)  # no call was open
         if is_whole and at_version >= facts.history_version:
             inheritance = replace(inheritance, tail=facts.history.tail)  # which the messages alone do not always tell
         elif is_whole and answered and inheritance.tail is Tail.awaits_answer:
             inheritance = replace(inheritance, tail=Tail.answered)
         reason = f"fork of {chat_id} at version {at_version}, {forked_from}"
-        chain.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
+        unit.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
 
     return begin, (chat_id, facts.version)
 

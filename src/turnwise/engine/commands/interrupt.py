@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.jobs.reply import shown_reply
-from turnwise.engine.subagents.family import helpers_to_stop
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.subagents.family import subagents_to_stop
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.protocol import Committed
@@ -26,20 +26,20 @@ Act = Callable[..., Awaitable[Committed]]
 
 
 async def interrupting(
-    runtime: Runtime, act: Act, chat_id: str, change: Change, *, stop_helpers: Callable[[Facts], Awaitable[None]]
+    runtime: Runtime, act: Act, chat_id: str, change: Change, *, stop_subagents: Callable[[Facts], Awaitable[None]]
 ) -> Committed:
     """Make a change that may interrupt. If no live worker holds the chat, settle it in the same transaction.
 
-    If it has helpers to stop, those come first, and it is settled in another one: what is cut off in between, or fails,
-    is left to a worker, or to whoever interrupts it again.
+    If it has subagents to stop, those come first, and it is settled in another one: what is cut off in between, or
+    fails, is left to a worker, or to whoever interrupts it again.
     """
     committed = await _interrupt(runtime, act, chat_id, change)
     facts = committed.facts
     if facts.settled or facts.lease is not None:
         return committed
     with suppress(TurnwiseError):
-        await stop_helpers(facts)
-        settled = await _interrupt(runtime, act, chat_id, stopped=helpers_to_stop(facts))
+        await stop_subagents(facts)
+        settled = await _interrupt(runtime, act, chat_id, stopped=subagents_to_stop(facts))
         return replace(committed, facts=settled.facts)
     return committed
 
@@ -47,7 +47,7 @@ async def interrupting(
 async def _interrupt(
     runtime: Runtime, act: Act, chat_id: str, *changes: Change, stopped: Collection[str] = ()
 ) -> Committed:
-    """Make the changes, and settle the chat unless it has other helpers than those that were `stopped`.
+    """Make the changes, and settle the chat unless it has other subagents than those that were `stopped`.
 
     Settling keeps what was shown of the attempt, which is read before the transaction. If more was shown in between,
     nothing is changed, and all of it is tried again.
@@ -97,17 +97,17 @@ async def _token_of_the_dead(runtime: Runtime, facts: Facts) -> int | None:
     return None
 
 
-def _stop_if_outrun(read: _Read, chain: Chain) -> None:
-    if read.is_outrun(chain.facts):
-        chain.stopped = True
+def _stop_if_outrun(read: _Read, unit: UnitOfWork) -> None:
+    if read.is_outrun(unit.facts):
+        unit.stopped = True
 
 
-def _settle(read: _Read, stopped: Collection[str], chain: Chain) -> None:
-    """Settle what was interrupted, unless a live worker holds the chat, or helpers have to be stopped first."""
-    facts = chain.facts
+def _settle(read: _Read, stopped: Collection[str], unit: UnitOfWork) -> None:
+    """Settle what was interrupted, unless a live worker holds the chat, or subagents have to be stopped first."""
+    facts = unit.facts
     if facts.settled or read.is_held(facts):
         return
     if facts.lease is not None:
-        chain.fire(LeaseExpired(token=facts.lease.token))
-    if all(helper in stopped for helper in helpers_to_stop(facts)):
-        chain.fire(Settled(token=None, partial=read.reply))
+        unit.fire(LeaseExpired(token=facts.lease.token))
+    if all(subagent in stopped for subagent in subagents_to_stop(facts)):
+        unit.fire(Settled(token=None, partial=read.reply))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from turnwise.engine.agents.agents import Agents
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import Archived, Configured, MetadataChanged, Renamed, Unarchived
@@ -25,15 +25,15 @@ def labelling(labels: Mapping[str, Any]) -> Change:
     if not labels:
         raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
 
-    def change(chain: Chain) -> None:
-        if labels.get("archived") is False and chain.facts.archived:
-            chain.fire(Unarchived())
-        if "title" in labels and not _is_called(chain.facts, labels["title"]):
-            chain.fire(Renamed(title=labels["title"]))
-        if "metadata" in labels and differ(labels["metadata"], chain.facts.profile.metadata):
-            chain.fire(MetadataChanged(metadata=dict(labels["metadata"])))
-        if labels.get("archived") and not chain.facts.archived:
-            chain.fire(Archived())
+    def change(unit: UnitOfWork) -> None:
+        if labels.get("archived") is False and unit.facts.archived:
+            unit.fire(Unarchived())
+        if "title" in labels and not _is_called(unit.facts, labels["title"]):
+            unit.fire(Renamed(title=labels["title"]))
+        if "metadata" in labels and differ(labels["metadata"], unit.facts.profile.metadata):
+            unit.fire(MetadataChanged(metadata=dict(labels["metadata"])))
+        if labels.get("archived") and not unit.facts.archived:
+            unit.fire(Archived())
 
     return change
 
@@ -56,8 +56,8 @@ async def configuring(agents: Agents, choices: Mapping[str, Any]) -> Change:
         agents.chosen(choices["agent"])
     await agents.check(choices.get("model"), choices.get("parameters"))
 
-    def change(chain: Chain) -> None:
-        profile = chain.facts.profile
+    def change(unit: UnitOfWork) -> None:
+        profile = unit.facts.profile
         before = {name: getattr(profile, name) for name in _CONFIGURABLE}
         stays = before if choices.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
         after = {**stays, **choices}
@@ -68,6 +68,6 @@ async def configuring(agents: Agents, choices: Mapping[str, Any]) -> Change:
         if choices.keys() & {"model", "active_tools", "parameters"}:
             agents.check_offer(after["agent"], after["model"], after["active_tools"], after["parameters"])
         if differ(after, before):
-            chain.fire(Configured(**after))
+            unit.fire(Configured(**after))
 
     return change

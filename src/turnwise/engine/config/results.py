@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from turnwise.persistence.stored_chat import Flaw, Salvaged, unread
+from turnwise.persistence.stored_chat import Flaw, PartialRead, unread
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
@@ -58,11 +58,11 @@ class Chat(Value, frozen=True, kw_only=True):
     settled: bool
     parent: str | None
     awaits: Awaited | None = None
-    """Who has to answer the open calls in `requires_action`: the client, helpers or both."""
+    """Who has to answer the open calls in `requires_action`: the client, subagents or both."""
     helps: str | None = None
-    """For a helper: the call of its parent that it answers."""
-    helpers_usage: Usage = NO_USAGE
-    """What its helpers, and theirs, have used in chats of their own, as far as it has heard their answers."""
+    """For a subagent: the call of its parent that it answers."""
+    subagents_usage: Usage = NO_USAGE
+    """What its subagents, and theirs, have used in chats of their own, as far as it has heard their answers."""
     model: str | None = None
     """The model that is asked instead of the agent's; `None` for the agent's."""
     parameters: dict[str, Any] | None = None
@@ -159,7 +159,7 @@ class Page(Generic[Item]):
     next: str | None
 
 
-def chat_of(source: Facts | Salvaged) -> Chat:
+def chat_of(source: Facts | PartialRead) -> Chat:
     """Return the public view of a chat, or of what could be read of it: a copy, which whoever gets it may change."""
     facts, flaws = (source, ()) if isinstance(source, Facts) else (source.facts, source.flaws)
     if facts.stored_state is not None and not flaws:
@@ -189,7 +189,7 @@ def chat_of(source: Facts | Salvaged) -> Chat:
         parent=profile.parent,
         awaits=None if unreadable else facts.awaits,
         helps=profile.helps,
-        helpers_usage=facts.helpers_usage,
+        subagents_usage=facts.subagents_usage,
         model=profile.model,
         parameters=None if profile.parameters is None else copied(dict(profile.parameters)),
         active_tools=profile.active_tools,

@@ -152,8 +152,8 @@ class CompactionPolicy:
     model: Model | None = None
     """A model for the summaries; the chat's own by default."""
     after_final_step: AfterFinalStep = "continue"
-    """What a turn does whose last step made a compaction due. One that is to give an answer in a form, and a helper's,
-    always rest: the answer stands."""
+    """What a turn does whose last step made a compaction due. One that is to give an answer in a form, and a
+    subagent's, always rest: the answer stands."""
     max_reentries: Count = 3
     """How often a turn may go on after a compaction that followed its final step."""
     max_per_turn: Count | None = 10
@@ -198,10 +198,10 @@ class Settings:
     """Seconds from a turn's first step on; those for which a client is awaited do not count."""
     answer_retries: Positive = 3
     """How often in a turn an agent's answer without its form goes back to the model; then the chat fails."""
-    helper_depth: Positive = 3
-    """How many chats may stand above a helper; a helper at that depth is refused helpers of its own."""
-    helpers_at_once: Positive = 10
-    """How many helpers of one chat work at a time; further tasks wait until one has ended."""
+    subagent_depth: Positive = 3
+    """How many chats may stand above a subagent; a subagent at that depth is refused subagents of its own."""
+    subagents_at_once: Positive = 10
+    """How many subagents of one chat work at a time; further tasks wait until one has ended."""
     turn_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """US dollars that a turn may cost, compactions included; calls of unknown price count nothing."""
     tools_parallel: Literal["safe", "all"] = "safe"

@@ -186,7 +186,7 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def off_the_loop(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Return what `work` computes in a thread. With a long chat it may take a second; all others go on meanwhile."""
     return await anyio.to_thread.run_sync(work)
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from turnwise.engine.blobs.left_out import newly_refused
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.jobs.held_attempt import HeldAttempt
-from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.retries import Verdict
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model
@@ -25,14 +25,14 @@ async def begin_attempt(leased: LeasedChat) -> HeldAttempt:
     """Begin the next attempt, once it may begin, unless this holder has begun it.
 
     Raises:
-        ChatMoved: the chat needs no attempt any more, or was given to an agent that others run.
+        ConcurrentTransition: the chat needs no attempt any more, or was given to an agent that others run.
     """
     await wait_for_retry(leased)
     await _refresh_tools(leased)
     if leased.attempt is None or not leased.facts.step.attempt_open:
         await leased.fire(lambda chain: leased.go_on(chain, AttemptStarted(token=leased.token)))
     if leased.attempt is None or not leased.runtime.agents.can_run(leased.facts):
-        raise ChatMoved  # another worker has taken over meanwhile, or has to
+        raise ConcurrentTransition  # another worker has taken over meanwhile, or has to
     leased.configure()
     return leased.attempt
 
@@ -100,7 +100,7 @@ async def refused_in(leased: LeasedChat, error: ModelError, model: Model) -> Seq
         return ()
     try:
         view = await leased.current_view()
-    except ChatMoved:  # if the chat is another worker's, the commit of the failure finds that out
+    except ConcurrentTransition:  # if the chat is another worker's, the commit of the failure finds that out
         return ()
     return newly_refused(error, model, view.messages, leased.facts)
 

@@ -11,14 +11,14 @@ from turnwise.engine.config.settings import CompactionInput, CompactionResult, C
 from turnwise.engine.config.spending import Spending
 from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
 from turnwise.engine.jobs.fold_history import summary_of
-from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.reply import error_info
 from turnwise.engine.jobs.request import request_of
 from turnwise.engine.jobs.retries import verdict_on
 from turnwise.engine.jobs.summarise import in_time, summarise
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, transient, unanswered
-from turnwise.engine.transactions.apply import Chain
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.foreign import UserCodeError, described
 from turnwise.logger import logger
 from turnwise.providers.figures import usage_of
@@ -58,13 +58,13 @@ async def _fold_and_commit(leased: LeasedChat, spending: Spending) -> bool:
     system = leased.facts.profile.system
     summary = await _fold(leased, spending)
 
-    def conclude(chain: Chain) -> None:
-        if (chain.facts.history_version, chain.facts.profile.system) == (version, system):
-            chain.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
+    def conclude(unit: UnitOfWork) -> None:
+        if (unit.facts.history_version, unit.facts.profile.system) == (version, system):
+            unit.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
 
     try:
         await leased.fire(conclude)
-    except ChatMoved:
+    except ConcurrentTransition:
         if leased.lost or job_of(leased.facts) is not leased.job:
             raise
         return False

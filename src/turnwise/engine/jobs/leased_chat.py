@@ -17,7 +17,7 @@ from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.stored_history import StoredHistory
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
@@ -43,7 +43,7 @@ _NO_TOKEN: Final = 0
 """The token of no lease: tokens count from 1."""
 
 
-class ChatMoved(Exception):
+class ConcurrentTransition(Exception):
     """Someone else moved the chat, so that it no longer needs what the job was about to do."""
 
 
@@ -76,8 +76,8 @@ class LeasedChat:
     token: int
     turn_ended: Callable[[Decision], object] = field(kw_only=True)
     """Learns of each turn that a commit of this holder ended."""
-    stop_helper: Callable[[str], Awaitable[None]] = field(kw_only=True)
-    """Interrupts the helper of that id."""
+    stop_subagent: Callable[[str], Awaitable[None]] = field(kw_only=True)
+    """Interrupts the subagent of that id."""
     configuration: Configuration = field(init=False)
     """How the chat's last model call was made, or how its tools run: a change counts from the next call on."""
     deps: HeldDeps = field(init=False)
@@ -149,7 +149,7 @@ class LeasedChat:
         """Return what the model sees; read it from the store only if necessary.
 
         Raises:
-            ChatMoved: another worker holds the chat, or its messages have changed.
+            ConcurrentTransition: another worker holds the chat, or its messages have changed.
         """
         if self.view is None or self.view.history_version != self.facts.history_version:
             known = self.facts
@@ -159,7 +159,7 @@ class LeasedChat:
             is_same = facts.lease == known.lease and facts.history_version == known.history_version
             if not is_same or went_back(known, facts):
                 self.observe(facts, known=known)
-                raise ChatMoved
+                raise ConcurrentTransition
             self.view = view
         return self.view
 
@@ -170,40 +170,40 @@ class LeasedChat:
         waited for: what a model has said or a tool has done is not lost.
 
         Raises:
-            ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written, unless the
-                answer took so long that others came after it.
+            ConcurrentTransition: the chat has left the job's state, or another worker holds it. Nothing was written,
+                unless the answer took so long that others came after it.
         """
         before, self.is_firing = self.facts, True
         try:
-            committed = await self.outlast(lambda: self._commit(change, shown), version=before.version)
+            committed = await self.retry_while_unavailable(lambda: self._commit(change, shown), version=before.version)
         except (StaleLease, IllegalTransition) as error:
             await self.look()
             if self.facts.version == before.version and not self.lost:
                 raise
-            raise ChatMoved from error
+            raise ConcurrentTransition from error
         finally:
             self.is_firing = False
         if not committed.decisions:
             self.observe(committed.before, known=before)
-            raise ChatMoved
+            raise ConcurrentTransition
         if self.view is not None and self.view.history_version != committed.before.history_version:
             self.view = None  # others have changed messages in between
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
         if job_of(self.facts) is self.job:
             if self.ended:
-                raise ChatMoved
+                raise ConcurrentTransition
             if self.holds:
                 await self.ask_again()
         return self.facts
 
-    def go_on(self, chain: Chain, trigger: Trigger) -> None:
+    def go_on(self, unit: UnitOfWork, trigger: Trigger) -> None:
         """Fire what begins or judges a step, in a change of this holder, if it has the agent that answers by now."""
-        if self.runtime.agents.can_run(chain.facts):
-            chain.fire(trigger)
+        if self.runtime.agents.can_run(unit.facts):
+            unit.fire(trigger)
 
-    async def outlast(self, work: Callable[[], Awaitable[T]], *, version: int | None = None) -> T:
-        """Return what `work` returns; do it again for as long as the store is away. Followers get the error each time.
+    async def retry_while_unavailable(self, work: Callable[[], Awaitable[T]], *, version: int | None = None) -> T:
+        """Return what `work` returns; repeat it while the store is away. Subscribers get the error each time.
 
         Args:
             work: asks the store for something, once.
@@ -222,13 +222,13 @@ class LeasedChat:
                 if error is doubt or not error.passing or (error.written != "no" and version is None):
                     raise
                 doubt = error if error.written != "no" else doubt
-                self.runtime.applier.broadcaster.fail(self.chat_id, error)
+                self.runtime.writer.broadcaster.fail(self.chat_id, error)
             await sleep(self.runtime.clock, AGAIN_AFTER)
 
     async def _commit(self, change: Change, shown: Sequence[PartEvent]) -> Committed:
         self.is_committing, begun_at = True, self.runtime.clock.monotonic()
         try:
-            committed = await self.runtime.applier.change(
+            committed = await self.runtime.writer.change(
                 self.chat_id,
                 partial(self._stop_if_moved, self.facts),
                 change,
@@ -248,9 +248,9 @@ class LeasedChat:
         agents = self.runtime.agents
         return agents.limits(profile) if profile.agent in agents.runs else self.configuration.limits
 
-    def _stop_if_moved(self, known: Facts, chain: Chain) -> None:
-        if job_of(chain.facts) is not self.job or went_back(known, chain.facts):
-            chain.stopped = True
+    def _stop_if_moved(self, known: Facts, unit: UnitOfWork) -> None:
+        if job_of(unit.facts) is not self.job or went_back(known, unit.facts):
+            unit.stopped = True
 
     def _note(self, committed: Committed) -> None:
         # The runner is among those who are told next: it cancels the job unless it knows the commit as this holder's.
@@ -262,7 +262,7 @@ class LeasedChat:
         An interrupt that another process commits after this check is not seen; this gap remains.
 
         Raises:
-            ChatMoved: the chat is in another state, or another worker holds it.
+            ConcurrentTransition: the chat is in another state, or another worker holds it.
         """
         await self.ask_again(after=A_MOMENT, state=ChatState.executing_tools)
 
@@ -273,7 +273,7 @@ class LeasedChat:
         have been overtaken while the network held it up. Of a store that is always as slow the last answer counts.
 
         Raises:
-            ChatMoved: the chat is in another state, or another worker holds it.
+            ConcurrentTransition: the chat is in another state, or another worker holds it.
         """
         clock, state, asked_at = self.runtime.clock, state or self.facts.state, self.asked_at
         for _ in range(_MOST_QUESTIONS):
@@ -281,12 +281,12 @@ class LeasedChat:
                 break
             asked_at, after = clock.monotonic(), NEWS_S
             try:
-                await self.outlast(partial(self._journal, self.token, state, ()))
+                await self.retry_while_unavailable(partial(self._journal, self.token, state, ()))
             except StaleLease:
-                self.runtime.applier.broadcaster.tell(await self.look())
-                raise ChatMoved from None
+                self.runtime.writer.broadcaster.tell(await self.look())
+                raise ConcurrentTransition from None
         if self.lost or self.facts.state is not state:
-            raise ChatMoved
+            raise ConcurrentTransition
 
     async def look(self) -> Facts:
         """Read where the chat stands, and take note of it."""
@@ -307,15 +307,15 @@ class LeasedChat:
             token: under which they came about, if the chat may be held under another one by now.
 
         Raises:
-            ChatMoved: the job is over, or the lease is lost. Nothing was shown.
+            ConcurrentTransition: the job is over, or the lease is lost. Nothing was shown.
         """
-        broadcaster = self.runtime.applier.broadcaster
+        broadcaster = self.runtime.writer.broadcaster
         latest = broadcaster.latest.of(self.chat_id)
         try:
             stored = await self._journal(self.token if token is None else token, state, events)
         except StaleLease as error:
             await self.look()
-            raise ChatMoved from error
+            raise ConcurrentTransition from error
         broadcaster.show(self.chat_id, stored, latest)
 
     def take(self, committed: Committed) -> None:
@@ -346,7 +346,7 @@ class LeasedChat:
         if known is not None and went_back(known, facts) and not self.ended:
             self.ended = True
             self.facts, self.view = facts, None
-            self.runtime.applier.broadcaster.rewind(facts)
+            self.runtime.writer.broadcaster.rewind(facts)
             problem = "a failover or a restored backup has taken commits back; the lease ends"
             logger.warning("store_went_back", known=known.version, found=facts.version, problem=problem)
         elif facts.version >= self.facts.version:

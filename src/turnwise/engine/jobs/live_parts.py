@@ -12,7 +12,7 @@ from turnwise.states.names import ChatState
 
 
 class LiveParts:
-    """Stores the parts of one attempt, then shows them to followers, with adjacent deltas joined.
+    """Stores the parts of one attempt, then shows them to subscribers, with adjacent deltas joined.
 
     The first delta opens a window of `Settings.coalesce` seconds; all deltas that come in it are stored together.
     If that fails, the attempt is to `end` with the error.
@@ -73,7 +73,7 @@ class LiveParts:
         self._stored = stored = asyncio.Event()
         try:
             leased, events, token = self._leased, self._events(), self._leased.token
-            await leased.outlast(lambda: leased.show(ChatState.streaming, events, token=token))
+            await leased.retry_while_unavailable(lambda: leased.show(ChatState.streaming, events, token=token))
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True

@@ -180,7 +180,7 @@ def partial_reply(
 
 
 async def shown_reply(runtime: Runtime, facts: Facts, attempt: HeldAttempt | None = None) -> Partial | None:
-    """Return what followers were shown of the current attempt; `None` if no attempt is open.
+    """Return what subscribers were shown of the current attempt; `None` if no attempt is open.
 
     The holder that runs the `attempt` also knows its usage, its model, and fields of its parts that are not shown.
     """

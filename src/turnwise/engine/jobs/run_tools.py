@@ -18,12 +18,12 @@ from turnwise.engine.blobs.streams import FileContent
 from turnwise.engine.config.results import chat_of
 from turnwise.engine.isolation.clock import calling_after
 from turnwise.engine.isolation.error_texts import OUTCOME_UNKNOWN, private_text, public_text
-from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.reply import never_answered
-from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
+from turnwise.engine.jobs.running_calls import Run, Running, ToolEnvironment
 from turnwise.engine.tools.declare import Reconciled, ToolContext
 from turnwise.engine.tools.toolbox import failed, idempotency_key
-from turnwise.engine.transactions.apply import Chain
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
@@ -49,16 +49,16 @@ async def run_tools(leased: LeasedChat) -> None:
     batch = [call for call in leased.facts.calls if call.is_local]
     waiting = deque(call for call in batch if call.open)
     if not waiting:
-        await leased.fire(lambda chain: leased.go_on(chain, ToolsFinished(token=leased.token)))
+        await leased.fire(lambda unit: leased.go_on(unit, ToolsFinished(token=leased.token)))
         return
     chat, limit = chat_of(leased.facts), leased.configuration.settings.tool_timeout
     try:
         deps = await leased.deps.value(replace(chat, agent=leased.configuration.agent), limit)
-        surroundings = Surroundings(chat, deps)
+        environment = ToolEnvironment(chat, deps)
     except DepsFailed as error:
         await _fail_for_lack_of_deps(leased, error)
         return
-    running = Running(surroundings)
+    running = Running(environment)
     leased.stop_calls = running.abandon
     width = leased.configuration.toolbox.width(batch)
     try:
@@ -92,7 +92,7 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     if began_here or call.call_id not in leased.begun_calls:
         not_done = False
         if began_here or call.status is CallStatus.started:
-            context = _context(leased, call, running.surroundings)
+            context = _context(leased, call, running.environment)
             found = await _asked_after_crash(leased, call, context)
             if isinstance(found, CallOutcome):
                 running.calls[call.call_id] = Run(context)
@@ -102,7 +102,7 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
             may_be_done = not not_done
         started = CallStarted(token=leased.token, call_id=call.call_id, not_done=not_done)
         reason = "its tool says that it was not done" if not_done else None
-        await leased.fire(lambda chain: chain.fire(started, reason=reason))
+        await leased.fire(lambda unit: unit.fire(started, reason=reason))
     _run(leased, call, running, began=may_be_done)
 
 
@@ -136,7 +136,7 @@ async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
 
 
 def _run(leased: LeasedChat, call: ToolCall, running: Running, *, began: bool = False) -> None:
-    run = Run(_context(leased, call, running.surroundings), began=began)
+    run = Run(_context(leased, call, running.environment), began=began)
     running.calls[call.call_id] = run
     run.call = leased.runtime.tasks.user_calls.start(
         lambda: _run_watched(leased, call, run, running), f"tool {call.name}", **_where(leased, call)
@@ -196,12 +196,12 @@ def _as_it_stands(leased: LeasedChat, call: ToolCall) -> ToolCall:
 
 
 async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:
-    def plan(chain: Chain) -> None:
-        facts = chain.fire(CallFinished(token=leased.token, outcome=outcome))
+    def plan(unit: UnitOfWork) -> None:
+        facts = unit.fire(CallFinished(token=leased.token, outcome=outcome))
         if following is not None:
-            chain.fire(CallStarted(token=leased.token, call_id=following.call_id))
+            unit.fire(CallStarted(token=leased.token, call_id=following.call_id))
         elif not facts.calls.open_local:
-            leased.go_on(chain, ToolsFinished(token=leased.token))
+            leased.go_on(unit, ToolsFinished(token=leased.token))
 
     await leased.fire(plan)
 
@@ -212,10 +212,10 @@ async def _end(leased: LeasedChat, outcomes: Sequence[CallOutcome], error: Error
     In one commit: were the chat to end later, a crash in between would have the model go on from these results.
     """
 
-    def plan(chain: Chain) -> None:
+    def plan(unit: UnitOfWork) -> None:
         for outcome in outcomes:
-            chain.fire(CallFinished(token=leased.token, outcome=outcome))
-        chain.fire(Failed(token=leased.token, error=error))
+            unit.fire(CallFinished(token=leased.token, outcome=outcome))
+        unit.fire(Failed(token=leased.token, error=error))
 
     await leased.fire(plan)
     for outcome in outcomes:
@@ -271,7 +271,7 @@ def _where(leased: LeasedChat, call: ToolCall) -> dict[str, str]:
     return {"chat_id": leased.chat_id, "call_id": call.call_id}
 
 
-def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> ToolContext[Any]:
+def _context(leased: LeasedChat, call: ToolCall, environment: ToolEnvironment) -> ToolContext[Any]:
     loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
     def report(progress: Json) -> None:
@@ -290,8 +290,8 @@ def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> 
         attempt=leased.facts.step.attempt,
         idempotency_key=idempotency_key(leased.chat_id, call),
         report=report,
-        chat=surroundings.chat,
-        deps=surroundings.deps,
+        chat=environment.chat,
+        deps=environment.deps,
         put_file=partial(_put_file, leased),
     )
     return context
@@ -322,5 +322,5 @@ async def _show_progress(leased: LeasedChat, context: ToolContext[Any], event: T
         return
     try:
         await leased.show(ChatState.executing_tools, [event])
-    except (ChatMoved, TurnwiseError) as error:
+    except (ConcurrentTransition, TurnwiseError) as error:
         logger.debug("progress_dropped", call_id=event.call_id, problem=str(error))

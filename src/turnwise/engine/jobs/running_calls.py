@@ -18,7 +18,7 @@ from turnwise.states.errors import FatalToolError
 from turnwise.states.names import CallStatus
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class ToolEnvironment(msgspec.Struct, frozen=True):
     """What the calls of a batch share."""
 
     chat: Chat
@@ -29,7 +29,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 class Running(msgspec.Struct):
     """The calls that run now, and those that have ended and were not taken yet."""
 
-    surroundings: Surroundings
+    environment: ToolEnvironment
     calls: dict[str, Run] = msgspec.field(default_factory=dict)
     _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = msgspec.field(default_factory=deque)
     _bell: asyncio.Event = msgspec.field(default_factory=asyncio.Event)

@@ -84,7 +84,7 @@ class Attempt:
 
         Raises:
             ModelError: the attempt failed.
-            ChatMoved: the chat is no longer in this attempt.
+            ConcurrentTransition: the chat is no longer in this attempt.
         """
         leased = self._leased
         request = await build_request(leased)
@@ -118,12 +118,12 @@ class Attempt:
         """Commit the failure of the attempt.
 
         Raises:
-            ChatMoved: the chat is no longer in this attempt.
+            ConcurrentTransition: the chat is no longer in this attempt.
             StoreError: parts of it could not be stored.
         """
         leased = self._leased
         # Raises what kept parts from being stored, as in `run`, and before anything is committed: they are missing from
-        # `rest`, and what is kept of the reply must be what followers saw. The runner reads that from the store.
+        # `rest`, and what is kept of the reply must be what subscribers saw. The runner reads that from the store.
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.configuration.settings.retry
         stays = policy.after_output == "never" and self._builder.visible
@@ -228,7 +228,7 @@ class Attempt:
 
     async def _has_call(self, call_id: str) -> bool:
         try:
-            return await self._leased.outlast(lambda: self._is_in_history(call_id))
+            return await self._leased.retry_while_unavailable(lambda: self._is_in_history(call_id))
         except StoreError as error:
             self._break_off(error)  # or it would be taken for one that the model's code has raised
             raise

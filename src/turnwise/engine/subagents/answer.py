@@ -1,4 +1,4 @@
-"""The answers of helpers: what a parent is told of the turns with which they came to rest."""
+"""The answers of subagents: what a parent is told of the turns with which they came to rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.providers.reply_worth import Worth, worth_of
-from turnwise.states.arguments import HelperAnswer
+from turnwise.states.arguments import SubagentAnswer
 from turnwise.states.errors import INVALID_ANSWER, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -22,39 +22,43 @@ from turnwise.states.usage import NO_USAGE
 from turnwise.states.values.output_limit import shared_within, size_in_json
 from turnwise.states.values.values import Json
 
-_WITHOUT_FORM: Final = "[This answer does not have the form that the helper's agent wants. What the helper did stands.]"
+_WITHOUT_FORM: Final = "[This answer does not have the form that the subagent's agent wants. Its work stands.]"
 
 
 class CallAnswer(msgspec.Struct, frozen=True):
     """What a call is answered with."""
 
     output: Json
-    helpers: Sequence[HelperAnswer] = ()
+    subagents: Sequence[SubagentAnswer] = ()
     is_error: bool = False
 
 
-def result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
+def result_of(subagent: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
     """Return what a call is answered with, and whether that is an error.
 
-    An answer without the form that is wanted is an answer with a note: what the helper did for it is done.
+    An answer without the form that is wanted is an answer with a note: what the subagent did for it is done.
     """
     replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
-    if helper.last_error is not None and helper.last_error.kind == INVALID_ANSWER and helper.state is ChatState.error:
+    if (
+        subagent.last_error is not None
+        and subagent.last_error.kind == INVALID_ANSWER
+        and subagent.state is ChatState.error
+    ):
         words = _last_words(replies[-1]) if replies else ""
         if words:
             return f"{words}\n{_WITHOUT_FORM}", False
-    if helper.state is ChatState.error:
-        problem = helper.last_error.message if helper.last_error else "an unknown error"
-        return f"The helper could not finish its task: {problem}", True
-    if helper.state is ChatState.interrupted:
-        return "The helper was stopped before it had finished its task.", True
+    if subagent.state is ChatState.error:
+        problem = subagent.last_error.message if subagent.last_error else "an unknown error"
+        return f"The subagent could not finish its task: {problem}", True
+    if subagent.state is ChatState.interrupted:
+        return "The subagent was stopped before it had finished its task.", True
     if replies and replies[-1].erased:
-        return "What the helper said last was erased.", True
-    answer = next(_answers_in(replies[-1], messages, helper, agents), None) if replies else None
+        return "What the subagent said last was erased.", True
+    answer = next(_answers_in(replies[-1], messages, subagent, agents), None) if replies else None
     if answer not in (None, ""):
         return answer, False
     words = next((reply.text for reply in reversed(replies) if reply.text), "")
-    problem = f"The helper ended without an answer: {helper.stop_reason or 'it was never asked'}."
+    problem = f"The subagent ended without an answer: {subagent.stop_reason or 'it was never asked'}."
     return f"{problem} Its last words: {words}" if words else problem, True
 
 
@@ -64,35 +68,35 @@ def _last_words(reply: Message) -> str:
     return "" if reply.erased else reply.text or "\n".join(json.dumps(one, ensure_ascii=False) for one in given)
 
 
-def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agents: Agents) -> Iterator[Json]:
-    """Yield the answer that a helper's last reply gives, if it is one: by the tool, as text that fits, or as any text.
+def _answers_in(reply: Message, messages: Sequence[Message], subagent: Facts, agents: Agents) -> Iterator[Json]:
+    """Yield the answer that a subagent's last reply gives, if any: by the tool, as text that fits, or as any text.
 
     A worker that lacks the agent cannot tell whether it wants a form.
     """
-    agent = reply.agent or helper.profile.agent
+    agent = reply.agent or subagent.profile.agent
     form = agents.answer(agent)
     if form is not None or agent not in agents.runs:
         results = [message.result for message in messages if message.result is not None]
         accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
         yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)
     asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # then came a reply of no words
-    if worth_of(helper.stop_reason) is Worth.complete and not asks_for_more:
+    if worth_of(subagent.stop_reason) is Worth.complete and not asks_for_more:
         with suppress(BadArguments):
             yield reply.text if form is None else form.arguments_in(reply.text)
-    if helper.stop_reason is StopReason.stop_after_tool and form is None:
+    if subagent.stop_reason is StopReason.stop_after_tool and form is None:
         yield reply.text
 
 
-def lost(name: str, error: Exception) -> HelperAnswer:
-    """Return what is noted of a helper of which nothing can be heard: what one has used that is gone is not known."""
+def lost(name: str, error: Exception) -> SubagentAnswer:
+    """Return what is noted of a subagent of which nothing can be heard: what one has used that is gone is not known."""
     is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
-    return HelperAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
+    return SubagentAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
 
 
 def told_together(heard: Mapping[str, CallAnswer], limit: int) -> list[Json]:
-    """Return what helpers say as one result, of which each has its fair share."""
+    """Return what subagents say as one result, of which each has its fair share."""
     said = [news.output for news in heard.values()]
     kinds = ["error" if news.is_error else "answer" for news in heard.values()]
-    frames: list[dict[str, Json]] = [{"helper": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
+    frames: list[dict[str, Json]] = [{"subagent": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
     words = shared_within(said, limit - size_in_json([*frames]) + len('""') * len(frames))
     return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]

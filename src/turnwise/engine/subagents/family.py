@@ -1,4 +1,4 @@
-"""Families: the helpers of a chat, and what its log says of them."""
+"""Families: the subagents of a chat, and what its log says of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from turnwise.engine.agents.delegate import HELPER, HELPERS, helper_id
+from turnwise.engine.agents.delegate import SUBAGENT, SUBAGENTS, subagent_id
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.transactions.apply import Chain
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import ToolCall
@@ -20,53 +20,53 @@ from turnwise.states.triggers import Interrupt
 from turnwise.states.usage import NO_USAGE
 
 AT_REST: Final = (ChatState.waiting, ChatState.interrupted, ChatState.error)
-"""The states in which a helper has ended, well or not."""
+"""The states in which a subagent has ended, well or not."""
 STOPPED: Final = "The chat that wanted this waits for it no longer."
 _VERSION: Final = re.compile("[0-9]{1,16}")
 
 
-def has_ended(helper: Facts) -> bool:
-    """Return whether a helper has come to rest, and waits for nobody's answer."""
-    return helper.resting and helper.state in AT_REST
+def has_ended(subagent: Facts) -> bool:
+    """Return whether a subagent has come to rest, and waits for nobody's answer."""
+    return subagent.resting and subagent.state in AT_REST
 
 
-def stop_working(chain: Chain) -> None:
-    """Interrupt a helper, unless it rests."""
-    if not chain.facts.archived and chain.facts.state not in AT_REST:
-        chain.fire(Interrupt(), reason=STOPPED)
+def stop_working(unit: UnitOfWork) -> None:
+    """Interrupt a subagent, unless it rests."""
+    if not unit.facts.archived and unit.facts.state not in AT_REST:
+        unit.fire(Interrupt(), reason=STOPPED)
 
 
-def stop_unless_it_stays(chain: Chain) -> None:
-    """Interrupt a helper that nobody wants any more, unless it rests or is to work on alone."""
-    if not chain.facts.profile.stays:
-        stop_working(chain)
+def stop_unless_it_stays(unit: UnitOfWork) -> None:
+    """Interrupt a subagent that nobody wants any more, unless it rests or is to work on alone."""
+    if not unit.facts.profile.stays:
+        stop_working(unit)
 
 
-def helpers_to_stop(facts: Facts) -> list[str]:
-    """Return the helpers that have nothing more to do if a chat is interrupted or edited now."""
-    helpers = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.stops_its_helper]
-    return [*helpers, *facts.background]
+def subagents_to_stop(facts: Facts) -> list[str]:
+    """Return the subagents that have nothing more to do if a chat is interrupted or edited now."""
+    subagents = [subagent_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.stops_its_subagent]
+    return [*subagents, *facts.background]
 
 
 def awaited_by(facts: Facts) -> frozenset[str]:
-    """Return the helpers whose answers a chat waits for, or has not received yet."""
-    begun = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.helper is not None]
-    waits = [call.arguments.get(HELPERS, ()) for call in facts.open_calls if call.helper_action == "wait"]
+    """Return the subagents whose answers a chat waits for, or has not received yet."""
+    begun = [subagent_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.subagent is not None]
+    waits = [call.arguments.get(SUBAGENTS, ()) for call in facts.open_calls if call.subagent_action == "wait"]
     return frozenset([*begun, *facts.background, *(name for names in waits for name in names if may_be_one(name))])
 
 
-async def is_wanted(store: ChatStore, helper: Facts) -> bool:
-    """Return whether the chat that asked for the turn of a helper still waits for it.
+async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
+    """Return whether the chat that asked for the turn of a subagent still waits for it.
 
     That is its parent in the turn that it was made for, and whichever chat told it more in a later one. It is true of
-    any other chat, and of what a person has a helper do. It is true, too, while the chat that asked was never there: it
-    may be imported after its helper.
+    any other chat, and of what a person has a subagent do. It is true, too, while the chat that asked was never there:
+    it may be imported after its subagent.
 
     Raises:
         StoreError: the store is out of reach.
     """
-    name = _asker_of(helper)
-    if helper.profile.helps is None or name is None:
+    name = _asker_of(subagent)
+    if subagent.profile.helps is None or name is None:
         return True
     try:
         asker = await store.facts(name)
@@ -74,50 +74,51 @@ async def is_wanted(store: ChatStore, helper: Facts) -> bool:
         return False
     except (ChatUnreadable, ChatNotFound):
         return True
-    calls = [call for call in asker.open_calls if _asks(call, helper, for_more=helper.turn.number > 1)]
-    return bool(calls or helper.chat_id in asker.background) and asker.state is not ChatState.interrupted
+    calls = [call for call in asker.open_calls if _asks(call, subagent, for_more=subagent.turn.number > 1)]
+    return bool(calls or subagent.chat_id in asker.background) and asker.state is not ChatState.interrupted
 
 
-def _asker_of(helper: Facts) -> str | None:
-    """Return the chat that asked for the turn of a helper; `None` if a person did, who may also have resumed it.
+def _asker_of(subagent: Facts) -> str | None:
+    """Return the chat that asked for the turn of a subagent; `None` if a person did, who may also have resumed it.
 
-    Earlier versions did not note who gave the helper its task: a turn is that of the task if it began with the helper.
+    Earlier versions did not note who gave the subagent its task: a turn is that of the task if it began with the
+    subagent.
     """
-    turn, profile = helper.turn, helper.profile
+    turn, profile = subagent.turn, subagent.profile
     is_of_task = turn.number == 1 and turn.started_at == profile.created_at and turn.spent_before == NO_USAGE
     return profile.parent if is_of_task else turn.asker
 
 
-def _asks(call: ToolCall, helper: Facts, *, for_more: bool) -> bool:
-    """Return whether a call made a helper, or is about to tell it more."""
+def _asks(call: ToolCall, subagent: Facts, *, for_more: bool) -> bool:
+    """Return whether a call made a subagent, or is about to tell it more."""
     if for_more:
-        return call.helper_action == "message" and call.arguments.get(HELPER, helper.chat_id) == helper.chat_id
-    return call.call_id == helper.profile.helps
+        return call.subagent_action == "message" and call.arguments.get(SUBAGENT, subagent.chat_id) == subagent.chat_id
+    return call.call_id == subagent.profile.helps
 
 
-async def is_awaited(store: ChatStore, helper: Facts) -> bool:
-    """Return whether a chat above a helper waits for its answer, or has not heard it yet.
+async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
+    """Return whether a chat above a subagent waits for its answer, or has not heard it yet.
 
     Raises:
         StoreError: the store is out of reach.
     """
     try:
-        return await is_any_above(store, helper, lambda above: helper.chat_id in awaited_by(above))
+        return await is_any_above(store, subagent, lambda above: subagent.chat_id in awaited_by(above))
     except ChatUnreadable:
         return True
     except ChatNotFound:
         return False
 
 
-async def is_any_above(store: ChatStore, helper: Facts, fits: Callable[[Facts], bool]) -> bool:
-    """Return whether any of the chats above a helper fits; the nearest is asked first.
+async def is_any_above(store: ChatStore, subagent: Facts, fits: Callable[[Facts], bool]) -> bool:
+    """Return whether any of the chats above a subagent fits; the nearest is asked first.
 
     Raises:
         ChatNotFound: one of them is gone.
         ChatUnreadable: one of them cannot be read.
         StoreError: the store is out of reach.
     """
-    above, seen = helper, {helper.chat_id}
+    above, seen = subagent, {subagent.chat_id}
     while above.profile.helps is not None and (name := above.profile.parent) is not None and name not in seen:
         seen.add(name)  # the way up has an end, whatever the profiles say
         above = await store.facts(name)
@@ -126,8 +127,8 @@ async def is_any_above(store: ChatStore, helper: Facts, fits: Callable[[Facts], 
     return False
 
 
-async def archived_helpers(store: ChatStore, facts: Facts) -> frozenset[str]:
-    """Return the helpers that a chat waits for in vain, as long as they are archived.
+async def archived_subagents(store: ChatStore, facts: Facts) -> frozenset[str]:
+    """Return the subagents that a chat waits for in vain, as long as they are archived.
 
     Raises:
         StoreError: the store is out of reach.
@@ -135,44 +136,44 @@ async def archived_helpers(store: ChatStore, facts: Facts) -> frozenset[str]:
     names = set[str]()
     for name in awaited_by(facts):
         with suppress(ChatNotFound, ChatUnreadable):
-            helper = await store.facts(name)
-            if helper.archived and not has_ended(helper):
+            subagent = await store.facts(name)
+            if subagent.archived and not has_ended(subagent):
                 names.add(name)
     return frozenset(names)
 
 
 class Answer(NamedTuple):
-    """A helper's answer, as its parent's log records it."""
+    """A subagent's answer, as its parent's log records it."""
 
     at: int
     """The parent's version."""
     version: int
-    """The helper's."""
+    """The subagent's."""
     head: str
 
 
-async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
-    """Return where the helpers of a chat stand, in the order of their calls; those that were deleted are left out.
+async def subagents_of(store: ChatStore, chat_id: str) -> list[Facts]:
+    """Return where the subagents of a chat stand, in the order of their calls; those that were deleted are left out.
 
     Raises:
         ChatNotFound: there is no such chat.
     """
     await store.rest(chat_id)
-    helpers: list[Facts] = []
-    for name in helpers_in(await store.audit(chat_id)):
+    subagents: list[Facts] = []
+    for name in subagents_in(await store.audit(chat_id)):
         try:
-            helper = await store.facts(name)
+            subagent = await store.facts(name)
         except (ChatNotFound, ChatUnreadable):
             continue
-        if helper.profile.parent == chat_id:
-            helpers.append(helper)
-    return helpers
+        if subagent.profile.parent == chat_id:
+            subagents.append(subagent)
+    return subagents
 
 
-def helpers_in(records: Sequence[AuditRecord]) -> list[str]:
-    """Return the ids of the helpers that a log plans, in order."""
+def subagents_in(records: Sequence[AuditRecord]) -> list[str]:
+    """Return the ids of the subagents that a log plans, in order."""
     planned = [
-        helper_id(record.chat_id, write.id)
+        subagent_id(record.chat_id, write.id)
         for record in records
         for write in record.writes
         if write.kind == "call:planned:chat"
@@ -181,12 +182,12 @@ def helpers_in(records: Sequence[AuditRecord]) -> list[str]:
 
 
 def answers_in(records: Sequence[AuditRecord]) -> dict[str, list[Answer]]:
-    """Return the answers of helpers that a log names, by helper, in order."""
+    """Return the answers of subagents that a log names, by subagent, in order."""
     answers: dict[str, list[Answer]] = {}
     for record in records:
         for write in record.writes:
             name, _, spelled = write.id.rpartition(":")
-            version = version_in(spelled) if write.kind == "helper" else 0
+            version = version_in(spelled) if write.kind == "subagent" else 0
             if version and "\0" not in name:  # which no chat's id holds, and PostgreSQL takes nowhere
                 answers.setdefault(name, []).append(Answer(record.version, version, write.digest))
     return answers

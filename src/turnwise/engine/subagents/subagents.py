@@ -1,7 +1,7 @@
-"""Helpers: begins the chats to which calls are delegated, brings their answers back, and stops those nobody waits for.
+"""Begins the chats to which calls are delegated, brings their answers back, and stops those that are not wanted.
 
-Everything here follows from what is stored, and may be done again: the id of a helper follows from its call, and a call
-is answered once. So what a crash cuts off is done by the next look at the parent, by any worker.
+Everything here follows from what is stored, and may be done again: the id of a subagent follows from its call, and a
+call is answered once. So what a crash cuts off is done by the next look at the parent, by any worker.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import Final
 import anyio
 import msgspec
 
-from turnwise.engine.agents.delegate import helper_id
-from turnwise.engine.subagents.calls import HelperCalls
+from turnwise.engine.agents.delegate import subagent_id
+from turnwise.engine.subagents.calls import SubagentCalls
 from turnwise.engine.subagents.family import has_ended, is_wanted, stop_unless_it_stays
-from turnwise.engine.transactions.apply import Act
+from turnwise.engine.transactions.chat_writer import Act
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described
 from turnwise.logger import logger
-from turnwise.persistence.stored_chat import Salvaged
+from turnwise.persistence.stored_chat import PartialRead
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 
 AT_ONCE: Final = 10
-"""Chats whose helpers one worker looks after at a time."""
+"""Chats whose subagents one worker looks after at a time."""
 SWEPT: Final = 100
-"""Chats that wait for helpers, or for any answer, of which a sweep looks after."""
+"""Chats that wait for subagents, or for any answer, of which a sweep looks after."""
 
 
 class _Look(msgspec.Struct):
-    """A look after the helpers of one chat."""
+    """A look after the subagents of one chat."""
 
     outdated: bool = True
     """Whether something has changed since it began."""
     over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
-class Helpers:
-    """Looks after the helpers of chats that wait for some."""
+class Subagents:
+    """Looks after the subagents of chats that wait for some."""
 
     def __init__(self, runtime: Runtime, act: Act) -> None:
         self._runtime = runtime
@@ -53,28 +53,28 @@ class Helpers:
         self._last_failures: dict[str, str] = {}
 
     def observe(self, facts: Facts) -> None:
-        """Take note of where a chat stands: it may wait for helpers, or be one that has come to rest."""
+        """Take note of where a chat stands: it may wait for subagents, or be one that has come to rest."""
         if facts.calls.open_delegated and facts.awaits is not None:
             self._look_after(facts.chat_id)
         elif facts.profile.helps is not None and has_ended(facts) and facts.profile.parent is not None:
             self._look_after(facts.profile.parent)
         if facts.state is ChatState.error:  # which has closed its calls: nobody waits for those who work for them
             for call in facts.calls:
-                if call.helper is not None and not call.helper_stays and not self._runtime.stopping:
-                    self._runtime.tasks.start_soon(self._stop_abandoned, helper_id(facts.chat_id, call.call_id))
+                if call.subagent is not None and not call.subagent_stays and not self._runtime.stopping:
+                    self._runtime.tasks.start_soon(self._stop_abandoned, subagent_id(facts.chat_id, call.call_id))
 
     async def sweep(self) -> None:
-        """Look after some of the chats that wait for helpers: what crashes have cut off, and what other workers did."""
-        chat_ids = await self._runtime.store.awaiting_helpers(after=self._swept_after, limit=SWEPT)
+        """Look after some of the chats that wait for subagents, whatever crashes have cut off or others have done."""
+        chat_ids = await self._runtime.store.awaiting_subagents(after=self._swept_after, limit=SWEPT)
         self._swept_after = chat_ids[-1] if len(chat_ids) == SWEPT else ""
         for chat_id in chat_ids:
             self._look_after(chat_id)
 
     async def stop_unwanted(self) -> None:
-        """Stop unwanted helpers among some of the chats that wait for an answer: no worker holds such a chat."""
+        """Stop unwanted subagents among some of the chats that wait for an answer: no worker holds such a chat."""
         store, state = self._runtime.store, ChatState.requires_action
         rows = await store.chats(owner=None, state=state, limit=SWEPT, after=self._asked_after)
-        chats = [row.facts if isinstance(row, Salvaged) else row for row in rows]
+        chats = [row.facts if isinstance(row, PartialRead) else row for row in rows]
         self._asked_after = chats[-1].chat_id if len(chats) == SWEPT else None
         for facts in chats:
             if facts.profile.helps is not None:
@@ -86,7 +86,7 @@ class Helpers:
             await next(iter(self._looks.values())).over.wait()
 
     async def stop_if_unwanted(self, facts: Facts) -> None:
-        """Interrupt a helper if its parent waits for it no longer. If that fails, its worker tries again."""
+        """Interrupt a subagent if its parent waits for it no longer. If that fails, its worker tries again."""
         try:
             if not await is_wanted(self._runtime.store, facts):
                 await self.stop(facts.chat_id)
@@ -94,17 +94,17 @@ class Helpers:
             self._tell(facts.chat_id, error)
 
     async def _stop_abandoned(self, chat_id: str) -> None:
-        """Stop the helper of a call that its parent's error has closed, if it was begun."""
+        """Stop the subagent of a call that its parent's error has closed, if it was begun."""
         with suppress(ChatNotFound, ChatUnreadable):
             await self.stop_if_unwanted(await self._runtime.store.facts(chat_id))
 
     async def stop(self, chat_id: str) -> None:
-        """Interrupt a helper, if it works and is not to work on alone."""
+        """Interrupt a subagent, if it works and is not to work on alone."""
         try:
             parent = (await self._runtime.store.facts(chat_id)).profile.parent
             await self._act(chat_id, stop_unless_it_stays, actor=f"chat:{parent}")
         except (ChatNotFound, ChatDeleted, ChatUnreadable) as error:
-            logger.debug("helper_not_stopped", chat_id=chat_id, problem=str(error))
+            logger.debug("subagent_not_stopped", chat_id=chat_id, problem=str(error))
 
     def _look_after(self, chat_id: str) -> None:
         if self._runtime.stopping:
@@ -122,7 +122,7 @@ class Helpers:
                 while look.outdated:
                     look.outdated = False
                     parent = await self._runtime.store.facts(chat_id)
-                    await HelperCalls(self._runtime, self._act, parent=parent).answer()
+                    await SubagentCalls(self._runtime, self._act, parent=parent).answer()
         except ChatNotFound:  # it was deleted, or is not imported yet: there is nobody to tell
             self._last_failures.pop(chat_id, None)
         except Exception as error:  # noqa: BLE001 - the next sweep looks again
@@ -134,9 +134,9 @@ class Helpers:
             look.over.set()
 
     def _tell(self, chat_id: str, error: Exception) -> None:
-        """Log that a chat's helpers could not be looked after: once, until that succeeds or fails differently."""
+        """Log that a chat's subagents could not be looked after: once, until that succeeds or fails differently."""
         problem = described(error)
         if self._last_failures.get(chat_id) == problem:
             return
         self._last_failures[chat_id] = problem
-        logger.warning("helpers_not_looked_after", chat_id=chat_id, problem=problem)
+        logger.warning("subagents_not_looked_after", chat_id=chat_id, problem=problem)

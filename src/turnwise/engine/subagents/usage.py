@@ -1,11 +1,11 @@
-"""What families use: a chat and its helpers, as far as it has heard of them, or until now."""
+"""What families use: a chat and its subagents, as far as it has heard of them, or until now."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 
-from turnwise.engine.subagents.family import answers_in, helpers_in
+from turnwise.engine.subagents.family import answers_in, subagents_in
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
@@ -13,8 +13,8 @@ from turnwise.states.facts import Facts
 from turnwise.states.usage import NO_USAGE, Usage
 
 
-async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
-    """Return what a helper, and its own, have used that no answer has brought to a chat so far.
+async def unheard_usage(store: ChatStore, chat_id: str, subagent: Facts) -> Usage:
+    """Return what a subagent, and its own, have used that no answer has brought to a chat so far.
 
     What was used below it counts as it has heard it: those that were stopped with it say nothing any more, but they may
     be told more, and then be heard with all that they have used. The chat may have heard some of them itself.
@@ -25,9 +25,9 @@ async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
     own = answers_in(await logs.of(chat_id))
     if logs.are_partial:
         return NO_USAGE.marked_partial()
-    told = await logs.told_by(helper.chat_id, len(await logs.of(helper.chat_id)))
+    told = await logs.told_by(subagent.chat_id, len(await logs.of(subagent.chat_id)))
     before: dict[str, int] = {}
-    for name in [*told, *await _between(store, chat_id, helper)]:
+    for name in [*told, *await _between(store, chat_id, subagent)]:
         newest = max((answer.version for answer in own.get(name, ())), default=0)
         for below, version in (await logs.told_by(name, newest)).items():
             before[below] = max(version, before.get(below, 0))
@@ -37,10 +37,10 @@ async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
     return used.marked_partial() if logs.are_partial else used
 
 
-async def _between(store: ChatStore, chat_id: str, helper: Facts) -> list[str]:
-    """Return the chats between a chat and a helper below it; such a one may have told the chat of that helper."""
+async def _between(store: ChatStore, chat_id: str, subagent: Facts) -> list[str]:
+    """Return the chats between a chat and a subagent below it; such a one may have told the chat of that subagent."""
     chats: list[str] = []
-    above = helper.profile.parent
+    above = subagent.profile.parent
     with suppress(ChatNotFound, ChatUnreadable):
         while above is not None and above not in (chat_id, *chats):
             chats.append(above)
@@ -102,12 +102,12 @@ class _Logs:
 
 
 async def family_usage(store: ChatStore, chat_id: str) -> Usage:
-    """Return what a chat, its helpers and theirs have used, whether anybody has heard of it or not.
+    """Return what a chat, its subagents and theirs have used, whether anybody has heard of it or not.
 
     It is partial if some of them are deleted or cannot be read.
     """
     used = (await store.facts(chat_id)).usage
-    for name in helpers_in(await store.audit(chat_id)):
+    for name in subagents_in(await store.audit(chat_id)):
         try:
             used += await family_usage(store, name)
         except (ChatDeleted, ChatUnreadable):

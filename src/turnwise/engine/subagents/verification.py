@@ -1,8 +1,8 @@
-"""The check of a family: whether the logs of a chat, its helpers and theirs are sound, and bear each other out.
+"""The check of a family: whether the logs of a chat, its subagents and theirs are sound, and bear each other out.
 
-Logs say of one another where they stood: the log of a chat says so of the helpers that it heard, and the profile of a
-helper, which its own log covers, of its parent. All of this can be checked in any order, and while the family works: a
-log only grows, so what it does not hold when it is read once more, it never held.
+Logs say of one another where they stood: the log of a chat says so of the subagents that it heard, and the profile of a
+subagent, which its own log covers, of its parent. All of this can be checked in any order, and while the family works:
+a log only grows, so what it does not hold when it is read once more, it never held.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from turnwise.engine.agents.delegate import helper_id
-from turnwise.engine.isolation.tasks import off_the_loop
-from turnwise.engine.subagents.family import Answer, answers_in, helpers_in, version_in
+from turnwise.engine.agents.delegate import subagent_id
+from turnwise.engine.isolation.tasks import run_in_thread
+from turnwise.engine.subagents.family import Answer, answers_in, subagents_in, version_in
 from turnwise.persistence.audit.record import log_of
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
@@ -25,7 +25,7 @@ from turnwise.states.facts import Profile
 
 
 async def verify_family(store: ChatStore, chat_id: str) -> Verdict:
-    """Verify a chat, its helpers and theirs, and that each log names the others as they were."""
+    """Verify a chat, its subagents and theirs, and that each log names the others as they were."""
     try:
         await _Family(store, chat_id).check()
     except _UnsoundError as error:
@@ -48,10 +48,10 @@ class _Log(NamedTuple):
     hashes: Sequence[str]
     """Of its records, in order."""
     profile: Profile
-    helpers: Sequence[str]
+    subagents: Sequence[str]
     """Those that it plans."""
     answers: Mapping[str, Sequence[Answer]]
-    """What it heard of helpers, its own and theirs, by their ids."""
+    """What it heard of subagents, its own and theirs, by their ids."""
 
     def bears_out(self, version: int, head: str) -> bool:
         """Return whether the chat has stood there."""
@@ -80,7 +80,7 @@ class _Grave(NamedTuple):
 
 
 class _Family:
-    """The logs of a chat, of its helpers and of theirs, each verified when it is read."""
+    """The logs of a chat, of its subagents and of theirs, each verified when it is read."""
 
     def __init__(self, store: ChatStore, chat_id: str) -> None:
         self._store = store
@@ -101,10 +101,10 @@ class _Family:
             log = await self._read(name)
             if isinstance(log, _Log):
                 await self._check(log)
-                names += log.helpers
+                names += log.subagents
 
     async def _check(self, log: _Log) -> None:
-        """Check what a log says of the chat's parent, and of the helpers that it heard."""
+        """Check what a log says of the chat's parent, and of the subagents that it heard."""
         if log.chat_id != self._top and not await self._has_parent(log):
             raise _contradicted(log.chat_id, "its profile names another parent, or its own as it never was", at=1)
         for name, answers in log.answers.items():
@@ -115,9 +115,9 @@ class _Family:
                     raise _contradicted(name, problem, at=answer.at)
 
     async def _has_parent(self, log: _Log) -> bool:
-        """Return whether a helper has the id that its parent's call gives it, and names that parent as it once was."""
+        """Return whether a subagent has the id that its parent's call gives it, and names that parent correctly."""
         parent, call, stood_at = log.profile.parent, log.profile.helps, log.profile.helps_at
-        if parent is None or call is None or stood_at is None or helper_id(parent, call) != log.chat_id:
+        if parent is None or call is None or stood_at is None or subagent_id(parent, call) != log.chat_id:
             return False
         version, _, head = stood_at.partition(":")
         return await self._stood(parent, version_in(version), head)
@@ -142,16 +142,16 @@ class _Family:
 
     async def _log(self, chat_id: str) -> _Log:
         rows = await self._store.rows(chat_id)
-        verdict = await off_the_loop(lambda: verify_stored(chat_id, rows))
+        verdict = await run_in_thread(lambda: verify_stored(chat_id, rows))
         if verdict.ok:
-            return await off_the_loop(lambda: _log_in(chat_id, rows))
+            return await run_in_thread(lambda: _log_in(chat_id, rows))
         if chat_id != self._top:
-            verdict = replace(verdict, problem=f"Helper {chat_id}: {verdict.problem}")
+            verdict = replace(verdict, problem=f"Subagent {chat_id}: {verdict.problem}")
         raise _UnsoundError(verdict)
 
 
-def _contradicted(helper: str, problem: str, *, at: int) -> _UnsoundError:
-    return _UnsoundError(Verdict(ok=False, problem=f"Helper {helper}: {problem}.", position=at))
+def _contradicted(subagent: str, problem: str, *, at: int) -> _UnsoundError:
+    return _UnsoundError(Verdict(ok=False, problem=f"Subagent {subagent}: {problem}.", position=at))
 
 
 def _log_in(chat_id: str, rows: ChatRows) -> _Log:
@@ -161,6 +161,6 @@ def _log_in(chat_id: str, rows: ChatRows) -> _Log:
         chat_id=chat_id,
         hashes=[record.hash for record in records],
         profile=PROFILES.load(rows.tables["profiles"][0]["body"], chat_id),
-        helpers=helpers_in(records),
+        subagents=subagents_in(records),
         answers=answers_in(records),
     )

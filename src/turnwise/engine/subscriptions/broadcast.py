@@ -1,6 +1,6 @@
-"""The broadcaster: passes what was committed to the followers in this process.
+"""The broadcaster: passes what was committed to the subscribers in this process.
 
-It only saves them reading the database: a follower that it did not reach reads there instead, and loses nothing.
+It only saves them reading the database: a subscriber that it did not reach reads there instead, and loses nothing.
 Whoever begins to follow a chat under way is given the latest events, which it may have missed by a moment.
 """
 
@@ -29,11 +29,11 @@ MAX_BUFFERED_BYTES: Final = 1_048_576
 
 
 class Listener:
-    """A follower's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
+    """A subscriber's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
 
     Args:
         hints: how many the broadcaster has been given.
-        at_once: whether the follower waits for nothing.
+        at_once: whether the subscriber waits for nothing.
     """
 
     def __init__(self, hints: int = 0, *, at_once: bool = False) -> None:

@@ -16,7 +16,7 @@ _SMALL_BYTES = 16_384
 """The largest event that is read again with those after it."""
 
 
-async def follow(  # noqa: PLR0913 - what a follower may want
+async def follow(  # noqa: PLR0913 - what a subscriber may want
     store: ChatStore,
     broadcaster: Broadcaster,
     chat_id: str,
@@ -30,13 +30,14 @@ async def follow(  # noqa: PLR0913 - what a follower may want
 
     With `until_rest` it ends once the chat rests and all its events are yielded. With `at_once` it does not wait.
 
-    If the store went back behind what the follower has seen, a `history_reset` of number 0 comes, and all events anew.
+    If the store went back behind what the subscriber has seen, a `history_reset` of number 0 comes, and all events
+    anew.
 
     A reader may be as slow as it likes: what the broadcaster did not keep for it is read from the store.
 
     Raises:
         ChatNotFound: there is no such chat.
-        EngineClosed: the engine was closed, or released its followers; all events before that were yielded.
+        EngineClosed: the engine was closed, or released its subscribers; all events before that were yielded.
         TimeoutError: with `at_once`, it would have to wait.
     """
     cursor, looked_again = after, 0
@@ -102,7 +103,7 @@ async def wait_for(
 
     Raises:
         ChatNotFound: there is no such chat.
-        EngineClosed: the engine was closed, or released its followers, before that.
+        EngineClosed: the engine was closed, or released its subscribers, before that.
         TimeoutError: with `at_once`, it would have to wait.
     """
     with _ended_by(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as listener:

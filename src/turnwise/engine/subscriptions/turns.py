@@ -66,7 +66,7 @@ class TurnReader:
         It may end before the turn has begun, if the chat rests while the message is queued, or the message is deleted.
 
         Raises:
-            EngineClosed: the engine was closed, or released its followers, before that.
+            EngineClosed: the engine was closed, or released its subscribers, before that.
         """
         behind_end, is_new = list[Event](), True
         async with aclosing(self._following) as events:

@@ -33,7 +33,7 @@ from turnwise.providers.protocol import ProviderDefinition, ToolSpec
 from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart
-from turnwise.states.names import Approver, Crash, HelperAction
+from turnwise.states.names import Approver, Crash, SubagentAction
 from turnwise.states.values.checked import checked
 from turnwise.states.values.digests import as_json
 from turnwise.states.values.plain import type_name
@@ -82,7 +82,7 @@ class ToolContext(Generic[Deps]):
     idempotency_key: str
     """The same for every run of this call, before and after a crash."""
     report: Callable[[Json], None]
-    """Shows progress to followers."""
+    """Shows progress to subscribers."""
     chat: Chat
     """The chat as it stood when the calls of this step began: its id, owner, metadata and agent, among others."""
     put_file: PutFile
@@ -184,12 +184,12 @@ class Tool:
     approver: Approver = "operator"
     """Who may allow calls over HTTP, with `policy="ask"`."""
     reconcile: Reconcile | None = None
-    helper: str | None = None
+    subagent: str | None = None
     """The agent whose chats do what the calls ask, instead of `run`; see `delegate`."""
-    helper_stays: bool = False
-    """Whether a helper works on if nobody wants its answer any more."""
-    helper_action: HelperAction | None = None
-    """What the calls have to do with helpers; `None` for a tool that runs."""
+    subagent_stays: bool = False
+    """Whether a subagent works on if nobody wants its answer any more."""
+    subagent_action: SubagentAction | None = None
+    """What the calls have to do with subagents; `None` for a tool that runs."""
     definition: ProviderDefinition | None = None
     """How the provider knows the tool, if it is one of the provider's own; description and schema are not sent."""
     source: str | None = None
@@ -200,8 +200,8 @@ class Tool:
 
     def __post_init__(self) -> None:
         check_name(f"tool {self.name!r}", self.name)
-        if self.helper_action is not None and self.policy == "ask":
-            raise SettingsError(f"tool {self.name!r}", "is answered by helpers, which needs no approval")
+        if self.subagent_action is not None and self.policy == "ask":
+            raise SettingsError(f"tool {self.name!r}", "is answered by subagents, which needs no approval")
         if self.approver != "operator" and self.policy != "ask":
             problem = f"approver={self.approver!r} needs policy='ask': its calls run without approval"
             raise SettingsError(f"tool {self.name!r}", problem)
@@ -240,11 +240,11 @@ class Tool:
         Raises:
             InvalidArgument: the arguments do not fit; the text is what the model would read.
             InvalidContent: what the tool returned has no JSON.
-            SettingsError: the tool is answered by a helper, and has no function.
+            SettingsError: the tool is answered by a subagent, and has no function.
             Exception: what the tool raises.
         """
-        if self.helper_action is not None:
-            raise SettingsError(f"tool {self.name!r}", "is answered by a helper: call it through an engine")
+        if self.subagent_action is not None:
+            raise SettingsError(f"tool {self.name!r}", "is answered by a subagent: call it through an engine")
         if context is not None and deps is not None:
             raise InvalidArgument("deps", "stands in the context; give either")
         try:

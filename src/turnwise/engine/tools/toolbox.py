@@ -116,7 +116,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         local = tool if isinstance(tool, Tool) else None
         asks = local is not None and local.policy == "ask"
         refusal = withheld or self._refusal(part, tool, facts.profile)
-        action = local.helper_action if local is not None and refusal is None else None
+        action = local.subagent_action if local is not None and refusal is None else None
         for_client = refusal is None and (asks or isinstance(tool, ClientTool))
         executor = Executor.client if for_client else Executor.local if action is None else Executor.chat
         return ToolCall(
@@ -133,9 +133,9 @@ class Toolbox(msgspec.Struct, frozen=True):
             answers=local is not None and local is self.answer,
             refusal=refusal,
             reconciles=refusal is None and local is not None and local.reconcile is not None,
-            helper=local.helper if local is not None and action is not None else None,
-            helper_action=action or "ask",
-            helper_stays=local is not None and action is not None and local.helper_stays,
+            subagent=local.subagent if local is not None and action is not None else None,
+            subagent_action=action or "ask",
+            subagent_stays=local is not None and action is not None and local.subagent_stays,
             within=tool.deadline if isinstance(tool, ClientTool) else None,
             output_limit_bytes=self.settings.output_limit_bytes,
         )
@@ -143,9 +143,9 @@ class Toolbox(msgspec.Struct, frozen=True):
     def _refusal(self, part: ToolCallPart, tool: Tool | ClientTool | None, profile: Profile) -> str | None:
         if tool is None:
             return self._unknown(part.name, profile.client_tools)
-        delegates = isinstance(tool, Tool) and tool.helper_action is not None
-        if isinstance(tool, Tool) and tool.helper is not None and profile.depth >= self.settings.helper_depth:
-            return f"Not done: helpers stand {self.settings.helper_depth} deep at most. Do it yourself."
+        delegates = isinstance(tool, Tool) and tool.subagent_action is not None
+        if isinstance(tool, Tool) and tool.subagent is not None and profile.depth >= self.settings.subagent_depth:
+            return f"Not done: subagents stand {self.settings.subagent_depth} deep at most. Do it yourself."
         if isinstance(tool, Tool) and tool.policy == "auto" and not delegates and fault_in(part.arguments) is None:
             return None  # it is checked as it runs
         try:

@@ -14,7 +14,7 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import SteadyClock
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.observers.observer import Observers
-from turnwise.engine.transactions.apply import Applier, Chain
+from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.names import WORKER, ChatState
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
@@ -45,7 +45,7 @@ class BegunCalls:
 class Runtime(msgspec.Struct, kw_only=True):
     """What every job of an engine works with."""
 
-    applier: Applier
+    writer: ChatWriter
     agents: Agents
     """Who answers in which chat, and how."""
     settings: Settings
@@ -70,7 +70,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     @property
     def store(self) -> ChatStore:
         """The store."""
-        return self.applier.store
+        return self.writer.store
 
     @property
     def actor(self) -> str:
@@ -80,9 +80,9 @@ class Runtime(msgspec.Struct, kw_only=True):
     @property
     def observers(self) -> Observers:
         """Who watches."""
-        return self.applier.observers
+        return self.writer.observers
 
-    def begin(self, chain: Chain, *, claims: bool, deps_of: str | None = None) -> None:
+    def begin(self, unit: UnitOfWork, *, claims: bool, deps_of: str | None = None) -> None:
         """Fire the triggers that are known to come next, so that they share the commit.
 
         With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
@@ -92,15 +92,15 @@ class Runtime(msgspec.Struct, kw_only=True):
         """
         if self.stopping:
             return
-        can_run = self.agents.can_run(chain.facts)
-        while claims and can_run and chain.facts.state is ChatState.pending:
-            chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
-        facts = chain.facts
-        if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
+        can_run = self.agents.can_run(unit.facts)
+        while claims and can_run and unit.facts.state is ChatState.pending:
+            unit.fire(Claimed(worker=self.worker_id), actor=self.actor)
+        facts = unit.facts
+        if facts.lease is None or facts.lease.worker != self.worker_id or not unit.entered:
             return
         token = facts.lease.token
         if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
-            chain.fire(AttemptStarted(token=token), actor=self.actor)
+            unit.fire(AttemptStarted(token=token), actor=self.actor)
         elif facts.state is ChatState.executing_tools and (not callable(self.deps) or deps_of == facts.agent_needed):
             for call in self.agents.toolbox(facts.profile_of_calls).first_calls(facts):
-                chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
+                unit.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)

@@ -14,7 +14,7 @@ from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.leased_chat import NEWS_S
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.runner import Runner
-from turnwise.engine.worker.slots import Places
+from turnwise.engine.worker.slots import Slots
 from turnwise.states.triggers import Released
 
 AGAIN_S: Final = 0.5
@@ -40,7 +40,7 @@ class Leases:
     def __init__(  # noqa: PLR0913 - what the worker lends it
         self,
         runtime: Runtime,
-        places: Places,
+        places: Slots,
         *,
         own_clock: SteadyClock,
         look: Look,

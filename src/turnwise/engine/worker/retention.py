@@ -9,9 +9,9 @@ import msgspec
 
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.subagents.family import is_awaited
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.persistence.protocol import ChatStore, Permission
-from turnwise.persistence.stored_chat import Salvaged
+from turnwise.persistence.stored_chat import PartialRead
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.names import SYSTEM
@@ -23,7 +23,7 @@ class NotDue(TurnwiseError):
 
     def __init__(self, chat_id: str) -> None:
         super().__init__(
-            f"chat {chat_id!r} was changed, is due by the store's clock only, or is a helper that a chat waits for; "
+            f"chat {chat_id!r} was changed, is due by the store's clock only, or is a subagent that a chat waits for; "
             "nothing was written"
         )
 
@@ -72,13 +72,13 @@ async def check_not_awaited(store: ChatStore, chat_id: str) -> None:
 
 
 def _archiving(seconds: float, as_of: datetime) -> Change:
-    def archive(chain: Chain) -> None:
-        facts = chain.facts
+    def archive(unit: UnitOfWork) -> None:
+        facts = unit.facts
         if facts.archived or not facts.resting:
             return
-        if not _is_unchanged(facts, min(chain.now, as_of), seconds):
+        if not _is_unchanged(facts, min(unit.now, as_of), seconds):
             raise NotDue(facts.chat_id)
-        chain.fire(Archived(), actor=SYSTEM, reason=f"unchanged for {seconds:g} s")
+        unit.fire(Archived(), actor=SYSTEM, reason=f"unchanged for {seconds:g} s")
 
     return archive
 
@@ -86,7 +86,7 @@ def _archiving(seconds: float, as_of: datetime) -> Change:
 def _if_unchanged(seconds: float, as_of: datetime) -> Permission:
     """Return what permits a deletion as long as the chat is archived and unchanged, or cannot be read."""
 
-    def permit(rest: Salvaged, now: datetime) -> None:
+    def permit(rest: PartialRead, now: datetime) -> None:
         facts = rest.facts
         unchanged = _is_unchanged(facts, min(now, as_of), seconds)
         if not rest.flaws and not (facts.archived and facts.resting and unchanged):

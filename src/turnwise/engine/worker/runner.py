@@ -12,7 +12,7 @@ from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.compact import compact
-from turnwise.engine.jobs.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.reply import error_info, shown_reply
 from turnwise.engine.jobs.run_tools import run_tools
 from turnwise.engine.jobs.settle import settle
@@ -135,7 +135,7 @@ class Runner:
         try:
             await leased.ask_again()
             await JOBS[job](leased)
-        except ChatMoved:
+        except ConcurrentTransition:
             logger.debug("chat_moved", job=job)
         except BaseException as error:
             if is_the_engines(error):
@@ -149,7 +149,7 @@ class Runner:
     def _put_off(self, away: StoreError, job: Job) -> None:
         """Leave the chat as it is, for a worker that reaches the store: this one again, most likely."""
         logger.warning("job_put_off", job=job, problem=str(away))
-        self.leased.runtime.applier.broadcaster.fail(self.leased.chat_id, away)
+        self.leased.runtime.writer.broadcaster.fail(self.leased.chat_id, away)
         self.leased.give_up()
 
     async def _fail(self, error: BaseException) -> None:
@@ -158,23 +158,25 @@ class Runner:
         info = error_info(error, leased.facts.step, leased.configuration.settings)
         try:
             try:
-                partial = await leased.outlast(lambda: shown_reply(leased.runtime, leased.facts, leased.attempt))
+                partial = await leased.retry_while_unavailable(
+                    lambda: shown_reply(leased.runtime, leased.facts, leased.attempt)
+                )
                 async with Sending(leased.runtime.files, leased.chat_id) as sending:
                     kept = await sending.partial(partial)
                     await leased.fire(Failed(token=leased.token, error=info, partial=kept))
-            except (ChatMoved, StaleLease):
+            except (ConcurrentTransition, StaleLease):
                 raise
             except Exception:  # noqa: BLE001 - the reply itself may be what no store takes
                 logger.exception("partial_reply_not_stored")
                 await leased.fire(Failed(token=leased.token, error=info, takes_back=True))
-        except ChatMoved:
+        except ConcurrentTransition:
             logger.debug("chat_moved")
-        except Exception as again:  # noqa: BLE001 - the store is out of reach: followers must not wait for ever
+        except Exception as again:  # noqa: BLE001 - the store is out of reach: subscribers must not wait for ever
             logger.exception("failure_not_stored")
             failure = (
                 again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
             )
-            leased.runtime.applier.broadcaster.fail(leased.chat_id, failure)
+            leased.runtime.writer.broadcaster.fail(leased.chat_id, failure)
             leased.give_up()
 
     async def _release(self) -> None:
@@ -184,6 +186,6 @@ class Runner:
         try:
             usage = None if leased.attempt is None else leased.attempt.usage
             released = Released(token=leased.token, usage=usage)
-            await leased.runtime.applier.change(leased.chat_id, released, actor=leased.runtime.actor)
+            await leased.runtime.writer.change(leased.chat_id, released, actor=leased.runtime.actor)
         except TurnwiseError as error:
             logger.info("not_released", problem=str(error))

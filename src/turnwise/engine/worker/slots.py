@@ -17,7 +17,7 @@ _ANY_LATER: Final = float("inf")
 
 
 class Reserved:
-    """Places for what a commit under way may bring: the chat of that id, or, without one, any.
+    """Slots for what a commit under way may bring: the chat of that id, or, without one, any.
 
     What is heard of such a chat before it has a runner is kept for that runner.
     """
@@ -38,7 +38,7 @@ class Reserved:
         return facts.version < max(self._heard.get(facts.chat_id, 0), self._heard.get(None, 0))
 
 
-class Places:
+class Slots:
     """The places of a worker.
 
     Args:

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from turnwise.engine.jobs.leased_chat import NEWS_S
-from turnwise.engine.transactions.apply import Act, Chain, Change
+from turnwise.engine.transactions.chat_writer import Act, Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awaited, due_chats
@@ -21,8 +21,8 @@ from turnwise.logger import about, logger
 from turnwise.states.errors import REPAIRED, ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.names import SYSTEM
-from turnwise.states.promises import broken_promises
 from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 
 SWEEP_LIMIT = 100
@@ -184,7 +184,7 @@ class Sweeper:
         """
         try:
             if isinstance(change, Deletion):
-                await self._runtime.applier.delete(chat_id, change.permit, actor=SYSTEM)
+                await self._runtime.writer.delete(chat_id, change.permit, actor=SYSTEM)
                 self._deleted = True
             elif isinstance(change, Archiving):
                 await check_not_awaited(self._runtime.store, chat_id)
@@ -311,8 +311,8 @@ class Sweeper:
         return dead | await self._runtime.store.gone(others - dead)
 
 
-def _repair(chain: Chain) -> None:
-    broken = broken_promises(chain.facts)
-    stored = chain.facts.state_as_stored or "''"
+def _repair(unit: UnitOfWork) -> None:
+    broken = broken_invariants(unit.facts)
+    stored = unit.facts.state_as_stored or "''"
     error = ErrorInfo(kind=REPAIRED, message=f"found in state {stored} with {', '.join(broken)} broken")
-    chain.fire(Repaired(error=error))
+    unit.fire(Repaired(error=error))

@@ -15,7 +15,7 @@ from turnwise.engine.jobs.reply import generated, whole_text
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
 from turnwise.engine.jobs.retries import verdict_on
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
-from turnwise.engine.transactions.apply import Chain
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described
 from turnwise.logger import concerning, logger
@@ -122,15 +122,15 @@ class Titles:
         if made == _Made(None) and not final:
             return True
 
-        def conclude(chain: Chain) -> None:
-            if chain.facts.history_version != seen.history_version:
+        def conclude(unit: UnitOfWork) -> None:
+            if unit.facts.history_version != seen.history_version:
                 return
-            if _wants_title(chain.facts):
-                chain.fire(Renamed(title=made.title, usage=made.usage, final=final), actor=SYSTEM)
+            if _wants_title(unit.facts):
+                unit.fire(Renamed(title=made.title, usage=made.usage, final=final), actor=SYSTEM)
             elif made.usage is not None:  # somebody has named it: that stays, but the model was paid
-                chain.fire(Renamed(title=chain.facts.profile.title, usage=made.usage), actor=SYSTEM)
+                unit.fire(Renamed(title=unit.facts.profile.title, usage=made.usage), actor=SYSTEM)
 
-        committed = await self._runtime.applier.change(seen.chat_id, conclude, actor=SYSTEM)
+        committed = await self._runtime.writer.change(seen.chat_id, conclude, actor=SYSTEM)
         return bool(committed.decisions) or committed.before.history_version == seen.history_version
 
     async def _made(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:

@@ -17,12 +17,12 @@ from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.prompt.context import View
-from turnwise.engine.subagents.subagents import Helpers
-from turnwise.engine.transactions.apply import Change
+from turnwise.engine.subagents.subagents import Subagents
+from turnwise.engine.transactions.chat_writer import Change
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.leases import Leases
 from turnwise.engine.worker.runner import Runner
-from turnwise.engine.worker.slots import Places, Reserved
+from turnwise.engine.worker.slots import Reserved, Slots
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.engine.worker.titles import Titles
 from turnwise.foreign import described
@@ -58,7 +58,7 @@ class Worker:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._settings = runtime.settings
-        self._places = Places(self._settings.max_running)
+        self._places = Slots(self._settings.max_running)
         self._views: OrderedDict[str, tuple[int, View]] = OrderedDict()
         """With the version of the chat that each was kept at: another commit of that version shows that it is void."""
         self._wake = asyncio.Event()
@@ -68,13 +68,13 @@ class Worker:
         self._troubles: dict[str, str] = {}
         """The problem of each part that failed the last time."""
         self._look_at = runtime.clock.monotonic()
-        """When to look again for helpers that nobody waits for, and for chats that were deleted."""
+        """When to look again for subagents that nobody waits for, and for chats that were deleted."""
         self._sweep_at = runtime.clock.monotonic()
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
         self._files_at = runtime.clock.monotonic() + FILES_PAUSE
         self._titles = Titles(runtime)
-        self._helpers = Helpers(runtime, self.act)
+        self._subagents = Subagents(runtime, self.act)
         self._sweeper = Sweeper(runtime, self.act, runs_here=self._runs_here)
         self._leases = Leases(
             runtime,
@@ -91,7 +91,7 @@ class Worker:
     async def act(self, chat_id: str, *changes: Change, actor: str) -> Committed:
         """Change a chat in one transaction, and run it here if it then wants a worker.
 
-        A caller's cancellation takes effect only afterwards: followers are told, and the chat is run.
+        A caller's cancellation takes effect only afterwards: subscribers are told, and the chat is run.
         """
         return await finish(self._act(chat_id, changes, actor))
 
@@ -101,7 +101,7 @@ class Worker:
         with self._places.reserve(min(1, self._room()), chat_id) as reserved:
             begin = partial(self._runtime.begin, claims=reserved.places > 0)
             asked_at = self._runtime.clock.monotonic()
-            committed = await self._runtime.applier.change(chat_id, *changes, begin, actor=actor)
+            committed = await self._runtime.writer.change(chat_id, *changes, begin, actor=actor)
             self._adopt(committed, reserved, asked_at)
         return committed
 
@@ -120,7 +120,7 @@ class Worker:
             runner.observe(facts)
         if facts.state is ChatState.pending or (facts.lease is None and not facts.settled):
             self.wake()
-        self._helpers.observe(facts)
+        self._subagents.observe(facts)
 
     def forget(self, chat_id: str) -> None:
         """Forget a chat that was deleted; if it runs here, let nothing more be done."""
@@ -174,7 +174,7 @@ class Worker:
         with anyio.move_on_after(self._settings.shutdown_grace):
             await self._all_done(let_go=False)
             await self._titles.done()
-            await self._helpers.done()
+            await self._subagents.done()
         self._runtime.store.end_calls_within(LET_GO_S)  # of a database that is out of reach no chat is let go
         await self._all_done(let_go=True)
 
@@ -205,7 +205,7 @@ class Worker:
             self._look_at = now + self._settings.renew_every
             for runner in [*self._places.runners.values()]:
                 self._stop_if_unwanted(runner)
-            await self._do("stop unwanted helpers", self._helpers.stop_unwanted())
+            await self._do("stop unwanted subagents", self._subagents.stop_unwanted())
             known = [*dict.fromkeys((*self._views, *self._runtime.system_prompts))]
             await self._do("forget deleted chats", self._forget_deleted(known))
         if now >= self._sweep_at:
@@ -256,7 +256,7 @@ class Worker:
         """Sweep, and again in the next tick while there is more."""
         if await self._sweeper.sweep():
             self._sweep_at = self._runtime.clock.monotonic()
-        await self._helpers.sweep()
+        await self._subagents.sweep()
         if self._runtime.observers.every:
             waiting = await self._runtime.store.waiting_since()
             at = waiting.at or self._runtime.clock.now()
@@ -288,7 +288,7 @@ class Worker:
         runs, actor = self._runtime.agents.runs, self._runtime.actor
         with self._places.reserve(limit) as reserved:
             asked_at = self._runtime.clock.monotonic()
-            claimed = await self._runtime.applier.claim(take, begin, actor=actor, runs=runs, limit=limit)
+            claimed = await self._runtime.writer.claim(take, begin, actor=actor, runs=runs, limit=limit)
             for committed in claimed:
                 self._adopt(committed, reserved, asked_at)
         self._backlog = self._backlog or len(claimed) == limit
@@ -326,7 +326,7 @@ class Worker:
             facts.lease.token,
             view=self._view_of(before),
             turn_ended=self._titles.turn_ended,
-            stop_helper=self._helpers.stop,
+            stop_subagent=self._subagents.stop,
             asked_at=asked_at,
         )
         leased.take(committed)
@@ -339,9 +339,9 @@ class Worker:
         self._stop_if_unwanted(runner)
 
     def _stop_if_unwanted(self, runner: Runner) -> None:
-        """Stop a helper for which nobody waits any more."""
+        """Stop a subagent for which nobody waits any more."""
         if runner.leased.facts.profile.helps is not None:
-            self._runtime.tasks.start_soon(self._helpers.stop_if_unwanted, runner.leased.facts)
+            self._runtime.tasks.start_soon(self._subagents.stop_if_unwanted, runner.leased.facts)
 
     def _view_of(self, facts: Facts) -> View | None:
         if facts.history.length == 0:

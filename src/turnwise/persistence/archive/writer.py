@@ -28,12 +28,12 @@ def lines_of(chat: WholeChat, *, key: bytes | None = None) -> Iterator[str]:
     Raises:
         ValueError: the log cannot be read. A chat that verifies raises nothing.
     """
-    writer = ChatWriter(chat)
+    writer = ArchiveWriter(chat)
     yield from writer.rows()
     yield writer.checkpoint(key)
 
 
-class ChatWriter:
+class ArchiveWriter:
     """Writes a chat as lines: its rows, then its files piece by piece, then the checkpoint."""
 
     def __init__(self, chat: WholeChat) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
+from turnwise.persistence.audit.check_invariants import Replayed, broken_invariant, call_open, local_call_open
 from turnwise.persistence.audit.check_parties import wrong_party
-from turnwise.persistence.audit.check_promises import Replayed, broken_promise, call_open, local_call_open
 from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import actions as a
@@ -162,7 +162,7 @@ class Replay:
     def _check_promises(self) -> None:
         record = self._record
         chat = Replayed(ChatState(record.target), self._settled, record.step, self._write_checker)
-        problem = broken_promise(chat)
+        problem = broken_invariant(chat)
         if problem is None and chat.state is ChatState.pending:
             problem = self._lost_call() if self._is_handed_back() else self._abandoned_call(chat)
         if problem is not None:

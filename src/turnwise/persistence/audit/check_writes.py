@@ -24,7 +24,7 @@ class OpenCall(msgspec.Struct):
     """A call without a result."""
 
     runner: str
-    """`client`, `chat` for a helper, or the crash policy of a local call."""
+    """`client`, `chat` for a subagent, or the crash policy of a local call."""
     digest: str | None
     """`None` after an erasure, which may have blanked the call's arguments: the log does not say which call's."""
     started: bool = False
@@ -33,7 +33,7 @@ class OpenCall(msgspec.Struct):
 
     @property
     def is_outside(self) -> bool:
-        """Whether the client or a helper answers the call."""
+        """Whether the client or a subagent answers the call."""
         return self.runner in _OUTSIDE
 
 
@@ -204,19 +204,19 @@ class WriteChecker:
         if self._record.trigger != t.EditMessage.name:
             self._unanswered = write.id
 
-    def answer_of_helper(self, write: WriteRecord) -> None:
-        """A helper answers one call that was delegated."""
+    def answer_of_subagent(self, write: WriteRecord) -> None:
+        """A subagent answers one call that was delegated."""
         closed = [one for one in self._record.writes if one.kind.startswith("call:")]
         if self._record.trigger != t.SubmitToolResults.name or len(closed) != 1:
-            self._refuse(f"it names the helper {write.id!a:.80}, who answers one call, in submit_tool_results")
+            self._refuse(f"it names the subagent {write.id!a:.80}, who answers one call, in submit_tool_results")
 
     def _check_answerer(self, call: OpenCall, write: WriteRecord) -> None:
-        """Check that a helper answers what was delegated, and the client the rest."""
+        """Check that a subagent answers what was delegated, and the client the rest."""
         if self._record.trigger != t.SubmitToolResults.name:
             return
-        by_helper = any(one.kind == "helper" for one in self._record.writes)
-        if by_helper != (call.runner == "chat"):
-            answerer = "a helper" if by_helper else "the client"
+        by_subagent = any(one.kind == "subagent" for one in self._record.writes)
+        if by_subagent != (call.runner == "chat"):
+            answerer = "a subagent" if by_subagent else "the client"
             self._refuse(f"{answerer} answers call {write.id!a:.40}, which is for the {call.runner}")
 
     def _find_open(self, write: WriteRecord) -> OpenCall:
@@ -291,7 +291,7 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "dequeue:deleted": WriteChecker.delete_queued,
     "receipt": WriteChecker.record_receipt,
     **{f"call:planned:{runner}": WriteChecker.plan_call for runner in (*_OUTSIDE, *_AFTER_CRASH)},
-    "helper": WriteChecker.answer_of_helper,
+    "subagent": WriteChecker.answer_of_subagent,
     **{f"call:approved:{policy}": WriteChecker.approve_call for policy in _AFTER_CRASH},
     "call:started": WriteChecker.start_call,
     **{f"call:{status}": WriteChecker.finish_call for status in CallStatus if status not in OPEN_STATUSES},

@@ -37,7 +37,7 @@ class Verdict:
     """The version of the first record that is bad or missing.
 
     0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound. Of a
-    family it is a version of the helper that the problem names first, or of the chat which that helper answered.
+    family it is a version of the subagent that the problem names first, or of the chat which that subagent answered.
     """
     covered: int | None = field(default=None, repr=False)
     """The version up to which published checkpoints bear the log out; `None` if none were asked for."""

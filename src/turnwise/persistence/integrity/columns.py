@@ -82,7 +82,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "rested": _or_nothing(_TIME),
         "owner": _or_nothing(_TEXT),
         "agent": _TEXT,
-        "awaits": _or_nothing(_Wanted("client, helpers or both", lambda value: value in get_args(Awaited))),
+        "awaits": _or_nothing(_Wanted("client, subagents or both", lambda value: value in get_args(Awaited))),
         "needs": _Wanted("a list of tools' names", _reads(ids_of)),
         "calls": _Wanted("a list of call ids", _reads(ids_of)),
         "worker": _or_nothing(_NAME),

@@ -27,7 +27,7 @@ from turnwise.persistence.sql.rows import (
 from turnwise.persistence.stored_chat import Flaw, ids_of, is_count, salvage
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts
-from turnwise.states.promises import broken_promises
+from turnwise.states.invariants import broken_invariants
 
 
 class Finding(NamedTuple):
@@ -174,7 +174,7 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
         return
     facts = rest.facts
     named = "" if facts.stored_state is None else f": {facts.stored_state!r} is no state of the table's"
-    for promise in broken_promises(facts):
+    for promise in broken_invariants(facts):
         yield Finding("chats", chat, "state", f"the promise {promise} is broken{named}")
     yield from _repeated_elsewhere(chat, facts)
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):

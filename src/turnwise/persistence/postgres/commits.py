@@ -10,7 +10,7 @@ import asyncpg
 
 from turnwise.persistence.audit.record import WriteRecord, from_json
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import Standing, erasing
+from turnwise.persistence.commit import CachedChat, erasing
 from turnwise.persistence.postgres.chat_rows import wipe_all
 from turnwise.persistence.postgres.group_commit import GroupCommit
 from turnwise.persistence.postgres.journal import LOCK, contradiction, table_of
@@ -98,7 +98,7 @@ class Commits:
     async def commit(
         self,
         connection: asyncpg.Connection,
-        standing: Standing,
+        standing: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
         sent: Sent,

@@ -18,7 +18,7 @@ from turnwise.persistence.postgres.write_rows import body_of
 from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.sql.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
 from turnwise.persistence.sql.statements import statements_of
-from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, salvage
+from turnwise.persistence.stored_chat import PartialRead, Stored, facts_of, facts_or_rest, head_of, salvage
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
@@ -77,7 +77,7 @@ async def facts(connection: asyncpg.Connection, chat_id: str) -> Facts:
     return facts_of(await stored(connection, chat_id))
 
 
-async def rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:
+async def rest(connection: asyncpg.Connection, chat_id: str) -> PartialRead:
     """Return what can be read of a chat."""
     return salvage(await stored(connection, chat_id))
 
@@ -98,7 +98,7 @@ async def chats(
     limit: int,
     after: str | None,
     awaiting: Answerer | None = None,
-) -> list[Facts | Salvaged]:
+) -> list[Facts | PartialRead]:
     """Return chats, newest first."""
     filters = {"owner" if state is None else "(owner || '')": owner, "(state || '')": state.value if state else None}
     keys = {name: value for name, value in filters.items() if value is not None}
@@ -135,9 +135,9 @@ async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:
     return head_of(chat_id, row["version"], row["head"])
 
 
-async def awaiting_helpers(connection: asyncpg.Connection, *, after: str, limit: int) -> list[str]:
-    """Return the ids of chats that wait for helpers, oldest first."""
-    return [row["id"] for row in await connection.fetch(_SQL["awaiting_helpers"], after, limit)]
+async def awaiting_subagents(connection: asyncpg.Connection, *, after: str, limit: int) -> list[str]:
+    """Return the ids of chats that wait for subagents, oldest first."""
+    return [row["id"] for row in await connection.fetch(_SQL["awaiting_subagents"], after, limit)]
 
 
 def _within(keys: Sequence[str], before: str) -> str:

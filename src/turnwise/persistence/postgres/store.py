@@ -26,7 +26,7 @@ from turnwise.persistence.postgres.files import PostgresFiles
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import check_migrated, migrate
-from turnwise.persistence.postgres.notices import Notices
+from turnwise.persistence.postgres.notifications import Notices
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
 from turnwise.persistence.postgres.timeouts import CLOSE_S
@@ -47,7 +47,7 @@ from turnwise.persistence.protocol import (
 )
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.store_url import check_password, without_password
-from turnwise.persistence.stored_chat import Flaw, Salvaged
+from turnwise.persistence.stored_chat import Flaw, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -224,7 +224,7 @@ class PostgresStore(ChatStore):
     async def facts(self, chat_id: str) -> Facts:
         return await self._read_of(chat_id, lambda on: reading.facts(on, chat_id))
 
-    async def rest(self, chat_id: str) -> Salvaged:
+    async def rest(self, chat_id: str) -> PartialRead:
         return await self._read_of(chat_id, lambda on: reading.rest(on, chat_id))
 
     async def raw_rows(self, chat_id: str) -> Rows:
@@ -251,7 +251,7 @@ class PostgresStore(ChatStore):
         limit: int,
         after: str | None,
         awaiting: Answerer | None = None,
-    ) -> list[Facts | Salvaged]:
+    ) -> list[Facts | PartialRead]:
         return await self._pool.run(
             lambda on: reading.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
         )
@@ -260,8 +260,8 @@ class PostgresStore(ChatStore):
         now = self._now() if self._now else None
         return await self._pool.run(lambda on: reading.waiting_since(on, now=now))
 
-    async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
-        return await self._pool.run(lambda on: reading.awaiting_helpers(on, after=after, limit=limit))
+    async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
+        return await self._pool.run(lambda on: reading.awaiting_subagents(on, after=after, limit=limit))
 
     async def ids(self, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
         return await self._pool.run(lambda on: reading.ids(on, prefix, limit, owner=owner))

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import Standing, erasing
+from turnwise.persistence.commit import CachedChat, erasing
 from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
@@ -46,7 +46,7 @@ from turnwise.persistence.postgres.write_rows import prepared
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.sql.rows import blank_facts
 from turnwise.persistence.sql.statements import statements_of
-from turnwise.persistence.stored_chat import Salvaged, is_count, is_hash, rest_of
+from turnwise.persistence.stored_chat import PartialRead, is_count, is_hash, rest_of
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, VersionMismatch
 from turnwise.states.events import PartEvent
@@ -84,7 +84,7 @@ class Transactions:
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
-            blank = Standing(blank_facts(chat_id, at), GENESIS, at)
+            blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
                 return [Committed(blank.facts, blank.facts, (), (), at)]
@@ -163,7 +163,7 @@ class Transactions:
                 await connection.execute(LOCK, chat_id)
                 at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
                 repair = repair_of(chat_id, await raw_rows.rows_within(connection, chat_id), at)
-                rest = Standing(repair.facts, repair.head, at)
+                rest = CachedChat(repair.facts, repair.head, at)
                 decisions = tuple(plan(rest.facts, at))
                 if not decisions:
                     return [Committed(rest.facts, rest.facts, (), (), at)]
@@ -310,7 +310,7 @@ class Transactions:
         rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 
-    async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
+    async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> CachedChat:
         rows = await self._rows(connection, [chat_id])
         if not rows:
             raise await missing(connection, chat_id)
@@ -319,7 +319,7 @@ class Transactions:
     async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
         return await self._clock.timed(reading.rows_of(connection, chat_ids))
 
-    def _standing_of(self, row: asyncpg.Record) -> Standing:
+    def _standing_of(self, row: asyncpg.Record) -> CachedChat:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])
@@ -328,7 +328,7 @@ class Transactions:
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
             facts = reading.facts_in(row)
-        return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
+        return CachedChat(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
 
 
 async def _check_parent(connection: asyncpg.Connection, chat_id: str, version: int, *, unchanged: bool) -> None:
@@ -342,7 +342,7 @@ async def _check_parent(connection: asyncpg.Connection, chat_id: str, version: i
         raise VersionMismatch(chat_id, version, now_at)
 
 
-async def _rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:
+async def _rest(connection: asyncpg.Connection, chat_id: str) -> PartialRead:
     """Return what can be read of a chat, whatever is stored."""
     rows = await reading.rows_of(connection, [chat_id])
     return rest_of(chat_id, lambda: reading.stored_in(rows[0]), without=())

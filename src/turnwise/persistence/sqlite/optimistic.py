@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import Held, Standing, erasing
+from turnwise.persistence.commit import CachedChat, Held, erasing
 from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.sql.rows import blank_facts, numbered
 from turnwise.persistence.sqlite.event_rows import rows_of
@@ -39,7 +39,7 @@ class OptimisticCommits:
     ) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""
         at = self._now()
-        blank = Standing(blank_facts(chat_id, at), GENESIS, at)
+        blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
         decisions = tuple(plan(blank.facts, at))
         if not decisions:
             return Committed(blank.facts, blank.facts, (), (), at)

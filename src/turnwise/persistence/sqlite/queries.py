@@ -28,7 +28,7 @@ from turnwise.persistence.sql.rows import (
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.sqlite.connection import first_rows
 from turnwise.persistence.sqlite.tombstones import missing
-from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, ids_of, is_count
+from turnwise.persistence.stored_chat import PartialRead, Stored, facts_of, facts_or_rest, head_of, ids_of, is_count
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
@@ -65,7 +65,7 @@ def chats(
     limit: int,
     after: str | None,
     awaiting: Answerer | None = None,
-) -> list[Facts | Salvaged]:
+) -> list[Facts | PartialRead]:
     """Return chats, newest first."""
     conditions = {
         "owner = ?": owner,
@@ -99,9 +99,9 @@ def head(connection: sqlite3.Connection, chat_id: str) -> tuple[int, str]:
     return head_of(chat_id, row[0], row[1])
 
 
-def awaiting_helpers(connection: sqlite3.Connection, *, after: str, limit: int) -> list[str]:
-    """Return the ids of chats that wait for helpers, oldest first."""
-    return [chat_id for (chat_id,) in connection.execute(_SQL["awaiting_helpers"], (after, limit)).fetchall()]
+def awaiting_subagents(connection: sqlite3.Connection, *, after: str, limit: int) -> list[str]:
+    """Return the ids of chats that wait for subagents, oldest first."""
+    return [chat_id for (chat_id,) in connection.execute(_SQL["awaiting_subagents"], (after, limit)).fetchall()]
 
 
 def ids(connection: sqlite3.Connection, prefix: str, limit: int, *, owner: str | None = None) -> list[str]:

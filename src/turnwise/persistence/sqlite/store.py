@@ -47,7 +47,7 @@ from turnwise.persistence.sqlite.optimistic import OptimisticCommits
 from turnwise.persistence.sqlite.scrub import scrub
 from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, stored_tombstone
 from turnwise.persistence.sqlite.transactions import Transactions
-from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
+from turnwise.persistence.stored_chat import Flaw, PartialRead, salvage
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -216,7 +216,7 @@ class SQLiteStore(ChatStore):
     async def facts(self, chat_id: str) -> Facts:
         return await self._read_of(chat_id, lambda on: queries.facts(on, chat_id))
 
-    async def rest(self, chat_id: str) -> Salvaged:
+    async def rest(self, chat_id: str) -> PartialRead:
         return await self._read_of(chat_id, lambda on: salvage(queries.stored(on, chat_id)))
 
     async def raw_rows(self, chat_id: str) -> Rows:
@@ -243,7 +243,7 @@ class SQLiteStore(ChatStore):
         limit: int,
         after: str | None,
         awaiting: Answerer | None = None,
-    ) -> list[Facts | Salvaged]:
+    ) -> list[Facts | PartialRead]:
         return await self._read(
             lambda on: queries.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
         )
@@ -251,8 +251,8 @@ class SQLiteStore(ChatStore):
     async def waiting_since(self) -> Waiting:
         return await self._read(queries.waiting_since)
 
-    async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
-        return await self._read(lambda on: queries.awaiting_helpers(on, after=after, limit=limit))
+    async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
+        return await self._read(lambda on: queries.awaiting_subagents(on, after=after, limit=limit))
 
     async def ids(self, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
         return await self._read(lambda on: queries.ids(on, prefix, limit, owner=owner))

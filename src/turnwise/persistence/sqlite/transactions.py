@@ -14,7 +14,7 @@ from typing import Any, Final
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import Held, Standing, erasing
+from turnwise.persistence.commit import CachedChat, Held, erasing
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.integrity.passed_over import PassedOver
@@ -62,7 +62,7 @@ class Transactions:
         decisions = tuple(plan(repair.facts, at))
         if decisions:
             raw_rows.store_repair(connection, repair, at)
-        return self._store(connection, Standing(repair.facts, repair.head, at), decisions, ())
+        return self._store(connection, CachedChat(repair.facts, repair.head, at), decisions, ())
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
@@ -162,7 +162,7 @@ class Transactions:
         sql = "UPDATE leases SET expires = ?, lasts = ? WHERE worker = ? RETURNING chat_id, token"
         return dict(connection.execute(sql, (now + lasts, lasts, worker)).fetchall())
 
-    def _standing(self, connection: sqlite3.Connection, chat_id: str) -> Standing:
+    def _standing(self, connection: sqlite3.Connection, chat_id: str) -> CachedChat:
         row = connection.execute(_SQL["standing"], (chat_id,)).fetchone()
         if row is None:
             raise missing(connection, chat_id)
@@ -176,12 +176,12 @@ class Transactions:
             facts = cached.facts.with_last_seq(event_seq)
         else:
             facts = queries.facts(connection, chat_id)
-        return Standing(facts, head, self._now(), body)
+        return CachedChat(facts, head, self._now(), body)
 
     def _store(
         self,
         connection: sqlite3.Connection,
-        standing: Standing,
+        standing: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
     ) -> Committed:

@@ -10,17 +10,17 @@ import { Instants } from "./instants.js";
  * @property {number} to
  * @property {object[]} records what the log and the events say of it
  * @property {string} [state] whose colour it has
- * @property {string} [chatId] the helper that it stands for
+ * @property {string} [chatId] the subagent that it stands for
  */
 
-export const LANES = ["state", "step", "attempt", "call", "compaction", "interrupt", "helper"];
+export const LANES = ["state", "step", "attempt", "call", "compaction", "interrupt", "subagent"];
 
 /** Return the bars that a log and the events tell, each with its records, and the instants by which they are drawn. */
-export function barsOf(records, told, helpers, present) {
+export function barsOf(records, told, subagents, present) {
   const instants = new Instants(records, told.map(({ data }) => data), present);
   const bars = [...stays(records, instants), ...stepsOf(records, instants), ...callsOf(told, instants), ...compactionsOf(told, instants),
     ...records.filter((one) => one.trigger === "interrupt").map((one) => bar("interrupt", one.actor, instants.of(one), instants.of(one), [one])),
-    ...helpers.map((one) => ({ ...bar("helper", one.title ?? one.id, instants.at(one.created_at), instants.at(one.updated_at), [one]), state: one.state, chatId: one.id }))];
+    ...subagents.map((one) => ({ ...bar("subagent", one.title ?? one.id, instants.at(one.created_at), instants.at(one.updated_at), [one]), state: one.state, chatId: one.id }))];
   return { bars, instants };
 }
 

@@ -10,7 +10,7 @@ class ChatFacts extends HTMLElement {
       made("section", { className: "card", "aria-label": "Explanation" }, made("h3", { textContent: "Explanation" }), pairs([
         ["since", asTime(told.since)], ["agent", told.agent], ["worker", told.lease_worker ?? "none"],
         ["next timer", asTime(told.next_timer) || "none"], ["accepts", told.legal_triggers.join(", ")],
-        ["broken promises", told.broken_promises.join(", ") || "none"], ["last error", told.last_error?.message ?? "none"],
+        ["broken invariants", told.broken_invariants.join(", ") || "none"], ["last error", told.last_error?.message ?? "none"],
         ...(told.last_error?.detail ? [["in detail", told.last_error.detail]] : []),
       ])),
       made("section", { className: "card", "aria-label": "Usage" }, made("h3", { textContent: "Usage and cost" }),

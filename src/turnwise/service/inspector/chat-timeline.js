@@ -6,7 +6,7 @@ import { chatPath, get, readOn } from "./service.js";
 import { asTime, button, duration, empty, made, onResize, table, tell } from "./shown.js";
 import { TimeScale } from "./time-scale.js";
 
-const ROWS = { call: 5, helper: 5 };
+const ROWS = { call: 5, subagent: 5 };
 const LEAST = 0.8; // this and the next ones in rem: they grow with the page's font
 const NAME = 6.4;
 const HEIGHT = 2;
@@ -37,10 +37,10 @@ class ChatTimeline extends HTMLElement {
 
   async show(records) {
     try {
-      const [told, helpers] = await Promise.all([this.stored(), get(chatPath(this.chatId, "helpers"))]);
+      const [told, subagents] = await Promise.all([this.stored(), get(chatPath(this.chatId, "subagents"))]);
       if (records.length < (this.drawnOf ?? 0)) return; // a later question was answered sooner
       this.drawnOf = records.length;
-      const { bars, instants } = barsOf(records, told, helpers, new Date().toISOString());
+      const { bars, instants } = barsOf(records, told, subagents, new Date().toISOString());
       this.bars = bars;
       this.instants = instants;
       this.scale = new TimeScale(bars.filter(({ lane }) => lane === "state"));
@@ -173,7 +173,7 @@ class ChatTimeline extends HTMLElement {
     element.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  /** Show the records of a bar; those of a helper are its own log's. */
+  /** Show the records of a bar; those of a subagent are its own log's. */
   async open(track, item, caption) {
     track.drawn.get(track.items[track.at])?.setAttribute("tabindex", "-1");
     track.at = track.items.indexOf(item);

@@ -24,9 +24,9 @@ const COMMANDS = [
   ["Compact", "request_compaction", "compact"], ["Clear context", "clear_context", "clear"],
 ];
 /** The operations without which a section has nothing to show. */
-const NEEDED = [["timeline", "read_audit"], ["past", "read_audit"], ["audit", "read_audit"], ["family", "list_helpers"]];
+const NEEDED = [["timeline", "read_audit"], ["past", "read_audit"], ["audit", "read_audit"], ["family", "list_subagents"]];
 /** What is asked of a chat that no event tells whole: the operation, its path, and what stands for an answer that is not for this person. */
-const ASKED = [["get_chat", "", { usage: {} }], ["explain", "/explain", { legal_triggers: [], broken_promises: [], reason: "" }], ["read_usage", "/usage", []], ["read_audit", "/audit", []]];
+const ASKED = [["get_chat", "", { usage: {} }], ["explain", "/explain", { legal_triggers: [], broken_invariants: [], reason: "" }], ["read_usage", "/usage", []], ["read_audit", "/audit", []]];
 
 class ChatView extends HTMLElement {
   connectedCallback() {

@@ -1,4 +1,4 @@
-// The chat's family: its parent, its helpers, and theirs.
+// The chat's family: its parent, its subagents, and theirs.
 
 import { chatPath, get } from "./service.js";
 import { age, made, stateOf, tell } from "./shown.js";
@@ -12,7 +12,7 @@ class FamilyTree extends HTMLElement {
       const tree = made("ul", { className: "tree" }, await this.branch(root, chat.id, 0));
       const isAlone = tree.querySelectorAll("li").length === 1;
       this.replaceChildren(made("h3", { textContent: "Family" }), tree, isAlone
-        ? made("p", { className: "empty", textContent: "This chat has no parent, and no helpers. A call of a tool that delegates, or a fork, makes one." }) : "");
+        ? made("p", { className: "empty", textContent: "This chat has no parent, and no subagents. A call of a tool that delegates, or a fork, makes one." }) : "");
     } catch (error) {
       tell(this, error);
     }
@@ -32,9 +32,9 @@ class FamilyTree extends HTMLElement {
   }
 
   async branch(chat, here, depth) {
-    const helpers = depth < DEEPEST ? await get(chatPath(chat.id, "helpers")) : [];
+    const subagents = depth < DEEPEST ? await get(chatPath(chat.id, "subagents")) : [];
     const isFork = chat.parent && !chat.helps;
-    const branches = await Promise.all(helpers.map((helper) => this.branch(helper, here, depth + 1)));
+    const branches = await Promise.all(subagents.map((subagent) => this.branch(subagent, here, depth + 1)));
     return made("li", {},
       made("a", { href: `#/chats/${encodeURIComponent(chat.id)}`, "aria-current": chat.id === here ? "page" : null },
         stateOf(chat.state), made("strong", { textContent: chat.title ?? chat.id }),

@@ -138,7 +138,7 @@ class ActionRequired:
     calls: tuple[ToolCall, ...]
 
 
-HELPER_SEPARATOR: Final = "/"
+SUBAGENT_SEPARATOR: Final = "/"
 """Between the chat of a subagent and the id of a call of it, in the id that the page of its parent uses."""
 
 
@@ -149,7 +149,7 @@ def operators_calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     """
     by_chat: dict[str, list[ToolCall]] = {}
     for call in calls:
-        by_chat.setdefault(call.call_id.rpartition(HELPER_SEPARATOR)[0], []).append(call)
+        by_chat.setdefault(call.call_id.rpartition(SUBAGENT_SEPARATOR)[0], []).append(call)
     needs_operator = (any(one.approval == "asked" and one.approver != "owner" for one in of) for of in by_chat.values())
     return tuple(call for of, needs in zip(by_chat.values(), needs_operator, strict=True) if needs for call in of)
 

@@ -225,10 +225,10 @@ async def fork(caller: Sender, chat_id: ChatId, body: ForkPoint, response: Respo
     return tagged(response, forked)
 
 
-async def list_helpers(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Chat]:
+async def list_subagents(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Chat]:
     """List the chats to which the chat has delegated calls."""
     await caller.check_sees(chat_id)
-    return paging.page([chat for chat in await caller.engine.helpers(chat_id) if caller.sees(chat)])
+    return paging.page([chat for chat in await caller.engine.subagents(chat_id) if caller.sees(chat)])
 
 
 async def erase(caller: Sender, chat_id: ChatId, body: ToErase) -> Erasure:

@@ -14,7 +14,7 @@ from fastapi import Path, Query
 from starlette.responses import Response, StreamingResponse
 
 from turnwise.engine.config.results import Chat
-from turnwise.service.caller import Follower, Sender
+from turnwise.service.caller import Sender, Subscriber
 from turnwise.service.problems import InvalidRequest, rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.agui_messages import agui_messages_of
@@ -28,9 +28,9 @@ from turnwise.service.protocols.new_input import (
     new_input_of_ai_sdk,
 )
 from turnwise.service.protocols.ui_messages import ui_messages_of
-from turnwise.service.routes.helper_calls import open_helper_calls
 from turnwise.service.routes.pages import ANSWER_BYTES, size_of
 from turnwise.service.routes.streamed import streamed
+from turnwise.service.routes.subagent_calls import open_subagent_calls
 from turnwise.service.routes.threads import (
     act,
     chat_of,
@@ -53,7 +53,7 @@ ThreadId = Annotated[str, Path(description="The client's own name of the chat, o
 SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
 
 
-async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
+async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     """Run an AG-UI agent: the thread is a chat, which begins with its first run; the answer is a stream of events."""
     _check_well_formed(body)  # much of it is sent back, after the first byte of the answer
     tools = [
@@ -64,7 +64,7 @@ async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
     old = await chat_of(caller, body.thread_id)
     await check_messages(caller, old, new_input)
     chat = old or await create(caller, body.thread_id, agent, tools)
-    asked = clients_calls(chat).union(call.call_id for call in await open_helper_calls(caller, chat))
+    asked = clients_calls(chat).union(call.call_id for call in await open_subagent_calls(caller, chat))
     nothing_new = not new_input.messages and not new_input.answers.keys() & asked
     with rest_of_request(has_begun=old is None):
         turns = (
@@ -105,7 +105,7 @@ async def _newest_said(caller: Sender, chat: Chat) -> Iterable[Message]:
     return said
 
 
-async def chat_ai_sdk(caller: Follower, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
+async def chat_ai_sdk(caller: Subscriber, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
     """Take what is new in an AI SDK page's messages; the answer is a UI message stream."""
     new_input = new_input_of_ai_sdk(body)
     tools = [ClientTool(**tool.model_dump()) for tool in body.client_tools]
@@ -136,7 +136,7 @@ async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
     chat = await chat_of(caller, thread_id)
     if chat is None:
         return []
-    lines = _ui_messages(caller, chat, await open_helper_calls(caller, chat))
+    lines = _ui_messages(caller, chat, await open_subagent_calls(caller, chat))
     return await streamed(lines, media_type="application/json", headers=_naming(chat.id))
 
 
@@ -159,7 +159,7 @@ async def _ui_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) 
 
 
 async def resume_ai_sdk(
-    caller: Follower,
+    caller: Subscriber,
     thread_id: ThreadId,
     *,
     version: SDKVersion = "6",

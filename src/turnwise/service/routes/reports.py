@@ -15,7 +15,7 @@ from turnwise.engine.config.results import UsageEntry
 from turnwise.persistence.audit.record import object_from
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.service.bodies import AuditEntry
-from turnwise.service.caller import ChatId, Follower, Sender
+from turnwise.service.caller import ChatId, Sender, Subscriber
 from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import Stream, event_bytes
@@ -29,7 +29,7 @@ _SAFE = {
 
 
 async def start_after(
-    caller: Follower,
+    caller: Subscriber,
     chat_id: ChatId,
     after: Annotated[
         int, Query(ge=0, le=2**53, description="The number of the last event that was seen.", examples=[7])
@@ -59,7 +59,7 @@ async def start_after(
 
 
 async def stream_events(
-    caller: Follower,
+    caller: Subscriber,
     chat_id: ChatId,
     cursor: Annotated[int, Depends(start_after)],
     *,
@@ -88,7 +88,7 @@ async def verify(
     caller: Sender,
     chat_id: ChatId,
     *,
-    family: Annotated[bool, Query(description="Also the chat's helpers, and theirs.")] = False,
+    family: Annotated[bool, Query(description="Also the chat's subagents, and theirs.")] = False,
     files: Annotated[bool, Query(description="Also every file of the chat, byte for byte.")] = False,
 ) -> Verdict:
     """Check the chat's log, and every row against it."""
@@ -103,7 +103,7 @@ async def read_usage(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Us
 
 
 async def read_family_usage(caller: Sender, chat_id: ChatId) -> Usage:
-    """Return what the chat, its helpers and theirs have used until now."""
+    """Return what the chat, its subagents and theirs have used until now."""
     await caller.chat(chat_id)
     return await caller.engine.family_usage(chat_id)
 

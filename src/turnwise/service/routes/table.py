@@ -94,7 +94,7 @@ ROUTES: Final = (
     Row("POST", f"{CHAT}/erase", chats.erase, 200, _CHANGE),
     Row("GET", f"{CHAT}/tombstone", chats.read_tombstone, 200, _ABOUT),
     Row("POST", f"{CHAT}/repair", chats.repair, 202, _CHANGE),
-    Row("GET", f"{CHAT}/helpers", chats.list_helpers, 200, _ABOUT),
+    Row("GET", f"{CHAT}/subagents", chats.list_subagents, 200, _ABOUT),
     Row("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
     Row("POST", f"{CHAT}/messages", turns.send_message, 202, _CHANGE),
     Row("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),

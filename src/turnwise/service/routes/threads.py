@@ -13,8 +13,8 @@ from turnwise.engine.engine import Engine
 from turnwise.service.caller import Caller
 from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.new_input import Content, NewInput
-from turnwise.service.routes.helper_calls import answer_helpers
 from turnwise.service.routes.known_messages import known_messages, latest_edit, says
+from turnwise.service.routes.subagent_calls import answer_subagents
 from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidArgument, InvalidContent, MessageNotFound
@@ -85,7 +85,7 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """Give the engine what is new; return the turns that answer it.
 
     With a message, answers count if they are all that the client is asked for, and the caller may give them; else the
-    message is sent instead of them. One that comes while only helpers are awaited waits as they do.
+    message is sent instead of them. One that comes while only subagents are awaited waits as they do.
 
     Raises:
         NotAllowed: the caller may not give the answers, and no message came with them.
@@ -99,7 +99,7 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         await caller.check("submit_tool_results", chat_id=chat.id)
         await caller.submit(chat, answers)
     with rest_of_request(has_begun=bool(answers)):
-        given = await answer_helpers(caller, chat, new_input.answers, only_whole=bool(new_input.messages))
+        given = await answer_subagents(caller, chat, new_input.answers, only_whole=bool(new_input.messages))
     has_answered = given or bool(answers)
     if not has_answered and not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)

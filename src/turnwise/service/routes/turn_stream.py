@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from turnwise.service.caller import Caller
 from turnwise.service.problems import TYPE, NotAuthenticated, problem_of
-from turnwise.service.routes.helper_calls import with_helper_calls
+from turnwise.service.routes.subagent_calls import with_subagent_calls
 from turnwise.service.routes.turn_events import Turns, events_of
 from turnwise.service.sse import EventFeed
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
@@ -61,7 +61,7 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
     try:
         shown = events_of(source, chat_id, turns, is_wary=is_wary)
         if isinstance(source, Caller):  # one who may answer for subagents
-            shown = with_helper_calls(shown, source, chat_id)
+            shown = with_subagent_calls(shown, source, chat_id)
         async with aclosing(shown) as events:
             async for event in events:
                 for one in encoder.encode(event):

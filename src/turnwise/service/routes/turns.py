@@ -15,7 +15,7 @@ from turnwise.engine.config.results import Chat, Compaction, SendReceipt, Submis
 from turnwise.engine.prompt.views import HistoryView
 from turnwise.engine.subscriptions.turns import after_receipt
 from turnwise.service.bodies import NewContent, NewMessage, Reason, Submission
-from turnwise.service.caller import ChatId, Follower, Sender
+from turnwise.service.caller import ChatId, Sender, Subscriber
 from turnwise.service.routes.answer import with_json
 from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, tagged, version_in
@@ -39,7 +39,7 @@ async def send_message(
 
 
 async def ask(
-    caller: Follower,
+    caller: Subscriber,
     chat_id: ChatId,
     body: NewContent,
     response: Response,

@@ -21,7 +21,7 @@ from turnwise.states.actions.compaction import (
     order_room,
     owe_compaction,
 )
-from turnwise.states.actions.failing import clear_error, restore_promises, set_error, set_overflow
+from turnwise.states.actions.failing import clear_error, restore_invariants, set_error, set_overflow
 from turnwise.states.actions.history import append_user_message, cut_history, erase_content
 from turnwise.states.actions.profile import (
     change_configuration,

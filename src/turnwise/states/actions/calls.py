@@ -15,7 +15,7 @@ from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.triggers import CallFinished, CallStarted, StepFinished, SubmitToolResults, Trigger
 from turnwise.states.values.digests import digest_of_answer, guarded
 from turnwise.states.values.output_limit import within
-from turnwise.states.writes import NoteDeadline, NoteHelper
+from turnwise.states.writes import NoteDeadline, NoteSubagent
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
 ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."
@@ -70,13 +70,13 @@ def ask_client(draft: Draft[Trigger]) -> None:
 
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:
-    """Append the client's or a helper's results, with the proof of each; an approved call waits for a worker."""
-    for helper in draft.trigger.helpers:
-        draft.writes.append(NoteHelper(helper.chat_id, helper.version, helper.head))
-        draft.turn = replace(draft.turn, helpers_usage=draft.turn.helpers_usage + helper.usage)
-        draft.helpers_usage += helper.usage
-        others = [one for one in draft.background if one != helper.chat_id]
-        draft.background = (*others, helper.chat_id) if helper.owes else (*others,)
+    """Append the client's or a subagent's results, with the proof of each; an approved call waits for a worker."""
+    for subagent in draft.trigger.subagents:
+        draft.writes.append(NoteSubagent(subagent.chat_id, subagent.version, subagent.head))
+        draft.turn = replace(draft.turn, subagents_usage=draft.turn.subagents_usage + subagent.usage)
+        draft.subagents_usage += subagent.usage
+        others = [one for one in draft.background if one != subagent.chat_id]
+        draft.background = (*others, subagent.chat_id) if subagent.owes else (*others,)
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
     for result in draft.trigger.results:
         salt = draft.salt_of("answer", result.call_id)

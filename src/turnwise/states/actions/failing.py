@@ -43,7 +43,7 @@ def clear_error(draft: Draft[Trigger]) -> None:
     draft.last_error = None
 
 
-def restore_promises(draft: Draft[Trigger]) -> None:
+def restore_invariants(draft: Draft[Trigger]) -> None:
     """Drop what no state allows: a state that the table does not know, calls of another step."""
     draft.calls = NO_CALLS
     draft.stored_state = None

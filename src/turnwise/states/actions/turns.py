@@ -45,7 +45,7 @@ def reopen_turn(draft: Draft[Resume]) -> None:
         started_at=draft.now,
         open=True,
         usage=draft.turn.usage,
-        helpers_usage=draft.turn.helpers_usage,
+        subagents_usage=draft.turn.subagents_usage,
         spent_before=draft.turn.spent,
         trace=draft.trigger.trace,
     )

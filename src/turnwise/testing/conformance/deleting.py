@@ -10,7 +10,7 @@ import anyio
 from msgspec.structs import replace
 
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.persistence.stored_chat import Salvaged
+from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, NotResting
@@ -21,7 +21,7 @@ from turnwise.testing.conformance import plans
 from turnwise.testing.conformance.checks import contents, failure_of, part, refused
 
 
-def anything(rest: Salvaged, now: datetime) -> None:
+def anything(rest: PartialRead, now: datetime) -> None:
     """Let any chat be deleted."""
 
 
@@ -112,7 +112,7 @@ class DeletingConformance:
         await _rich(store, "chat")
         first = await deleted(store, "chat")
 
-        def never(rest: Salvaged, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
+        def never(rest: PartialRead, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
             raise AssertionError("nobody is to be asked")
 
         assert await store.delete("chat", never, actor="another") == first
@@ -142,7 +142,7 @@ class DeletingConformance:
         committed = await _rich(store, "chat")
         seen: list[tuple[Facts, datetime]] = []
 
-        def refuse(rest: Salvaged, now: datetime) -> None:
+        def refuse(rest: PartialRead, now: datetime) -> None:
             seen.append((rest.facts, now))
             raise NotResting("chat", "streaming")
 

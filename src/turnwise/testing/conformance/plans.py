@@ -9,7 +9,7 @@ from typing import Final
 
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states import triggers as t
-from turnwise.states.arguments import HelperAnswer, Origin, Reply, Summary
+from turnwise.states.arguments import Origin, Reply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.facts import Facts, Limits, Profile
@@ -61,7 +61,7 @@ def move(trigger: t.Trigger, *, limits: Limits = LIMITS, reason: str | None = No
     def made(facts: Facts, now: datetime) -> Decision:
         token = facts.lease.token if facts.lease else None
         fired = dataclasses.replace(trigger, token=token) if isinstance(trigger, t.Held) else trigger
-        return decide(facts, fired, t.Circumstances(now=now, limits=limits, reason=reason))
+        return decide(facts, fired, t.TransitionContext(now=now, limits=limits, reason=reason))
 
     return made
 
@@ -113,7 +113,7 @@ def reply(
                 executor=executor,
                 index=index,
                 step=facts.step.number,
-                helper="research" if executor is Executor.chat else None,
+                subagent="research" if executor is Executor.chat else None,
                 within=0 if executor is Executor.client else None,
             )
             for index, (call_id, executor) in enumerate(executors)
@@ -141,10 +141,10 @@ def tools_finished() -> Move:
     return move(t.ToolsFinished(token=HOLDER))
 
 
-def help_with(call_id: str, *, helper: str = "helper") -> Move:
+def help_with(call_id: str, *, subagent: str = "subagent") -> Move:
     """Answer a delegated call."""
-    answer = HelperAnswer(chat_id=helper, version=3, head="7" * 64, usage=Usage(input_tokens=5))
-    return move(t.SubmitToolResults(results=(ToolResult(call_id, "heard"),), helpers=(answer,)))
+    answer = SubagentAnswer(chat_id=subagent, version=3, head="7" * 64, usage=Usage(input_tokens=5))
+    return move(t.SubmitToolResults(results=(ToolResult(call_id, "heard"),), subagents=(answer,)))
 
 
 def submit(*call_ids: str) -> Move:

@@ -59,7 +59,7 @@ class PruningConformance:
     """Parts are pruned once a message repeats them, or once their attempt was discarded."""
 
     async def test_parts_of_a_finished_reply_are_pruned_and_their_numbers_skipped(self, store: ChatStore) -> None:
-        """All else stays, and a follower that resumes after any event still arrives at the same transcript."""
+        """All else stays, and a subscriber that resumes after any event still arrives at the same transcript."""
         await _answered(store, "chat", "h", "i")
         events, facts = await _events(store, "chat"), await store.facts("chat")
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown

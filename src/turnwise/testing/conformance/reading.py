@@ -141,7 +141,7 @@ class ReadingConformance:
         assert said(await store.prompt("chat")) == ["two", "2"]
 
     async def test_events_are_read_as_they_were_told(self, store: ChatStore) -> None:
-        """Every kind, to the last field: later readers see exactly what live followers saw."""
+        """Every kind, to the last field: later readers see exactly what live subscribers saw."""
         events = [*(await store.create("chat", plans.plan(plans.create()))).events]
         moves = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
         answered = (plans.reply("I look.", local=["a", "b"], client=["c"]), plans.finish("b"), plans.finish("a"))
@@ -257,7 +257,7 @@ class ReadingConformance:
         assert await listed(None, None, 2, "c") == "ba"
 
     async def test_chats_are_listed_by_whom_they_wait_for(self, store: ChatStore) -> None:
-        """The client, helpers or both; as it is after each answer, for every owner, and never in another state."""
+        """The client, subagents or both; as it is after each answer, for every owner, and never in another state."""
         replies = {
             "a": plans.reply("so", client="x"),
             "b": plans.reply("so", delegated="yz"),
@@ -272,34 +272,34 @@ class ReadingConformance:
             page = await store.chats(owner=owner, state=None, limit=10, after=after, awaiting=awaiting)
             return "".join(facts.chat_id for facts in page if isinstance(facts, Facts))
 
-        assert (await listed("client"), await listed("helpers")) == ("ca", "cb")
-        assert (await listed("client", owner="ann"), await listed("helpers", after="c")) == ("c", "b")
-        assert await store.awaiting_helpers(after="", limit=10) == ["b", "c"]
-        assert await store.awaiting_helpers(after="b", limit=10) == ["c"]
-        assert await store.awaiting_helpers(after="gone", limit=10) == ["b", "c"]
-        assert await store.awaiting_helpers(after="", limit=1) == ["b"]
+        assert (await listed("client"), await listed("subagents")) == ("ca", "cb")
+        assert (await listed("client", owner="ann"), await listed("subagents", after="c")) == ("c", "b")
+        assert await store.awaiting_subagents(after="", limit=10) == ["b", "c"]
+        assert await store.awaiting_subagents(after="b", limit=10) == ["c"]
+        assert await store.awaiting_subagents(after="gone", limit=10) == ["b", "c"]
+        assert await store.awaiting_subagents(after="", limit=1) == ["b"]
         await store.change("b", plans.plan(plans.help_with("y")))
         await store.change("c", plans.plan(plans.submit("x")))
-        assert (await listed("client"), await listed("helpers")) == ("a", "cb")
+        assert (await listed("client"), await listed("subagents")) == ("a", "cb")
         await store.change("b", plans.plan(plans.help_with("z")))
         await store.change("a", plans.plan(plans.move(Archived())))
-        assert (await listed("client"), await listed("helpers")) == ("", "c"), "nobody can answer an archived chat"
+        assert (await listed("client"), await listed("subagents")) == ("", "c"), "nobody can answer an archived chat"
         await store.change("a", plans.plan(plans.move(Unarchived())))
-        assert (await listed("client"), await listed("helpers")) == ("a", "c")
+        assert (await listed("client"), await listed("subagents")) == ("a", "c")
         await store.change("c", plans.plan(plans.help_with("y")))
-        assert await store.awaiting_helpers(after="", limit=10) == []
+        assert await store.awaiting_subagents(after="", limit=10) == []
         assert (await store.facts("c")).state is ChatState.pending
 
-    async def test_a_chat_that_waits_for_its_client_and_is_archived_has_no_helpers_looked_after(
+    async def test_a_chat_that_waits_for_its_client_and_is_archived_has_no_subagents_looked_after(
         self, store: ChatStore
     ) -> None:
-        """Its helpers answer once it is opened again."""
+        """Its subagents answer once it is opened again."""
         moves = (plans.send("hello"), plans.claim(), plans.start(), plans.reply("so", client="x", delegated="y"))
         await plans.created(store, "chat", *moves)
-        assert await store.awaiting_helpers(after="", limit=10) == ["chat"]
+        assert await store.awaiting_subagents(after="", limit=10) == ["chat"]
         await store.change("chat", plans.plan(plans.move(Archived())))
-        assert await store.awaiting_helpers(after="", limit=10) == []
-        assert await store.chats(owner=None, state=None, limit=10, after=None, awaiting="helpers") == []
+        assert await store.awaiting_subagents(after="", limit=10) == []
+        assert await store.chats(owner=None, state=None, limit=10, after=None, awaiting="subagents") == []
 
     async def test_who_waits_for_a_worker_is_known_by_agent(self, store: ChatStore) -> None:
         """Since when the one that waits longest does; nobody else: no chat at rest, under way or archived."""

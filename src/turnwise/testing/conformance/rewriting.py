@@ -149,7 +149,7 @@ class RewritingConformance:
     async def test_a_chat_that_is_for_its_parent_as_it_stands_is_not_created_once_that_has_changed(
         self, store: ChatStore
     ) -> None:
-        """Whatever the change was: a helper is begun only for a chat that still waits for it."""
+        """Whatever the change was: a subagent is begun only for a chat that still waits for it."""
         read_at = (await plans.created(store, "chat")).facts.version
         await store.create("first", plans.plan(plans.create()), parent=("chat", read_at), unchanged=True)
         changed = await store.change("chat", plans.plan(plans.move(Renamed(title="a title"))))

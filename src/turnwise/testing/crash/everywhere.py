@@ -33,7 +33,7 @@ MakeEngine = Callable[[ChatStore, ManualClock], Engine]
 Act = Callable[[Engine], Awaitable[object]]
 """Does something with an open engine."""
 
-_HELPERS: Final = ("helpers", "both")
+_SUBAGENTS: Final = ("subagents", "both")
 
 
 @checked
@@ -213,13 +213,13 @@ class _Run:
 
 
 async def _rest(engine: Engine, clock: ManualClock) -> None:
-    """Wait until every chat rests, those too that began meanwhile; what waits for helpers does not rest."""
+    """Wait until every chat rests, those too that began meanwhile; what waits for subagents does not rest."""
     while True:
         chats = [await engine.get_chat(chat_id) for chat_id in await chat_ids_of(engine)]
         moving = [chat for chat in chats if not chat.archived and not (chat.settled and chat.state in RESTING)]
         for chat in moving:
             await engine.wait(chat.id)
-        if not moving and not any(chat.awaits in _HELPERS and not chat.archived for chat in chats):
+        if not moving and not any(chat.awaits in _SUBAGENTS and not chat.archived for chat in chats):
             return
         await sleep(clock, 0 if moving else 1)
 

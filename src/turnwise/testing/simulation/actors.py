@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
-from turnwise.engine.agents.delegate import HELPER, HELPERS, delegate
+from turnwise.engine.agents.delegate import SUBAGENT, SUBAGENTS, delegate
 from turnwise.engine.config.settings import CompactionInput, CompactionResult, CompactionStrategy
 from turnwise.engine.isolation.clock import SteadyClock, sleep
 from turnwise.engine.tools.declare import Tool, ToolContext, tool
@@ -193,17 +193,17 @@ class SimulatedModel:
         return ModelPart("tool_call", id=random.choice([call_id, "same"]), name=tool.name, arguments=arguments)
 
     def _wanted(self, request: ModelRequest) -> tuple[ToolSpec, dict[str, Any]]:
-        """Return a tool, and arguments that it takes; one that sees to a helper is rather called if there is one."""
-        random, helpers = self._random, _helpers_in(request)
-        seeing = [tool for tool in request.tools if {HELPER, HELPERS} & _properties_of(tool).keys()]
-        others = [tool for tool in request.tools if HELPER not in _properties_of(tool)]
+        """Return a tool, and arguments that it takes; one that sees to a subagent is rather called if there is one."""
+        random, subagents = self._random, _subagents_in(request)
+        seeing = [tool for tool in request.tools if {SUBAGENT, SUBAGENTS} & _properties_of(tool).keys()]
+        others = [tool for tool in request.tools if SUBAGENT not in _properties_of(tool)]
         nonsense = ToolSpec("nonsense", "There is no such tool.", {"type": "object"})
-        tool = random.choice(seeing if helpers and seeing and random.random() < 0.5 else [*others, nonsense])
+        tool = random.choice(seeing if subagents and seeing and random.random() < 0.5 else [*others, nonsense])
         proper = {name: _VALUES.get(kind.get("type"), "it") for name, kind in _properties_of(tool).items()}
-        if HELPER in proper:
-            proper[HELPER] = random.choice(helpers)
-        if HELPERS in proper:
-            proper = {HELPERS: random.choices(helpers, k=2)} if helpers and random.random() < 0.5 else {}
+        if SUBAGENT in proper:
+            proper[SUBAGENT] = random.choice(subagents)
+        if SUBAGENTS in proper:
+            proper = {SUBAGENTS: random.choices(subagents, k=2)} if subagents and random.random() < 0.5 else {}
         return tool, proper
 
     def _error(self) -> ModelError:
@@ -224,10 +224,10 @@ def _properties_of(tool: ToolSpec) -> dict[str, Any]:
     return properties
 
 
-def _helpers_in(request: ModelRequest) -> list[str]:
-    """Return the helpers of which the model knows."""
+def _subagents_in(request: ModelRequest) -> list[str]:
+    """Return the subagents of which the model knows."""
     results = [message.result.output for message in request.messages if message.result is not None]
-    return [*dict.fromkeys(str(one["helper"]) for one in results if isinstance(one, dict) and "helper" in one)]
+    return [*dict.fromkeys(str(one["subagent"]) for one in results if isinstance(one, dict) and "subagent" in one)]
 
 
 def _used(tokens: int) -> Usage:
@@ -304,7 +304,7 @@ def _declared() -> list[Tool]:
 def simulated_tools(
     random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief, *, agent: str = DEFAULT_AGENT
 ) -> list[Tool]:
-    """Return an agent's tools, of each kind: at most once, at least once, one that only looks, and helpers."""
+    """Return an agent's tools, of each kind: at most once, at least once, one that only looks, and subagents."""
     hands = _Hands(random, clock, outside, mischief, agent)
     recalls = dict.fromkeys(("pay", "note"), hands.recall)
     own = [

@@ -13,9 +13,9 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.states import triggers as t
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
+from turnwise.states.invariants import broken_invariants
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
-from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE
 from turnwise.states.writes import RecordUsage
@@ -61,7 +61,7 @@ async def problems_of(store: ChatStore, chat_id: str, *, pruned: bool = False) -
 def problems_in(chat: Stored, *, pruned: bool) -> list[str]:
     """Return every promise that a chat breaks by what is stored of it."""
     facts, history, events, records = chat.facts, chat.history, chat.events, chat.records
-    problems = [f"the promise {promise} is broken in {facts.state}" for promise in broken_promises(facts)]
+    problems = [f"the promise {promise} is broken in {facts.state}" for promise in broken_invariants(facts)]
     problems += _of_the_log(records, facts)
     problems += _of_the_events(events, history, gaps=pruned or chat.erased)
     problems += problems_of_parts(events, gaps=pruned)

@@ -17,9 +17,9 @@ from turnwise.testing.simulation.actors import Outside
 from turnwise.testing.simulation.checks import EVENTS, Stored, problems_in, stored_of
 from turnwise.testing.simulation.clients import NAME, Clients
 from turnwise.testing.simulation.disk import Disk
-from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.mischief import CONTAINED, blame
 from turnwise.testing.simulation.readers import problems_of_readings
+from turnwise.testing.simulation.subscribers import Subscriber
 
 AGES = 1_000_000.0
 """Seconds: more than a world lives."""
@@ -33,7 +33,7 @@ class Inspection:
     store: ChatStore
     engine: Engine
     clients: Clients
-    followers: Sequence[Follower]
+    subscribers: Sequence[Subscriber]
     outside: Outside
     victim: str
     """The chat whose rows are damaged: of it is only asked that it harms no other."""
@@ -56,7 +56,7 @@ class Inspection:
         return [*problems, *self.clients.problems, *self._problems_outside()]
 
     def _problems_of_witnesses(self, chat_id: str, chat: Stored) -> Iterator[str]:
-        """Yield where what clients and followers were told of a chat is not what is stored."""
+        """Yield where what clients and subscribers were told of a chat is not what is stored."""
         readings = self.clients.readings
         yield from problems_of_readings(readings, chat_id, chat.events, pruned=self.pruned, erased=chat.erased)
         kept = [message.id for message in chat.history] + [queued.id for queued in chat.facts.queue]
@@ -66,8 +66,8 @@ class Inspection:
         title = chat.facts.profile.title
         if chat_id in self.clients.named and not chat.erased and not str(title).startswith(NAME):
             yield f"{chat_id}: the title is {title!r}, which is none that a client gave"
-        for follower in (one for one in self.followers if one.chat_id == chat_id):
-            yield from follower.problems(chat, pruned=self.pruned)
+        for subscriber in (one for one in self.subscribers if one.chat_id == chat_id):
+            yield from subscriber.problems(chat, pruned=self.pruned)
 
     def _problems_of_erasure(self, chat_id: str) -> Iterator[str]:
         """Yield where words of a chat are stored that a client erased. Its title may quote them."""
@@ -88,7 +88,7 @@ class Inspection:
                         yield f"{chat.facts.chat_id}: the file of message {message.id} is lost: {error}"
 
     async def _problems_of_family(self, facts: Facts) -> list[str]:
-        """Return what is wrong with the family of a chat; a helper's is looked at with that of the chat it helps."""
+        """Return what is wrong with the family of a chat; a subagent's is looked at with that of the chat it helps."""
         chat_id, profile = facts.chat_id, facts.profile
         is_looked_at = profile.helps is not None and profile.parent in self.clients.chats
         if is_looked_at or self.victim in {profile.parent, chat_id}:

@@ -100,7 +100,7 @@ def missing_in(witnesses: Iterable[Witness], tools: Mapping[str, Tool], *, excep
     missing += [f"the situation {name!r}" for name in SITUATIONS if name not in situations and name not in excepted]
     for name, tool in tools.items():
         seen = [one.tools[name] for one in every if name in one.tools]
-        if tool.helper_action is None and name not in excepted and not any(one.succeeded for one in seen):
+        if tool.subagent_action is None and name not in excepted and not any(one.succeeded for one in seen):
             missing.append(f"the tool {name}: {_what_became_of(seen)}")
     return missing
 

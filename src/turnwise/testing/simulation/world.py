@@ -20,7 +20,7 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.foreign import described
 from turnwise.providers.protocol import Model
-from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
+from turnwise.states.errors import BrokenInvariant, EngineClosed, StoreError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
 from turnwise.testing.clock import ManualClock
@@ -28,10 +28,10 @@ from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.cast import Agentmaker, Given, Stage, Toolmaker, cast_of
 from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
-from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.inspection import Inspection
 from turnwise.testing.simulation.mischief import EVERY_TURN, SOME_TURNS, Mischief
 from turnwise.testing.simulation.order import in_order
+from turnwise.testing.simulation.subscribers import Subscriber
 from turnwise.testing.simulation.witness import Witness
 
 LEASE = 30.0
@@ -57,7 +57,7 @@ class Node:
     store: SimulatedStore
     scope: anyio.CancelScope
     visits: list[anyio.CancelScope] = field(default_factory=list)
-    """The followers that follow a chat here."""
+    """The subscribers that follow a chat here."""
     up: anyio.Event = field(default_factory=anyio.Event)
     down: anyio.Event = field(default_factory=anyio.Event)
 
@@ -123,7 +123,7 @@ class World:
         self._clients = Clients(self.random, self.outside, agents=self.cast.names)
         self._victims = Clients(self.mischief.random, actors.Outside(), agents=self.cast.names)
         """The clients of the chat whose rows are damaged: their answers are not checked."""
-        self._followers: list[Follower] = []
+        self._followers: list[Subscriber] = []
         self._boots = 0
         self._calm = False
 
@@ -167,7 +167,7 @@ class World:
         elif chance < 0.40:
             node = self.random.choice(self._nodes)
             node.store.hint.set()
-            tasks.start_soon(self._meet_helpers, node.engine)
+            tasks.start_soon(self._meet_subagents, node.engine)
         else:
             tasks.start_soon(self._act, self.random.choice(self._clients.chats))
         if not self._nodes:
@@ -205,7 +205,7 @@ class World:
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)}")
         except REFUSALS as refusal:
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} refused: {type(refusal).__name__}")
-        except BrokenPromise as broken:
+        except BrokenInvariant as broken:
             self.problems.append(str(broken))
         except (StoreError, EngineClosed):
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} lost")
@@ -255,8 +255,8 @@ class World:
         node.scope.cancel()
         await node.down.wait()
 
-    async def _meet_helpers(self, engine: Engine) -> None:
-        """Let clients act on the helpers, too, that there are by now."""
+    async def _meet_subagents(self, engine: Engine) -> None:
+        """Let clients act on the subagents, too, that there are by now."""
         with contextlib.suppress(StoreError, EngineClosed):
             for chat in reversed((await engine.list_chats(limit=1000)).items):
                 if chat.helps is not None and chat.id not in self._clients.chats:
@@ -283,7 +283,7 @@ class World:
         engine = self._nodes[0].engine
         for _ in range(ROUNDS_TO_REST):
             await self._settle(60)
-            await self._meet_helpers(engine)
+            await self._meet_subagents(engine)
             moving = [chat_id for chat_id in self._clients.chats if not await self._rests(engine, chat_id)]
             if not moving:
                 await self._let_readers_see()
@@ -322,7 +322,7 @@ class World:
             store=self._nodes[0].store,
             engine=self._nodes[0].engine,
             clients=self._clients,
-            followers=self._followers,
+            subscribers=self._followers,
             outside=self.outside,
             victim=self._victims.chats[0],
             pruned=keep is not None and elapsed >= timedelta(seconds=keep),
@@ -339,9 +339,9 @@ class World:
     async def _create_chat(self, tasks: TaskGroup) -> None:
         chat_id = await self._created(self.random)
         self._clients.chats.append(chat_id)
-        follower = Follower(chat_id, self.random)
-        self._followers.append(follower)
-        tasks.start_soon(self._follow_everywhere, follower)
+        subscriber = Subscriber(chat_id, self.random)
+        self._followers.append(subscriber)
+        tasks.start_soon(self._follow_everywhere, subscriber)
 
     async def _created(self, random: Random) -> str:
         """Create a chat on any process, and try again if that fails; return the chat's id."""
@@ -350,7 +350,7 @@ class World:
             with contextlib.suppress(TurnwiseError):
                 return (await random.choice(self._nodes).engine.create_chat(client_tools=tools, agent=agent)).id
 
-    async def _follow_everywhere(self, follower: Follower) -> None:
+    async def _follow_everywhere(self, subscriber: Subscriber) -> None:
         """Follow a chat on one process after the other; the end of a process ends the visit."""
         while True:
             if self._nodes:
@@ -358,9 +358,9 @@ class World:
                 with anyio.CancelScope() as visit:
                     node.visits.append(visit)
                     try:
-                        await follower.follow(node.engine)
+                        await subscriber.follow(node.engine)
                     except (StoreError, EngineClosed):
-                        self._note(f"a follower loses {node.name}")
+                        self._note(f"a subscriber loses {node.name}")
                 node.visits.remove(visit)
             await self._settle(5)
 
@@ -389,8 +389,8 @@ class World:
             tool_timeout=30,
             action_deadline=random.choice([None, 60.0]),
             promote_after_interrupt=random.random() < 0.3,
-            helper_depth=2,
-            helpers_at_once=2,
+            subagent_depth=2,
+            subagents_at_once=2,
             tools_parallel=random.choice(["safe", "all"]),
             describe_error=described,
             retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),

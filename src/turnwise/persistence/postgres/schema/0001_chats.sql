@@ -21,7 +21,7 @@ CREATE TABLE chats (
     rested      timestamptz,            -- when a resting chat was changed last; NULL while a chat works
     agent       text        NOT NULL DEFAULT 'default',
     needs       text[]      NOT NULL DEFAULT '{}', -- the tools of the open local calls
-    awaits      text                    -- who answers in `requires_action`: `client`, `helpers` or `both`
+    awaits      text                    -- who answers in `requires_action`: `client`, `subagents` or `both`
 ) WITH (fillfactor = 70);
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
@@ -35,7 +35,7 @@ CREATE INDEX chats_unsettled ON chats (since, number)
     WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
-CREATE INDEX chats_awaiting_helpers ON chats (number) WHERE awaits IN ('helpers', 'both');
+CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subagents', 'both');
 CREATE INDEX chats_stray ON chats (number)
     WHERE state NOT IN ('waiting', 'pending', 'streaming', 'executing_tools', 'compacting', 'requires_action',
                         'interrupted', 'error');

@@ -110,7 +110,7 @@ SELECT name, (
 ) AS since, clock_timestamp() AS at
 FROM agents WHERE name IS NOT NULL;
 
--- name: awaiting_helpers(after, limit)
--- Chats that wait for helpers, oldest first, from the one after another on.
-SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND NOT archived
+-- name: awaiting_subagents(after, limit)
+-- Chats that wait for subagents, oldest first, from the one after another on.
+SELECT id FROM chats WHERE awaits IN ('subagents', 'both') AND NOT archived
     AND number > coalesce((SELECT number FROM chats WHERE id = :after), 0) ORDER BY number LIMIT :limit;

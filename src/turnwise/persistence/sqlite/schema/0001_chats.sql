@@ -17,7 +17,7 @@ CREATE TABLE chats (
     rested      INTEGER,                    -- when a resting chat was changed last; NULL while a chat works
     agent       TEXT    NOT NULL DEFAULT 'default',
     needs       TEXT    NOT NULL DEFAULT '[]', -- the tools of the open local calls: names in order, a JSON array
-    awaits      TEXT                        -- who answers in `requires_action`: `client`, `helpers` or `both`
+    awaits      TEXT                        -- who answers in `requires_action`: `client`, `subagents` or `both`
 );
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 -- `state` is spelled as a sum so that only lists find these two indexes: claims and sweeps have others.
@@ -27,7 +27,7 @@ CREATE INDEX chats_claimable ON chats (agent, since, number) WHERE archived = 0 
 CREATE INDEX chats_unsettled ON chats (since, number) WHERE archived = 0 AND state = 'interrupted' AND settled = 0;
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
-CREATE INDEX chats_awaiting_helpers ON chats (number) WHERE awaits IN ('helpers', 'both');
+CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subagents', 'both');
 -- Without `NOT IN`: SQLite would write the list into a table of its own, twice for each commit.
 CREATE INDEX chats_stray ON chats (number)
     WHERE state <> 'waiting' AND state <> 'pending' AND state <> 'streaming' AND state <> 'executing_tools'

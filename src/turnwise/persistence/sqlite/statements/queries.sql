@@ -55,7 +55,7 @@ WITH RECURSIVE agents (name) AS (
 SELECT name, (SELECT min(since) FROM chats WHERE archived = 0 AND state = 'pending' AND agent = name)
 FROM agents WHERE name IS NOT NULL;
 
--- name: awaiting_helpers
--- Chats that wait for helpers, oldest first, from the one after another on.
-SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND archived = 0
+-- name: awaiting_subagents
+-- Chats that wait for subagents, oldest first, from the one after another on.
+SELECT id FROM chats WHERE awaits IN ('subagents', 'both') AND archived = 0
     AND number > coalesce((SELECT number FROM chats WHERE id = ?), 0) ORDER BY number LIMIT ?;

@@ -10,10 +10,10 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence.postgres import listener, notices
+from turnwise.persistence.postgres import listener, notifications
 from turnwise.persistence.postgres.listener import Listener
 from turnwise.persistence.postgres.liveness import Liveness
-from turnwise.persistence.postgres.notices import Notices
+from turnwise.persistence.postgres.notifications import Notices
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
@@ -81,7 +81,7 @@ async def test_poll_covers_lost_notifications(
         put.append(listener._pending.put)
         return await attach(listener, session)
 
-    monkeypatch.setattr(notices, "monotonic", lambda: now[0])
+    monkeypatch.setattr(notifications, "monotonic", lambda: now[0])
     monkeypatch.setattr(Listener, "_attach", attached)
     watch = aiter(there.watch())
     heard = [await anext(watch)]

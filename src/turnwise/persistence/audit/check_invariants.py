@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from turnwise.persistence.audit.check_writes import WriteChecker
-from turnwise.states import promises as p
+from turnwise.states import invariants as p
 from turnwise.states.names import ChatState
 
 
@@ -23,7 +23,7 @@ _Answer = Callable[[Replayed], str | None]
 """Returns how a chat breaks a promise, as a sentence; `None` if it keeps it."""
 
 
-def broken_promise(chat: Replayed) -> str | None:
+def broken_invariant(chat: Replayed) -> str | None:
     """Return how the chat breaks a promise of its state; `None` if the log knows of none."""
     for answer in _ASKED[chat.state]:
         problem = answer(chat)
@@ -75,14 +75,14 @@ def _local_call_missing(chat: Replayed) -> str | None:
 
 def _outside_call_missing(chat: Replayed) -> str | None:
     waits = any(call.is_outside for call in chat.writes.open_calls.values())
-    return None if waits else f"no call of the client or of a helper is open, but {chat.state} demands one"
+    return None if waits else f"no call of the client or of a subagent is open, but {chat.state} demands one"
 
 
 def _settled_too_early(chat: Replayed) -> str | None:
     return (_lease_held(chat) or call_open(chat)) if chat.settled else None
 
 
-ANSWERED: Final[Mapping[p.Promise, _Answer]] = {
+ANSWERED: Final[Mapping[p.Invariant, _Answer]] = {
     p.has_a_lease: _lease_missing,
     p.has_no_lease: _lease_held,
     p.queue_is_empty: _message_waits,
@@ -98,10 +98,10 @@ ANSWERED: Final[Mapping[p.Promise, _Answer]] = {
 UNANSWERED: Final = frozenset({p.work_is_left, p.model_owes_an_answer, p.error_is_named})
 """The promises about facts that no write tells."""
 
-_MADE: Final = {promise for promises in p.PROMISES.values() for promise in promises}
+_MADE: Final = {promise for promises in p.INVARIANTS.values() for promise in promises}
 assert {*ANSWERED, *UNANSWERED} == _MADE, "each promise is asked of a log, or cannot be"  # noqa: S101 - checked at import
 
 _ASKED: Final = {
     state: tuple(answer for promise, answer in ANSWERED.items() if promise in promises)
-    for state, promises in p.PROMISES.items()
+    for state, promises in p.INVARIANTS.items()
 }

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.config.results import Chat
 from turnwise.service.caller import Caller
-from turnwise.service.protocols.pieces import HELPER_SEPARATOR
+from turnwise.service.protocols.pieces import SUBAGENT_SEPARATOR
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import ActionRequiredEvent, Event, StatusEvent
 from turnwise.states.names import ChatState
@@ -23,29 +23,29 @@ POLL_INTERVAL_S: Final = 0.5
 """The interval at which an open page's request polls the subagents of its chat."""
 
 
-async def open_helper_calls(caller: Caller, chat: Chat) -> tuple[ToolCall, ...]:
+async def open_subagent_calls(caller: Caller, chat: Chat) -> tuple[ToolCall, ...]:
     """Return the open client calls of a chat's subagents at every depth, with the ids that its page uses."""
-    helpers = await _waiting_helpers(caller, chat)
+    subagents = await _waiting_subagents(caller, chat)
     return tuple(
-        replace(call, call_id=f"{helper.id}{HELPER_SEPARATOR}{call.call_id}", step=chat.step)
-        for helper in helpers
-        for call in helper.open_calls
+        replace(call, call_id=f"{subagent.id}{SUBAGENT_SEPARATOR}{call.call_id}", step=chat.step)
+        for subagent in subagents
+        for call in subagent.open_calls
         if call.is_client
     )
 
 
-async def _waiting_helpers(caller: Caller, chat: Chat) -> list[Chat]:
-    if chat.awaits not in ("helpers", "both"):
+async def _waiting_subagents(caller: Caller, chat: Chat) -> list[Chat]:
+    if chat.awaits not in ("subagents", "both"):
         return []
     waiting: list[Chat] = []
-    for helper in await caller.engine.helpers(chat.id):
-        if caller.sees(helper):
-            waiting += [helper] if helper.awaits in ("client", "both") else []
-            waiting += await _waiting_helpers(caller, helper)
+    for subagent in await caller.engine.subagents(chat.id):
+        if caller.sees(subagent):
+            waiting += [subagent] if subagent.awaits in ("client", "both") else []
+            waiting += await _waiting_subagents(caller, subagent)
     return waiting
 
 
-async def answer_helpers(caller: Caller, chat: Chat, answers: Mapping[str, ToolResult], *, only_whole: bool) -> bool:
+async def answer_subagents(caller: Caller, chat: Chat, answers: Mapping[str, ToolResult], *, only_whole: bool) -> bool:
     """Submit answers to the calls of subagents, and return whether there were any.
 
     Args:
@@ -59,26 +59,26 @@ async def answer_helpers(caller: Caller, chat: Chat, answers: Mapping[str, ToolR
         ToolResultMismatch: an answer of a subagent is missing.
     """
     has_answered = False
-    for helper in await _waiting_helpers(caller, chat):
-        asked = (call.call_id for call in helper.open_calls if call.is_client)
-        own = {f"{helper.id}{HELPER_SEPARATOR}{call_id}": call_id for call_id in asked}
+    for subagent in await _waiting_subagents(caller, chat):
+        asked = (call.call_id for call in subagent.open_calls if call.is_client)
+        own = {f"{subagent.id}{SUBAGENT_SEPARATOR}{call_id}": call_id for call_id in asked}
         given = [
             ToolResult(call_id, answers[name].output, answers[name].is_error)
             for name, call_id in own.items()
             if name in answers
         ]
-        if given and not (only_whole and (len(given) < len(own) or not caller.may_give(given, helper))):
-            await caller.check("submit_tool_results", chat_id=helper.id)
-            await caller.submit(helper, given)
+        if given and not (only_whole and (len(given) < len(own) or not caller.may_give(given, subagent))):
+            await caller.check("submit_tool_results", chat_id=subagent.id)
+            await caller.submit(subagent, given)
             has_answered = True
     return has_answered
 
 
-async def with_helper_calls(events: AsyncGenerator[Event], caller: Caller, chat_id: str) -> AsyncGenerator[Event]:
+async def with_subagent_calls(events: AsyncGenerator[Event], caller: Caller, chat_id: str) -> AsyncGenerator[Event]:
     """Yield the events of a turn, then the client calls of subagents, if the chat waits for any."""
 
     async def open_calls() -> tuple[ToolCall, ...]:
-        return await open_helper_calls(caller, await caller.chat(chat_id))
+        return await open_subagent_calls(caller, await caller.chat(chat_id))
 
     own: Sequence[ToolCall] = ()
     waits = True

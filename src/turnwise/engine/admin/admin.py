@@ -1,4 +1,4 @@
-"""Upkeep: what is done to whole chats, outside of their turns: they are erased, deleted, imported and repaired."""
+"""Admin: what is done to whole chats, outside of their turns: they are erased, deleted, imported and repaired."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 
 from turnwise.engine.admin.delete import if_resting
 from turnwise.engine.admin.diagnose import flaws_of, is_repairable, repairing
-from turnwise.engine.admin.erase import Erasure, Wanted, summaries_after
+from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
 from turnwise.engine.admin.transfer import arriving, read
 from turnwise.engine.config.results import Chat, chat_of
-from turnwise.engine.isolation.tasks import finish, off_the_loop
-from turnwise.engine.transactions.apply import Chain, Change
+from turnwise.engine.isolation.tasks import finish, run_in_thread
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described, guarded, only_error_in
 from turnwise.logger import logger
@@ -38,7 +38,7 @@ class _Relatives(NamedTuple):
     children: tuple[str, ...]
 
 
-class Upkeep(msgspec.Struct, frozen=True):
+class Admin(msgspec.Struct, frozen=True):
     """Erases, deletes, imports and repairs chats."""
 
     runtime: Runtime
@@ -46,7 +46,7 @@ class Upkeep(msgspec.Struct, frozen=True):
     """Makes a change of a chat in one transaction."""
     actor: str
 
-    async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
+    async def erase(self, chat_id: str, wish: ErasureRequest) -> Erasure:
         """Erase what the wish names, and return what was erased and where copies may remain.
 
         Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
@@ -61,14 +61,14 @@ class Upkeep(msgspec.Struct, frozen=True):
                 if erasure is not None:
                     return erasure
 
-    async def _erase(self, wish: Wanted, facts: Facts, rows: ChatRows) -> Erasure | None:
+    async def _erase(self, wish: ErasureRequest, facts: Facts, rows: ChatRows) -> Erasure | None:
         """Erase what the wish names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
         chat_id, erasing = facts.chat_id, wish.of(rows, facts)
         relatives = await self._relatives(chat_id)
 
-        def blank(chain: Chain) -> None:
-            if chain.facts.version == facts.version and not erasing.is_of_nothing:
-                chain.fire(MessageErased(erasing=erasing))
+        def blank(unit: UnitOfWork) -> None:
+            if unit.facts.version == facts.version and not erasing.is_of_nothing:
+                unit.fire(MessageErased(erasing=erasing))
 
         committed = await self.act(chat_id, blank)
         if committed.before.version != facts.version:
@@ -120,7 +120,7 @@ class Upkeep(msgspec.Struct, frozen=True):
 
     async def _delete(self, chat_id: str, permission: Permission) -> Tombstone:
         relatives = await self._relatives(chat_id)
-        tombstone = await self.runtime.applier.delete(chat_id, permission, actor=self.actor)
+        tombstone = await self.runtime.writer.delete(chat_id, permission, actor=self.actor)
         forks, children = await self._relatives(chat_id, earlier=relatives)
         return dataclasses.replace(tombstone, forks=forks, children=children, overwritten=await self._clean())
 
@@ -135,11 +135,11 @@ class Upkeep(msgspec.Struct, frozen=True):
         with Spool() as spool:
             chat = await read(lines, spool, key=key)
             if permit is not None:
-                await self._ask(permit, chat_of(await off_the_loop(lambda: facts_in(chat))))
+                await self._ask(permit, chat_of(await run_in_thread(lambda: facts_in(chat))))
             if chat.blobs:
                 await self._refuse_known(chat.chat_id)
             await self.runtime.files.take_in(chat.chat_id, spool)
-            taken_in = self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor)
+            taken_in = self.runtime.writer.import_chat(chat, arriving(chat), actor=self.actor)
             return chat_of((await finish(taken_in)).facts)
 
     async def _ask(self, permit: Callable[[Chat], object], chat: Chat) -> None:
@@ -178,5 +178,5 @@ class Upkeep(msgspec.Struct, frozen=True):
     async def repair(self, chat_id: str) -> Chat:
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
         flaws = await flaws_of(self.runtime.store, chat_id)
-        repaired = self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)
+        repaired = self.runtime.writer.repair(chat_id, repairing(flaws), actor=self.actor)
         return chat_of((await finish(repaired)).facts)

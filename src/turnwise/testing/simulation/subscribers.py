@@ -1,4 +1,4 @@
-"""The followers of a simulation: they follow a chat on any process, are cut off, and continue from their cursor."""
+"""The subscribers of a simulation: they follow a chat on any process, are cut off, and continue from their cursor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.states.transcript import fold
 from turnwise.testing.simulation.checks import Stored, problems_of_parts
 
 
-class Follower:
+class Subscriber:
     """Follows one chat, and keeps every event it was shown."""
 
     def __init__(self, chat_id: str, random: Random) -> None:
@@ -37,10 +37,10 @@ class Follower:
         left = {event.seq for event in stored}
         seen = [event for event in self._seen if event.seq in left or not (pruned and event.kind == "part")]
         if not chat.erased and seen != [event for event in stored if event.seq <= cursor]:
-            problems.append("a follower was shown other events than are stored")
+            problems.append("a subscriber was shown other events than are stored")
         whole = [*self._seen, *(event for event in stored if event.seq > cursor)]
-        problems += [f"to a follower, {problem}" for problem in problems_of_parts(whole, gaps=pruned or chat.erased)]
+        problems += [f"to a subscriber, {problem}" for problem in problems_of_parts(whole, gaps=pruned or chat.erased)]
         transcript = fold(whole)
         if transcript.messages != user_view(chat.history):
-            problems.append("what a follower was shown does not fold to the history")
+            problems.append("what a subscriber was shown does not fold to the history")
         return [f"{self.chat_id}: {problem}" for problem in problems]

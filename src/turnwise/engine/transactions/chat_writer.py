@@ -1,4 +1,4 @@
-"""Changes chats: decides, writes and audits in one transaction, then tells followers. All changes come this way."""
+"""Changes chats: decides, writes and audits in one transaction, then tells subscribers. All changes come this way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.machine import accepts
-from turnwise.states.triggers import Circumstances, Trigger
+from turnwise.states.triggers import TransitionContext, Trigger
 
 Outcome = TypeVar("Outcome")
 
@@ -37,12 +37,12 @@ _TROUBLE: Final = (t.Failed, t.AttemptDiscarded, t.CompactionFailed, t.LeaseExpi
 _COMPACTION_FIGURES: Final = ("step", "folded", "carried", "messages_after", "context_tokens", "tokens_after")
 
 
-class Chain:
+class UnitOfWork:
     """Decisions to be committed together, each made on the facts before it, with its own audit record and version."""
 
     __slots__ = ("_at", "decisions", "facts", "stopped")
 
-    def __init__(self, facts: Facts, at: Circumstances) -> None:
+    def __init__(self, facts: Facts, at: TransitionContext) -> None:
         self.facts = facts
         """The facts after the last decision."""
         self.decisions: list[Decision] = []
@@ -62,7 +62,7 @@ class Chain:
 
     @property
     def entered(self) -> bool:
-        """Whether the chain has brought the chat into the state it is in now."""
+        """Whether the unit has brought the chat into the state it is in now."""
         return any(decision.source != decision.target for decision in self.decisions)
 
     def accepts(self, trigger: Trigger) -> bool:
@@ -70,10 +70,10 @@ class Chain:
         return accepts(Draft(self.facts, trigger, self._at))
 
     def fire(self, trigger: Trigger, *, actor: str | None = None, reason: str | None = None) -> Facts:
-        """Decide the next trigger and return the facts after it. Without `actor` it is the chain's own.
+        """Decide the next trigger and return the facts after it. Without `actor` it is the unit's own.
 
         Raises:
-            TurnwiseError: the trigger is refused; nothing of the chain is committed.
+            TurnwiseError: the trigger is refused; nothing of the unit is committed.
         """
         at = self._at
         if actor is not None or reason is not None:
@@ -84,8 +84,8 @@ class Chain:
         return decision.facts
 
 
-Change = Trigger | Callable[[Chain], object]
-"""What is to happen to a chat: one trigger, or a function that fires some on a chain.
+Change = Trigger | Callable[[UnitOfWork], object]
+"""What is to happen to a chat: one trigger, or a function that fires some on a unit.
 
 The function is pure: a store may run it in another thread, and again after a conflict.
 """
@@ -107,21 +107,21 @@ class _Plan(msgspec.Struct, frozen=True):
 
     def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
         limits = self.limits_of(facts.profile)
-        chain = Chain(facts, Circumstances(now=now, limits=limits, salt=self.salt, actor=self.actor))
+        unit = UnitOfWork(facts, TransitionContext(now=now, limits=limits, salt=self.salt, actor=self.actor))
         for change in self.changes:
-            if chain.stopped:
+            if unit.stopped:
                 break
             if isinstance(change, Trigger):
-                chain.fire(change)
+                unit.fire(change)
             else:
-                change(chain)
-        return chain.decisions
+                change(unit)
+        return unit.decisions
 
 
-class Applier(msgspec.Struct, frozen=True):
+class ChatWriter(msgspec.Struct, frozen=True):
     """Carries changes out: all that are given for a chat in one transaction, one after another.
 
-    A caller's cancellation takes effect only afterwards, so that followers are always told of a commit.
+    A caller's cancellation takes effect only afterwards, so that subscribers are always told of a commit.
     """
 
     store: ChatStore
@@ -140,7 +140,7 @@ class Applier(msgspec.Struct, frozen=True):
         on_commit: Callable[[Committed], object] | None = None,
         limits_of: LimitsOf | None = None,
     ) -> Committed:
-        """Change a chat, then tell its followers, and before them `on_commit`; `limits_of` stands for the applier's."""
+        """Change a chat, call `on_commit`, then publish to subscribers; `limits_of` stands for the writer's."""
         plan = _Plan(changes, limits_of or self.limits_of, actor)
         return await self._announced(chat_id, self.store.change(chat_id, plan, shown=shown), on_commit)
 

@@ -1,6 +1,6 @@
-"""What must hold of a chat's facts: the promise of each state, and the bounds that hold in all of them.
+"""What must hold of a chat's facts: the invariants of each state, and the bounds that hold in all of them.
 
-Each promise is a named predicate; its docstring is the sentence an operator reads when it is broken.
+Each is a named predicate; its docstring is the sentence an operator reads when it is broken.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from turnwise.states.facts import Facts
 from turnwise.states.names import LEASED, ChatState, Need, Stage
 
-Promise = Callable[[Facts], bool]
+Invariant = Callable[[Facts], bool]
 
 
 def state_is_declared(facts: Facts) -> bool:
@@ -45,7 +45,7 @@ def has_no_open_local_call(facts: Facts) -> bool:
 
 
 def has_an_open_outside_call(facts: Facts) -> bool:
-    """A call that the client or a helper answers lacks its result."""
+    """A call that the client or a subagent answers lacks its result."""
     return facts.calls.open_outside > 0
 
 
@@ -99,7 +99,7 @@ def calls_are_of_this_step(facts: Facts) -> bool:
     return not facts.calls or (facts.calls.are_distinct and facts.calls.step == facts.step.number)
 
 
-ALWAYS: Final[tuple[Promise, ...]] = (
+ALWAYS: Final[tuple[Invariant, ...]] = (
     state_is_declared,
     only_interrupts_are_unsettled,
     only_unsettled_chats_promote,
@@ -108,7 +108,7 @@ ALWAYS: Final[tuple[Promise, ...]] = (
 )
 """What holds in every state."""
 
-PROMISES: Final[dict[ChatState, tuple[Promise, ...]]] = {
+INVARIANTS: Final[dict[ChatState, tuple[Invariant, ...]]] = {
     ChatState.waiting: (has_no_lease, has_no_open_call, queue_is_empty),
     ChatState.pending: (has_no_lease, work_is_left),
     ChatState.streaming: (has_a_lease, has_no_open_call, model_owes_an_answer),
@@ -120,14 +120,14 @@ PROMISES: Final[dict[ChatState, tuple[Promise, ...]]] = {
 }
 """What holds in each state."""
 
-assert set(PROMISES) == set(ChatState), "every state makes a promise"  # noqa: S101 - checked at import
-assert {state for state, promises in PROMISES.items() if has_a_lease in promises} == LEASED  # noqa: S101 - as above
+assert set(INVARIANTS) == set(ChatState), "every state has an invariant"  # noqa: S101 - checked at import
+assert {state for state, invariants in INVARIANTS.items() if has_a_lease in invariants} == LEASED  # noqa: S101 - as above
 
-_HOLDING: Final = {state: (*ALWAYS, *promises) for state, promises in PROMISES.items()}
+_HOLDING: Final = {state: (*ALWAYS, *invariants) for state, invariants in INVARIANTS.items()}
 
 
-def broken_promises(facts: Facts) -> tuple[str, ...]:
-    """Return the names of the promises that `facts` break: none for a sound chat."""
+def broken_invariants(facts: Facts) -> tuple[str, ...]:
+    """Return the names of the invariants that `facts` break: none for a sound chat."""
     if facts.stored_state is not None:
         return (state_is_declared.__name__,)
-    return tuple([promise.__name__ for promise in _HOLDING[facts.state] if not promise(facts)])
+    return tuple([invariant.__name__ for invariant in _HOLDING[facts.state] if not invariant(facts)])
