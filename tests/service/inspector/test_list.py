@@ -155,7 +155,7 @@ async def test_every_timeline_bar_opens_its_records(chromium: Chromium) -> None:
         await page.get_by_role("link", name="Open Look").click()
         await expect(page.get_by_role("heading", level=2)).to_have_text("Look")
 
-    everything = ["attempt", "call", "compaction", "subagent", "interrupt", "state", "step"]
+    everything = ["attempt", "call", "compaction", "interrupt", "state", "step", "subagent"]
     assert (sorted(first), sorted(closest)) == (everything, everything)
     assert first["state"] == versions, "the bars of the states have every record of the log"
     assert zoomed > 100 * width
