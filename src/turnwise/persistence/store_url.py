@@ -33,6 +33,17 @@ def without_password(url: str) -> str:
     return url
 
 
+def without_hosts(url: str) -> tuple[str, str]:
+    """Return the URL with its servers taken out, and the servers, which are separated by commas.
+
+    `urlsplit` refuses an IPv6 address behind another host, as in `h,[::1]:2`, in Pythons that are up to date.
+    """
+    scheme, separator, rest = url.partition("://")
+    end = min((place for place in map(rest.find, "/?#") if place >= 0), default=len(rest))
+    user, at, hosts = rest[:end].rpartition("@")
+    return f"{scheme}{separator}{user}{at}{rest[end:]}", hosts
+
+
 def check_password(url: str) -> None:
     """Refuse a URL in which part of an unencoded password would be read as host, port or database.
 
@@ -40,8 +51,9 @@ def check_password(url: str) -> None:
         SettingsError: the password must be percent-encoded; the text does not show it.
     """
     try:
-        parts = urlsplit(url)
-        for server in parts.netloc.rpartition("@")[2].split(","):
+        bare, servers = without_hosts(url)
+        parts = urlsplit(bare)
+        for server in servers.split(","):
             _ = urlsplit(f"//{server}").port
     except ValueError:
         malformed = True

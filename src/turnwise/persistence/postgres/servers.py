@@ -24,6 +24,7 @@ from turnwise.persistence.postgres.timeouts import (
     PATIENCE,
     SUSPECT_AFTER_S,
 )
+from turnwise.persistence.store_url import without_hosts
 from turnwise.sockets import end_if_lost
 
 _TIMELINE: Final = (
@@ -152,7 +153,7 @@ class Servers:
 
     async def _reach(self, server: Server, attributes: str | None) -> Session:
         session: Session = await asyncpg.connect(
-            self._url,
+            self._url if server.host is None else without_hosts(self._url)[0],
             host=server.host,
             port=server.port,
             target_session_attrs=attributes,
@@ -279,9 +280,9 @@ def servers_of(url: str) -> tuple[list[Server], list[str | None]]:
 
     If it names none, or ports that do not fit, there is a single one: asyncpg finds it, or says what is wrong.
     """
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
-    hosts = (parts.netloc.rpartition("@")[2] or options.get("host", "")).split(",")
+    bare, named = without_hosts(url)
+    options = dict(parse_qsl(urlsplit(bare).query))
+    hosts = (named or options.get("host", "")).split(",")
     ports = (options.get("port") or os.environ.get("PGPORT") or "5432").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports
     attributes = options.get("target_session_attrs")
