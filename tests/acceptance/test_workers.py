@@ -20,7 +20,6 @@ from turnwise import Engine, Settings
 from turnwise.providers.demo import DemoModel
 from turnwise.states.events import Event, PartEvent
 
-TESTS = Path(__file__).parents[1]
 LONG = 600.0
 """A lease that does not run out in a test."""
 SHORT = 1.0

@@ -95,7 +95,7 @@ async def test_chat_row_must_match_the_other_rows(either_url: str) -> None:
     later = chat["since"] + 1 if isinstance(chat["since"], int) else chat["since"].replace(year=2001)
     for values, place, word in (
         ({"state": "lost"}, "state", "'lost' is no state"),
-        ({"state": "waiting"}, "state", "promise"),
+        ({"state": "waiting"}, "state", "invariant queue_is_empty"),
         ({"owner": "bob"}, "owner", "profile"),
         ({"owner": None}, "owner", "profile"),
         ({"agent": "support"}, "agent", "profile"),

@@ -48,7 +48,7 @@ def obey_dead_tokens(patch: Patch) -> None:
 
 
 def compact_again(patch: Patch) -> None:
-    """The row's guard and the promise of `compacting` both forgotten: a failed step is compacted again."""
+    """The row's guard and the invariant of `compacting` both forgotten: a failed step is compacted again."""
 
     def conclude(draft: Draft[Any]) -> None:
         draft.step = replace(draft.step, attempt_open=False)

@@ -19,7 +19,7 @@ def machine() -> Picture:
 
 def _nodes() -> tuple[Node, ...]:
     states = tuple(
-        Node(state.value, SPECS[state].kind, SPECS[state].job, tuple(_term(promise) for promise in INVARIANTS[state]))
+        Node(state.value, SPECS[state].kind, SPECS[state].job, tuple(map(_term, INVARIANTS[state])))
         for state in ChatState
     )
     return (Node(NEW, "start"), *states, Node(UNKNOWN, "unknown"))

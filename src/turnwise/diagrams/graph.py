@@ -72,7 +72,7 @@ def machine_graph(picture: Picture, gathered: tuple[Arrow, ...]) -> Drawn:
 
 def _state(node: Node, stays: tuple[str, ...]) -> Block:
     job = [(f"job {node.job}", _SMALL)] if node.job else []
-    invariants = ", ".join(one.words for one in node.promise)
+    invariants = ", ".join(one.words for one in node.invariants)
     return Block((((node.id, _NAME), *job), *_wrapped(invariants, _BODY, _TEXT_WIDTH), *_stays(stays)))
 
 

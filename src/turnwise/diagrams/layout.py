@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from turnwise.diagrams.markup import Block, Point
+from turnwise.diagrams.markup import Block, Point, tag
 
 FILE: Final = Path(__file__).with_name("layout.json")
 RENEW: Final = "run `make docs`, which computes it (it needs Node.js), look at the pictures, and commit what it writes"
@@ -37,6 +37,11 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
     def size(self) -> Size:
         """Its width and height."""
         return Size(self.width, self.height)
+
+
+def outline(box: Box, radius: int, **style: str | float | None) -> str:
+    """Return a box as a rectangle with round corners."""
+    return tag("rect", x=box.x, y=box.y, width=box.width, height=box.height, rx=radius, **style)
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The machine as a page to look things up in: promises, state by trigger, every row, and what the words mean."""
+"""The machine as a page to look things up in: invariants, state by trigger, every row, and what the words mean."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def matrix() -> str:
     picture = machine()
     sections = [
         _HEAD,
-        "## What each state promises\n",
-        _promises(picture),
+        "## The invariants of each state\n",
+        _invariants(picture),
         f"## What each trigger does in each state\n\n{_CELLS}",
     ]
     for party, fired in groupby(TRIGGERS.values(), key=lambda trigger: trigger.party):
@@ -50,12 +50,17 @@ def matrix() -> str:
     return "\n".join(sections)
 
 
-def _promises(picture: Picture) -> str:
+def _invariants(picture: Picture) -> str:
     rows = (
-        (f"`{node.id}`", node.kind, f"`{node.job}`" if node.job else "", " ".join(one.meaning for one in node.promise))
+        (
+            f"`{node.id}`",
+            node.kind,
+            f"`{node.job}`" if node.job else "",
+            " ".join(one.meaning for one in node.invariants),
+        )
         for node in picture.states
     )
-    return _table(("state", "kind", "job", "promise"), rows)
+    return _table(("state", "kind", "job", "invariants"), rows)
 
 
 def _cells(picture: Picture, party: Party, triggers: Sequence[str]) -> str:

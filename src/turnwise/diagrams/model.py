@@ -22,7 +22,7 @@ class NoSuchState(InvalidArgument, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A named function of the machine: a guard, an action or a promise."""
+    """A named function of the machine: a guard, an action or an invariant."""
 
     name: str
     meaning: str
@@ -69,7 +69,7 @@ class Node:
     id: str
     kind: Kind
     job: str | None = None
-    promise: tuple[Term, ...] = ()
+    invariants: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from turnwise.diagrams.arrows import arrow, arrowhead, drawn_label
 from turnwise.diagrams.extract import machine
 from turnwise.diagrams.graph import OPTIONS, START
-from turnwise.diagrams.layout import Box, Graph, Layout, Size, layout_of
+from turnwise.diagrams.layout import Box, Graph, Layout, Size, layout_of, outline
 from turnwise.diagrams.legend import KIND_WORDS, document
 from turnwise.diagrams.markup import MONO, Block, Pen, tag, text
 from turnwise.diagrams.model import Node
@@ -124,13 +124,9 @@ def _state(node: Node, box: Box, words: str, *, lit: bool) -> str:
     middle = box.x + box.width / 2
     return tag(
         "g",
-        tag(
-            "rect",
-            x=box.x,
-            y=box.y,
-            width=box.width,
-            height=box.height,
-            rx=14,
+        outline(
+            box,
+            14,
             fill=fill,
             stroke=stroke,
             stroke_width=3 if lit else 1.5,

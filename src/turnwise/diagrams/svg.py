@@ -9,7 +9,7 @@ from turnwise.diagrams.caption import captions
 from turnwise.diagrams.extract import machine
 from turnwise.diagrams.graph import PADDING, Drawn, machine_graph
 from turnwise.diagrams.grouping import GROUPS, Arrow, arrows
-from turnwise.diagrams.layout import Box, Layout, layout_of
+from turnwise.diagrams.layout import Box, Layout, layout_of, outline
 from turnwise.diagrams.legend import heading
 from turnwise.diagrams.markup import MONO, SANS, Pen, tag, text, title
 from turnwise.diagrams.model import Node
@@ -78,13 +78,9 @@ def _edge(one: Arrow, layout: Layout, drawn: Drawn) -> str:
 def _group(name: str, box: Box, drawn: Drawn) -> str:
     return tag(
         "g",
-        tag(
-            "rect",
-            x=box.x,
-            y=box.y,
-            width=box.width,
-            height=box.height,
-            rx=12,
+        outline(
+            box,
+            12,
             fill=PAPER,
             stroke=MUTED,
             stroke_dasharray="5 4",
@@ -102,14 +98,10 @@ def _node(node: Node, box: Box, drawn: Drawn, *, lit: bool) -> str:
     fill, stroke = LIT if lit else KIND_TINT[node.kind]
     return tag(
         "g",
-        title("\n".join([node.id, *(promise.meaning for promise in node.promise)])),
-        tag(
-            "rect",
-            x=box.x,
-            y=box.y,
-            width=box.width,
-            height=box.height,
-            rx=12,
+        title("\n".join([node.id, *(invariant.meaning for invariant in node.invariants)])),
+        outline(
+            box,
+            12,
             fill=fill,
             stroke=stroke,
             stroke_width=3 if lit else 1.5,

@@ -64,7 +64,7 @@ def decide(
     Raises:
         IllegalTransition: the table has no matching row. It names what is possible instead.
         TurnwiseError: a refusal of bad input, see `refusals`.
-        BrokenInvariant: the facts afterwards would break a promise.
+        BrokenInvariant: the facts afterwards would break an invariant.
         InvalidArgument: `facts` are not facts, or there is no such trigger.
         WrongCall: an argument of the trigger is missing, or the trigger has none of that name.
     """

@@ -16,7 +16,7 @@
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
     |-- NothingToCompact        no message to fold
     |-- StaleLease              the lease was lost: another holder, or none
-    |-- BrokenInvariant           a decision would break a promise: a defect in turnwise
+    |-- BrokenInvariant           a decision would break an invariant: a defect
     |-- SettingsError           settings, tools or a URL that make no sense
     |   `-- InvalidArgument     a public function was given something it cannot take
     |       |-- InvalidContent  a message or a result that says nothing, or is no JSON

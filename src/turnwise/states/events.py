@@ -198,8 +198,8 @@ class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
 class HistoryResetEvent(_Event, frozen=True, kw_only=True, tag="history_reset"):
     """The history was cut: the message `first_removed` and all after it are gone.
 
-    One of number 0 is not stored: the database went back behind what this subscriber has seen. Nothing of that counts
-    any more, and all events follow anew, from number 1.
+    Number 0 is not stored: the database lost commits that this subscriber has read. Drop what you have; all events
+    follow again from number 1.
     """
 
     kind: ClassVar[Literal["history_reset"]] = "history_reset"

@@ -197,7 +197,7 @@ def every_call_is_due(draft: Draft[t.Trigger]) -> bool:
 
 
 def invariant_broken(draft: Draft[t.Trigger]) -> bool:
-    """The stored facts break the promise of their state."""
+    """The stored facts break an invariant of their state."""
     return bool(broken_invariants(draft.before))
 
 

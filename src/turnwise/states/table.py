@@ -17,7 +17,7 @@ from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
 from turnwise.states.draft import Draft
-from turnwise.states.names import NEW, UNKNOWN, ChatState
+from turnwise.states.names import LEASED, NEW, UNKNOWN, ChatState
 from turnwise.states.triggers import Trigger
 
 _Kind = TypeVar("_Kind", bound=Trigger)
@@ -44,7 +44,7 @@ BUSY: Final = (S.pending, S.streaming, S.executing_tools, S.compacting, S.requir
 _QUEUED: Final = (*BUSY, S.interrupted, S.error)
 """The states in which messages may be queued."""
 
-_HELD: Final = (S.streaming, S.executing_tools, S.compacting)
+_HELD: Final = tuple(state for state in S if state in LEASED)
 """The states in which a worker holds a chat (`interrupted`, too, while unsettled)."""
 
 _REST: Final = (S.waiting, S.requires_action, S.error)

@@ -297,7 +297,7 @@ class DeadlinePassed(Trigger, frozen=True, kw_only=True):
 
 @_declared("clock", while_archived=True)
 class Repaired(Trigger, frozen=True, kw_only=True):
-    """The chat broke a promise or could not be read, and is brought to `error`."""
+    """The chat broke an invariant or could not be read, and is brought to `error`."""
 
     error: ErrorInfo
 

@@ -46,7 +46,7 @@ async def _play(scene: Scene, pace: float) -> None:
     console.print(Text("turnwise: the whole life of one chat", style="bold"))
     stage.say(
         "The model is turnwise's own, which answers by rules: no network, no key. All else is real, and every ✔ is "
-        f"checked. Read is {scene.root}; written is {scene.out}."
+        f"checked. It reads {scene.root} and writes to {scene.out}."
     )
     view = EventView(Scroll(console))
     try:

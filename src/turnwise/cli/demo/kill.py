@@ -30,9 +30,9 @@ async def outlives_its_process(play: Play, pace: float) -> None:
     stage, engine, chat_id = play.stage, play.engine, play.chat_id
     stage.act(
         "kill -9",
-        "This process only watches now. Another one runs the turn, is killed in mid-sentence and says goodbye to "
-        "nobody: the database still names it. A third one finds it dead - on another machine it would wait for the "
-        f"end of the lease, {LEASE:g} s here - takes over what is stored, and finishes.",
+        "This process only watches now. Another process runs the turn and is killed in mid-sentence, so the database "
+        "still names it as the holder. A third process sees that it is dead (on another machine it would wait until "
+        f"the lease expires, {LEASE:g} s here), takes the chat over and finishes the turn.",
     )
     await engine.send_message(chat_id, f"Please take_note “{NOTE}”.")
     async with _process(play, SLOW, ends=False) as victim:

@@ -44,15 +44,15 @@ _NO_TOKEN: Final = 0
 
 
 class ConcurrentTransition(Exception):
-    """Someone else moved the chat, so that it no longer needs what the job was about to do."""
+    """Another transition came first, so the chat no longer needs what the job was about to do."""
 
 
 def went_back(known: Facts, found: Facts) -> bool:
-    """Return whether a store shows less of a chat than it had stored: a failover, or a backup, took commits back.
+    """Return whether a store has lost commits of a chat: in a failover, or because a backup was restored.
 
     Args:
-        known: what was known to be stored before the store was asked.
-        found: what it answered.
+        known: the facts known to be stored before the store was read.
+        found: the facts that it returned.
     """
     taken_back = found.version == known.version and found.updated_at != known.updated_at
     return taken_back or found.version < known.version

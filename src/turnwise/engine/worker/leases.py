@@ -30,11 +30,11 @@ class Leases:
     """Renews the leases of one worker.
 
     Args:
-        own_clock: the machine's, even where a test moves the engine's by hand.
-        look: shows a runner its chat.
-        release: gives a chat back that is held and not run.
-        failed: is told of each renewal that failed; of success with `None`.
-        out_of_reach: is told that the store did not answer, or took long.
+        own_clock: the machine's clock, even where a test advances the engine's.
+        look: reads a chat and passes its facts to its runner.
+        release: releases a chat that is leased but not running.
+        failed: called with the error of each failed renewal, and with `None` after a success.
+        out_of_reach: called when the store did not answer, or answered late.
     """
 
     def __init__(  # noqa: PLR0913 - what the worker lends it

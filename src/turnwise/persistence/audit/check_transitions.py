@@ -1,7 +1,7 @@
 """Replays a log: follows where the chat stands, and finds the first record that cannot be true.
 
 Records hold kinds, ids and digests of writes, never content. That is enough to follow the lease, the calls, the queue,
-the ids of messages and the compactions, and to check them against the table and the promises of the states.
+the ids of messages and the compactions, and to check them against the table and the states' invariants.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Replay:
         self._write_checker.follow(record, step=self._numbers[1])
         self._check_numbers()
         self._conclude()
-        self._check_promises()
+        self._check_invariants()
         self._check_party(*held)
 
     # The row
@@ -157,9 +157,9 @@ class Replay:
         self._state = record.target
         self._numbers = (record.turn, record.step, record.attempt)
 
-    # What the states promise
+    # Invariants
 
-    def _check_promises(self) -> None:
+    def _check_invariants(self) -> None:
         record = self._record
         chat = Replayed(ChatState(record.target), self._settled, record.step, self._write_checker)
         problem = broken_invariant(chat)

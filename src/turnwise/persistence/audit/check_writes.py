@@ -13,7 +13,7 @@ from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Crash
 
 
 class Violation(ValueError):
-    """A record that the table or a promise forbids. Its text names the record, what it says and what is required."""
+    """A record that the table or an invariant forbids. Its text names the record, what it says and what is required."""
 
     def __init__(self, record: AuditRecord, problem: str) -> None:
         self.record = record

@@ -1,4 +1,4 @@
-"""Verifies an audit log: its form, its chain, and every transition against the table and the states' promises.
+"""Verifies an audit log: its form, its chain, and every transition against the table and the states' invariants.
 
 In a store it also checks that the stored rows are what the log says.
 """

@@ -174,8 +174,8 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
         return
     facts = rest.facts
     named = "" if facts.stored_state is None else f": {facts.stored_state!r} is no state of the table's"
-    for promise in broken_invariants(facts):
-        yield Finding("chats", chat, "state", f"the promise {promise} is broken{named}")
+    for invariant in broken_invariants(facts):
+        yield Finding("chats", chat, "state", f"the invariant {invariant} is broken{named}")
     yield from _repeated_elsewhere(chat, facts)
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
         yield Finding("chats", chat, "since", "it is not what the facts say")
