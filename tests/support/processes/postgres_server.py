@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import anyio.to_thread
+import psutil
 import pytest
 
 _SERIAL = itertools.count()
@@ -50,7 +51,8 @@ class Server:
                 server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf()")
                 yield cls(server)
             finally:
-                server.cleanup()
+                with contextlib.suppress(psutil.NoSuchProcess):  # a stopped server may end while it is looked for
+                    server.cleanup()
 
     @property
     def address(self) -> str:
