@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.diagrams import machine_json, mermaid
 from turnwise.diagrams.grouping import SAME
-from turnwise.diagrams.matrix import REFUSED, matrix
+from turnwise.diagrams.texts import REFUSED, matrix
 from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE, rows_of
 from turnwise.states.triggers import TRIGGERS

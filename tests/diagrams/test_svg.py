@@ -14,9 +14,9 @@ from support.node import needs_node
 from turnwise.diagrams import mermaid, slide, svg
 from turnwise.diagrams.__main__ import graphs
 from turnwise.diagrams.elk import NoLayout, laid_out
-from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import SAME, arrows
 from turnwise.diagrams.layout import RENEW, Layout, StaleLayout, committed, edge_id, encoded, is_current
+from turnwise.diagrams.model import machine
 from turnwise.diagrams.rows import COLUMNS
 from turnwise.diagrams.slide import WAYS, Way
 from turnwise.states import triggers

@@ -5,13 +5,11 @@
 `sticker` is a badge of a state.
 """
 
-from turnwise.diagrams.machine_json import machine_json
-from turnwise.diagrams.mermaid import mermaid
 from turnwise.diagrams.path import path
 from turnwise.diagrams.rows import table
-from turnwise.diagrams.slide import slide
-from turnwise.diagrams.sticker import sticker
+from turnwise.diagrams.slide import slide, sticker
 from turnwise.diagrams.svg import svg
+from turnwise.diagrams.texts import machine_json, mermaid
 from turnwise.diagrams.timeline import timeline
 
 __all__ = ["machine_json", "mermaid", "path", "slide", "sticker", "svg", "table", "timeline"]

@@ -12,12 +12,12 @@ from typing import Final
 
 from turnwise.diagrams import machine_json, mermaid, slide, svg, table
 from turnwise.diagrams.elk import NoLayout, laid_out
-from turnwise.diagrams.extract import machine
 from turnwise.diagrams.graph import machine_graph
 from turnwise.diagrams.grouping import arrows
 from turnwise.diagrams.layout import FILE, Graph, StaleLayout, committed, encoded, is_current
-from turnwise.diagrams.matrix import matrix
+from turnwise.diagrams.model import machine
 from turnwise.diagrams.slide import slide_graph
+from turnwise.diagrams.texts import matrix
 
 PACKAGE: Final = Path(__file__).resolve().parent
 DIFF_LINES: Final = 12

@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from turnwise.diagrams.caption import Caption, captions
-from turnwise.diagrams.grouping import GROUPS, SAME, Arrow
+from turnwise.diagrams.grouping import GROUPS, SAME, Arrow, Caption, captions
 from turnwise.diagrams.layout import Graph, Size
 from turnwise.diagrams.markup import MONO, Block, Pen, Piece
 from turnwise.diagrams.model import Node, Picture

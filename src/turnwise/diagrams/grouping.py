@@ -1,13 +1,16 @@
-"""Groups what several states share: edges into arrows from groups, rows into entries of a list."""
+"""Groups what several states share: edges into arrows from groups, rows into entries of a list; captions of arrows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
+import msgspec
+
 from turnwise.diagrams.model import Line, Picture
-from turnwise.states.names import LEASED, ChatState
+from turnwise.states.names import LEASED, ChatState, Party
 from turnwise.states.table import BUSY
 from turnwise.states.triggers import TRIGGERS
 
@@ -22,8 +25,7 @@ SAME: Final = "same"
 """The target of a line that leaves a chat where it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrow:
+class Arrow(msgspec.Struct, frozen=True):
     """Lines that lead from a state, or from every state of a group, to one target or back to the `SAME` state."""
 
     origin: str
@@ -32,8 +34,7 @@ class Arrow:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """Rows that differ in nothing but their source."""
 
     sources: tuple[str, ...]
@@ -53,7 +54,7 @@ class Entry:
 
 def arrows(picture: Picture) -> tuple[Arrow, ...]:
     """Return every row of the picture exactly once, on the widest group all of whose states share it."""
-    rest = {(edge.source, edge.target, line): None for edge in picture.edges for line in edge.lines}
+    rest = dict.fromkeys((edge.source, edge.target, line) for edge in picture.edges for line in edge.lines)
     drawn: list[Arrow] = []
     for name, members in GROUPS.items():
         for target in dict.fromkeys((*members, *(node.id for node in picture.states), SAME)):
@@ -76,14 +77,13 @@ def entries(picture: Picture) -> tuple[Entry, ...]:
     Rows that differ in nothing but their source share an entry.
     """
     shared: dict[tuple[str, Line], list[str]] = {}
-    for edge in picture.edges:
-        for line in edge.lines:
-            shared.setdefault((SAME if edge.stays else edge.target, line), []).append(edge.source)
+    for source, target, line in picture.rows:
+        shared.setdefault((SAME if source == target else target, line), []).append(source)
     triggers = [*TRIGGERS]
     places = [node.id for node in picture.nodes]
 
-    def rank(entry: Entry) -> tuple[int, int, int]:
-        return triggers.index(entry.line.trigger), places.index(entry.sources[0]), entry.line.rung
+    def rank(entry: Entry) -> tuple[int, int]:
+        return triggers.index(entry.line.trigger), places.index(entry.sources[0])
 
     unsorted = (
         Entry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()
@@ -99,3 +99,35 @@ def _shared(rest: Iterable[tuple[str, str, Line]], members: tuple[str, ...], tar
         if source == members[0]
         and all((member, member if target == SAME else target, line) in present for member in members)
     )
+
+
+class Caption(msgspec.Struct, frozen=True):
+    """Triggers under one condition. The condition is a summary; the list of rows has it in full."""
+
+    triggers: tuple[str, ...]
+    party: Party
+    condition: str
+
+
+def captions(lines: Iterable[Line]) -> tuple[Caption, ...]:
+    """Return the captions of an arrow, in the order of its lines; neighbours under one condition share a caption."""
+    by_trigger: dict[str, list[Line]] = {}
+    for line in lines:
+        by_trigger.setdefault(line.trigger, []).append(line)
+    conditions = ((same[0].party, _condition(same), trigger) for trigger, same in by_trigger.items())
+    return tuple(
+        Caption(tuple(trigger for *_, trigger in neighbours), party, condition)
+        for (party, condition), neighbours in groupby(conditions, key=itemgetter(0, 1))
+    )
+
+
+def _condition(lines: list[Line]) -> str:
+    """What must hold for one of the lines: the guards all of them demand, then those by which they differ."""
+    if not any(line.when for line in lines):
+        return "otherwise" if len(lines) == 1 and lines[0].otherwise else ""
+    common = [guard for guard in lines[0].when if all(guard in line.when for line in lines)]
+    differing = [[guard.words for guard in line.when if guard not in common] for line in lines]
+    terms = [guard.words for guard in common]
+    if all(differing):
+        terms.append(" or ".join(" and ".join(words) for words in differing))
+    return ", ".join(terms)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import (
@@ -28,8 +29,7 @@ from turnwise.states.values.plain import shown
 Kind = Literal["attempt", "failed attempt", "local call", "client call", "subagent", "compaction", "failed compaction"]
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(msgspec.Struct, frozen=True):
     """A point in a chat's life: what the clock said, and how much time had passed.
 
     A clock may be set back, and chats move between machines. What the clock says then goes back, time does not.
@@ -44,8 +44,7 @@ class Instant:
         return Instant(at, self.passed + max(at - self.at, timedelta()))
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
+class Stay(msgspec.Struct, frozen=True):
     """A time in one state; `until` is `None` for the state in which the chat is."""
 
     state: ChatState
@@ -59,8 +58,7 @@ class Stay:
         return (self.until or end).passed - self.since.passed
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True):
     """Something that took time: an attempt, a call, a compaction; `until` is `None` if it still goes on."""
 
     kind: Kind
@@ -69,8 +67,7 @@ class Activity:
     until: Instant | None
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(msgspec.Struct, frozen=True):
     """A chat's life so far."""
 
     stays: tuple[Stay, ...]
@@ -180,8 +177,7 @@ class _Reader:
             self._compaction = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(msgspec.Struct, frozen=True):
     """An attempt under way."""
 
     since: Instant
@@ -223,7 +219,7 @@ class _Attempts:
                 self._enter(event.state, at)
             case PartEvent():
                 self._live = _name(event.step, event.attempt)
-                self._open = replace(self._open or _Open(at), foretold=False)
+                self._open = msgspec.structs.replace(self._open or _Open(at), foretold=False)
             case MessageEvent() if event.message.role == "assistant":
                 self._answer(event.message, at)
             case AttemptDiscardedEvent():
@@ -260,7 +256,7 @@ class _Attempts:
         if self._open is not None:
             self._close("attempt", at, name)
         elif self._left is not None:
-            self._over[self._left] = replace(self._over[self._left], name=name)
+            self._over[self._left] = msgspec.structs.replace(self._over[self._left], name=name)
         if self._streaming and not message.partial:
             self._open = _Open(at, foretold=True)
 
@@ -270,14 +266,14 @@ class _Attempts:
         if self._left is None or self._open is None:
             self._close("failed attempt", at, name)
         else:
-            self._over[self._left] = replace(self._over[self._left], kind="failed attempt", name=name)
-            self._open = replace(self._open, name=_name(event.step, event.attempt + 1))
+            self._over[self._left] = msgspec.structs.replace(self._over[self._left], kind="failed attempt", name=name)
+            self._open = msgspec.structs.replace(self._open, name=_name(event.step, event.attempt + 1))
         self._left = None
 
     def _fail(self, at: Instant) -> None:
         """End the attempt by an error, although some of it may have been kept as a message."""
         if self._open is None and self._over:
-            self._over[-1] = replace(self._over[-1], kind="failed attempt")
+            self._over[-1] = msgspec.structs.replace(self._over[-1], kind="failed attempt")
         elif self._open is not None and self._open.has_begun(at):
             self._close("failed attempt", at)
         self._open = None

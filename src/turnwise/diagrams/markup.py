@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 from xml.sax.saxutils import escape, quoteattr
@@ -29,8 +28,7 @@ There is no font to measure.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Pen:
+class Pen(msgspec.Struct, frozen=True):
     """How a text is set."""
 
     size: float

@@ -1,12 +1,17 @@
-"""The machine as nodes and edges: what to draw, in words, without colours or positions."""
+"""The machine as nodes and edges, made of the declared table: what to draw, in words, without colours or positions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
 
 from turnwise.states.errors import InvalidArgument
-from turnwise.states.names import Party, StateKind
+from turnwise.states.invariants import INVARIANTS
+from turnwise.states.names import NEW, SPECS, UNKNOWN, ChatState, Party, StateKind
+from turnwise.states.table import TABLE, Row, rows_of
 from turnwise.states.values.plain import shown
 
 Kind = StateKind | Literal["start", "unknown"]
@@ -20,8 +25,7 @@ class NoSuchState(InvalidArgument, ValueError):
         super().__init__("state", problem)
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(msgspec.Struct, frozen=True):
     """A named function of the machine: a guard, an action or an invariant."""
 
     name: str
@@ -33,8 +37,7 @@ class Term:
         return self.name.replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """What one row says beside its source and target."""
 
     trigger: str
@@ -43,8 +46,6 @@ class Line:
     actions: tuple[Term, ...]
     otherwise: bool
     """Whether the row has no guards and is the last of several of its trigger and source."""
-    rung: int = field(compare=False)
-    """The place among the rows of its trigger and source: the first whose guards hold is taken."""
 
     @property
     def condition(self) -> str:
@@ -62,8 +63,7 @@ class Line:
         return f"{self.trigger}{condition}{done}"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A state, or one of the two places that are none: `new` and `unknown`."""
 
     id: str
@@ -72,8 +72,7 @@ class Node:
     invariants: tuple[Term, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True):
     """Every row that leads from one node to another, or back to itself."""
 
     source: str
@@ -86,12 +85,20 @@ class Edge:
         return self.source == self.target
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Nodes and edges in the order of their declaration. No two edges join the same nodes in the same direction."""
+class Picture(msgspec.Struct, frozen=True):
+    """Nodes and rows in the order of their declaration."""
 
     nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    rows: tuple[tuple[str, str, Line], ...]
+    """Source, target and the rest of each row. Of those of one source and trigger the first that holds is taken."""
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The rows by the nodes that they join: no two edges join the same nodes in the same direction."""
+        lines: dict[tuple[str, str], list[Line]] = {}
+        for source, target, line in self.rows:
+            lines.setdefault((source, target), []).append(line)
+        return tuple(Edge(*joined, tuple(joining)) for joined, joining in lines.items())
 
     @property
     def states(self) -> tuple[Node, ...]:
@@ -104,3 +111,31 @@ class Picture:
         if state is not None and state not in states:
             raise NoSuchState(f"unknown state {shown(state)}; the states are {', '.join(states)}")
         return None if state is None else str(state)
+
+
+def machine() -> Picture:
+    """Return the picture of the table: a node for every state, and every row of the table."""
+    return Picture(_nodes(), tuple((str(row.source), row.target.value, _line(row)) for row in TABLE))
+
+
+def _nodes() -> tuple[Node, ...]:
+    states = tuple(
+        Node(state.value, SPECS[state].kind, SPECS[state].job, tuple(map(_term, INVARIANTS[state])))
+        for state in ChatState
+    )
+    return (Node(NEW, "start"), *states, Node(UNKNOWN, "unknown"))
+
+
+def _line(row: Row) -> Line:
+    return Line(
+        trigger=row.trigger.name,
+        party=row.trigger.party,
+        when=tuple(_term(guard) for guard in row.when),
+        actions=tuple(_term(action) for action in row.actions),
+        otherwise=not row.when and len(rows_of(row.trigger, row.source)) > 1,
+    )
+
+
+def _term(function: Callable[..., Any]) -> Term:
+    meaning, _, _ = (inspect.getdoc(function) or "").partition("\n")
+    return Term(function.__name__, meaning)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
+from turnwise.diagrams.document import document
 from turnwise.diagrams.durations import duration, moment
-from turnwise.diagrams.legend import document
 from turnwise.diagrams.lived import Life, Stay, life_of
 from turnwise.diagrams.markup import MONO, Pen, tag, text
 from turnwise.diagrams.palette import FAINT, INK, MUTED

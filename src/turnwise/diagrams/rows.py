@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final
 
-from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import Entry, entries
 from turnwise.diagrams.markup import SANS, Pen, tag, text, title
-from turnwise.diagrams.model import Picture
+from turnwise.diagrams.model import Picture, machine
 from turnwise.diagrams.palette import FAINT, INK, MUTED, PAPER, PARTY_INK
 from turnwise.states.values.checked import checked
 

@@ -1,20 +1,18 @@
-"""The machine on one slide: the states, the happy path, and how a chat leaves it. `svg` has every row."""
+"""The machine on one slide: the states, the happy path, and how a chat leaves it. Also one state as a sticker."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from turnwise.diagrams.arrows import arrow, arrowhead, drawn_label
-from turnwise.diagrams.extract import machine
+from turnwise.diagrams.document import KIND_WORDS, arrow, arrowhead, document, drawn_label
 from turnwise.diagrams.graph import OPTIONS, START
 from turnwise.diagrams.layout import Box, Graph, Layout, Size, layout_of, outline
-from turnwise.diagrams.legend import KIND_WORDS, document
-from turnwise.diagrams.markup import MONO, Block, Pen, tag, text
-from turnwise.diagrams.model import Node
-from turnwise.diagrams.palette import INK, KIND_TINT, LIT, MUTED
+from turnwise.diagrams.markup import MONO, SANS, Block, Pen, tag, text, title
+from turnwise.diagrams.model import Node, machine
+from turnwise.diagrams.palette import INK, KIND_TINT, LIT, MUTED, PAPER, STATE_INK
 from turnwise.states import triggers as t
-from turnwise.states.names import NEW, ChatState
+from turnwise.states.names import NEW, SPECS, ChatState
 from turnwise.states.triggers import Trigger
 from turnwise.states.values.checked import checked
 
@@ -151,3 +149,34 @@ def _arrow(pair: tuple[str, str], layout: Layout, label: str, *, bold: bool) -> 
         data_target=pair[1],
         data_label=label,
     )
+
+
+_LETTER: Final = 6.6
+_PRODUCT: Final = "turnwise"
+_DARK: Final = "#3b4652"
+
+
+@checked
+def sticker(state: str) -> str:
+    """Return a small SVG badge that names a state.
+
+    Raises:
+        NoSuchState: `state` is no state of the machine.
+    """
+    named = ChatState(machine().current(state) or "")
+    left, right = (len(word) * _LETTER + 14 for word in (_PRODUCT, named))
+    pen = Pen(11, PAPER, anchor="middle")
+    drawing = tag(
+        "svg",
+        title(f"{_PRODUCT}: {named}"),
+        tag("rect", width=left + right, height=20, rx=4, fill=STATE_INK[SPECS[named].colour]),
+        tag("path", d=f"M4,0 H{left:.1f} V20 H4 A4,4 0 0 1 0,16 V4 A4,4 0 0 1 4,0 Z", fill=_DARK),
+        text((left / 2, 14), _PRODUCT, pen),
+        text((left + right / 2, 14), named, pen),
+        xmlns="http://www.w3.org/2000/svg",
+        width=left + right,
+        height=20,
+        role="img",
+        font_family=SANS,
+    )
+    return drawing + "\n"

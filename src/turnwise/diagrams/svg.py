@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from turnwise.diagrams.arrows import arrow, arrowhead, drawn_label
-from turnwise.diagrams.caption import captions
-from turnwise.diagrams.extract import machine
+from turnwise.diagrams.document import arrow, arrowhead, drawn_label, heading
 from turnwise.diagrams.graph import PADDING, Drawn, machine_graph
-from turnwise.diagrams.grouping import GROUPS, Arrow, arrows
+from turnwise.diagrams.grouping import GROUPS, Arrow, arrows, captions
 from turnwise.diagrams.layout import Box, Layout, layout_of, outline
-from turnwise.diagrams.legend import heading
 from turnwise.diagrams.markup import MONO, SANS, Pen, tag, text, title
-from turnwise.diagrams.model import Node
+from turnwise.diagrams.model import Node, machine
 from turnwise.diagrams.palette import INK, KIND_TINT, LIT, MUTED, PAPER, PARTY_INK
 from turnwise.diagrams.rows import WIDTH, drawn_rows
 from turnwise.states.values.checked import checked

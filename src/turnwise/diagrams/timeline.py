@@ -7,13 +7,12 @@ from typing import Final
 
 import msgspec
 
-from turnwise.diagrams.durations import duration, moment
-from turnwise.diagrams.extract import machine
-from turnwise.diagrams.legend import document
+from turnwise.diagrams.document import document
+from turnwise.diagrams.durations import Scale, duration, moment
 from turnwise.diagrams.lived import Activity, Instant, Kind, Life, Stay, life_of
 from turnwise.diagrams.markup import Pen, legible, tag, text, title
+from turnwise.diagrams.model import machine
 from turnwise.diagrams.palette import FAINT, HALO, INK, KIND_TINT, MUTED, PAPER, Tint
-from turnwise.diagrams.scale import Scale
 from turnwise.states.events import Event
 from turnwise.states.names import RESTING, ChatState
 from turnwise.states.values.checked import checked
