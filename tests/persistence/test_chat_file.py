@@ -22,7 +22,7 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import CachedChat
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.sql.rows import blank_facts
+from turnwise.persistence.rows import blank_facts
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts

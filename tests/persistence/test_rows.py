@@ -16,7 +16,7 @@ from tests.persistence.raw_life import CHAT, moments
 
 from support.life import NOW, Life, client, local
 from turnwise.persistence.integrity.raw_chat import stored_in
-from turnwise.persistence.sql.rows import (
+from turnwise.persistence.rows import (
     CALLS,
     DEEPEST_STORED,
     MESSAGES,

@@ -15,7 +15,7 @@ import pytest
 from turnwise.engine.isolation import user_code
 from turnwise.engine.observers import observer
 from turnwise.engine.tools import toolbox
-from turnwise.persistence.sql.rows import micros_of
+from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import transactions
 from turnwise.testing.simulation import Mischief, World, cast
 from turnwise.testing.simulation.actors import simulated_tools

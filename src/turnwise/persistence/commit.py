@@ -13,7 +13,7 @@ from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
 from turnwise.persistence.audit.row_digests import EventFields, digest_of_chat_row, digest_of_events, salt_of_facts
 from turnwise.persistence.erasure import erases
 from turnwise.persistence.protocol import Committed
-from turnwise.persistence.sql.rows import (
+from turnwise.persistence.rows import (
     CALLS,
     FactsRow,
     columns_of_call,

@@ -19,7 +19,7 @@ from turnwise.persistence.audit.row_digests import FLEETING, digest_of_events, d
 from turnwise.persistence.blobs.references import REFERRING, blobs_named_in
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.persistence.integrity.marks import is_mark
-from turnwise.persistence.sql.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
+from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.messages import FORMAT, Message, recorded_calls, recorded_results, without_secrets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from turnwise.persistence.sql.rows import PROFILES
+from turnwise.persistence.rows import PROFILES
 from turnwise.states.errors import ChatUnreadable
 
 

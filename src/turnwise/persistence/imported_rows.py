@@ -21,7 +21,7 @@ from turnwise.persistence.chat_rows import Row
 from turnwise.persistence.commit import CachedChat
 from turnwise.persistence.erasure import aside_in, spans_of
 from turnwise.persistence.integrity.raw_chat import stored_in
-from turnwise.persistence.sql.rows import message_of, time_of
+from turnwise.persistence.rows import message_of, time_of
 from turnwise.persistence.stored_chat import facts_of
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from turnwise.persistence.sql.rows import (
+from turnwise.persistence.rows import (
     CALLS,
     DEEPEST_STORED,
     ELSEWHERE,

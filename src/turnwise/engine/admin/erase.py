@@ -15,7 +15,7 @@ from turnwise.engine.config.results import Chat
 from turnwise.engine.prompt.views import erased, without_edits
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.erasure import writes_in
-from turnwise.persistence.sql.rows import GARBLED, message_of, unreadable
+from turnwise.persistence.rows import GARBLED, message_of, unreadable
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import InvalidArgument, MessageNotFound
 from turnwise.states.facts import Facts, Profile

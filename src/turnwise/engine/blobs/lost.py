@@ -12,7 +12,7 @@ from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.blobs.references import REFERRING, blobs_named_in
 from turnwise.persistence.chat_rows import Place
 from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows
-from turnwise.persistence.sql.rows import GARBLED, QUEUE, message_of
+from turnwise.persistence.rows import GARBLED, QUEUE, message_of
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import StoreError, TurnwiseError
 from turnwise.states.messages import FilePart, Part, files_in

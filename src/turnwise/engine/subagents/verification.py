@@ -18,7 +18,7 @@ from turnwise.persistence.audit.record import log_of
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.sql.rows import PROFILES
+from turnwise.persistence.rows import PROFILES
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 from turnwise.states.facts import Profile

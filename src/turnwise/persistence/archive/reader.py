@@ -24,7 +24,7 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.references import blobs_of
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ORDER, ChatRows
-from turnwise.persistence.sql.rows import CALLS, GARBLED, PROFILES
+from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
 from turnwise.states.errors import ImportRefused, TurnwiseError
 from turnwise.states.files import is_digest
 from turnwise.states.names import ChatState

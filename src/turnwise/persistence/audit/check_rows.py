@@ -18,7 +18,7 @@ from turnwise.persistence.audit.row_digests import (
 )
 from turnwise.persistence.chat_rows import ChatRows, Place, Row
 from turnwise.persistence.integrity.columns import misfits
-from turnwise.persistence.sql.rows import (
+from turnwise.persistence.rows import (
     CALLS,
     GARBLED,
     PROFILES,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from turnwise.persistence.audit.record import WriteRecord
-from turnwise.persistence.sql.rows import FactsRow
+from turnwise.persistence.rows import FactsRow
 from turnwise.states.decide import Decision
 from turnwise.states.values.digests import canonical_row, derived, salted
 

@@ -20,7 +20,7 @@ from turnwise.persistence.audit.checkpoints import Contradiction, Published, pub
 from turnwise.persistence.audit.expected_rows import ExpectedRows
 from turnwise.persistence.audit.signing import PublicKeys
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.sql.rows import GARBLED
+from turnwise.persistence.rows import GARBLED
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.values.checked import checked

@@ -11,7 +11,7 @@ import msgspec
 
 from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.integrity.raw_chat import Row
-from turnwise.persistence.sql.rows import GARBLED, time_of
+from turnwise.persistence.rows import GARBLED, time_of
 from turnwise.persistence.stored_chat import ids_of, is_count, is_hash
 from turnwise.states.events import Event
 from turnwise.states.names import Awaited

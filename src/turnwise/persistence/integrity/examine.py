@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.integrity.columns import COLUMNS, misfits
 from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
-from turnwise.persistence.sql.rows import (
+from turnwise.persistence.rows import (
     CALLS,
     EVENTS,
     GARBLED,

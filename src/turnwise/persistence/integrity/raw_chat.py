@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from turnwise.persistence.sql.rows import GARBLED
+from turnwise.persistence.rows import GARBLED
 from turnwise.persistence.stored_chat import Stored, ids_of, is_count
 
 Row = Mapping[str, Any]

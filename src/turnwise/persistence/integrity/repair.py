@@ -19,7 +19,7 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.integrity import raw_chat
 from turnwise.persistence.integrity.examine import Finding, examine
 from turnwise.persistence.integrity.marks import mark_at, mark_for
-from turnwise.persistence.sql.rows import GARBLED, USAGE, message_of
+from turnwise.persistence.rows import GARBLED, USAGE, message_of
 from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
 from turnwise.states.message_order import in_call_order

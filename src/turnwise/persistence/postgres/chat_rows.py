@@ -18,7 +18,7 @@ from turnwise.persistence.postgres.held_files import let_others_go
 from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.postgres.raw_rows import rows_within
 from turnwise.persistence.postgres.tombstones import missing
-from turnwise.persistence.sql.rows import GARBLED, micros_of
+from turnwise.persistence.rows import GARBLED, micros_of
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.states.decide import Decision
 

@@ -19,7 +19,7 @@ from turnwise.persistence.postgres.refusals import Refused
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import PostgresCommit, parameters_of, prepared
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
-from turnwise.persistence.sql.rows import GARBLED, unreadable
+from turnwise.persistence.rows import GARBLED, unreadable
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, StoreError

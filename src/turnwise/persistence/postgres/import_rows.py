@@ -13,7 +13,7 @@ from turnwise.persistence.audit.row_digests import digested_fields
 from turnwise.persistence.imported_rows import events_in, restated
 from turnwise.persistence.postgres.tombstones import check_not_deleted
 from turnwise.persistence.postgres.write_rows import event_rows
-from turnwise.persistence.sql.rows import time_of
+from turnwise.persistence.rows import time_of
 
 _TIMES: Final = ("since", "deadline", "at")
 _CHAT: Final = ("id", "state", "settled", "archived", "version", "event_seq", "head", "since", "owner", "calls")

@@ -19,7 +19,7 @@ from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import event_rows
-from turnwise.persistence.sql.rows import numbered
+from turnwise.persistence.rows import numbered
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event

@@ -16,7 +16,7 @@ from turnwise.persistence.postgres.times import time_in
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import body_of
 from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Overdue, Snapshot, Waiting
-from turnwise.persistence.sql.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
+from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.stored_chat import PartialRead, Stored, facts_of, facts_or_rest, head_of, salvage
 from turnwise.states.arguments import Cut

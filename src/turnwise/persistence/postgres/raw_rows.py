@@ -12,7 +12,7 @@ from turnwise.persistence.integrity.raw_chat import KEYS, Rows
 from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.postgres.tombstones import missing
-from turnwise.persistence.sql.rows import GARBLED, MESSAGES, PROFILES, columns_of_message
+from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES, columns_of_message
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.messages import FORMAT

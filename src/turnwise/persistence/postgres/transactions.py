@@ -44,7 +44,7 @@ from turnwise.persistence.postgres.tombstones import (
 )
 from turnwise.persistence.postgres.write_rows import prepared
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
-from turnwise.persistence.sql.rows import blank_facts
+from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.stored_chat import PartialRead, is_count, is_hash, rest_of
 from turnwise.persistence.tombstone import Tombstone, tombstone_of

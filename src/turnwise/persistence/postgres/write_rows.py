@@ -10,7 +10,7 @@ from typing import Final
 
 from turnwise.persistence.audit.row_digests import EventFields, digested_fields
 from turnwise.persistence.commit import Commit, Row, commit_of
-from turnwise.persistence.sql.rows import EVENTS, time_of, unnumbered
+from turnwise.persistence.rows import EVENTS, time_of, unnumbered
 from turnwise.states.events import Event, PartEvent
 
 EventRows = tuple[list[Row], list[Row]]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone
 from turnwise.persistence.blobs.row_files import AT_ONCE, RowFiles
-from turnwise.persistence.sql.rows import micros_of
+from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.states.errors import StoreError
 

@@ -17,7 +17,7 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import CachedChat, Held, erasing
 from turnwise.persistence.protocol import Committed, Plan
-from turnwise.persistence.sql.rows import blank_facts, numbered
+from turnwise.persistence.rows import blank_facts, numbered
 from turnwise.persistence.sqlite.event_rows import rows_of
 from turnwise.persistence.sqlite.write_rows import insert, insert_events_as_found, prepared, update_as_found
 from turnwise.states.events import Event, PartEvent

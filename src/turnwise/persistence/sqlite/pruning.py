@@ -9,7 +9,7 @@ from typing import Final
 
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
-from turnwise.persistence.sql.rows import micros_of
+from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.sqlite import queries
 from turnwise.states.errors import ChatNotFound, StoreError

@@ -14,7 +14,7 @@ import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Overdue, Snapshot, Waiting
-from turnwise.persistence.sql.rows import (
+from turnwise.persistence.rows import (
     CALLS,
     GARBLED,
     RECEIPTS,

@@ -11,7 +11,7 @@ from turnwise.persistence.commit import Tables
 from turnwise.persistence.integrity.examine import blamed
 from turnwise.persistence.integrity.raw_chat import KEYS, Rows
 from turnwise.persistence.integrity.repair import Repair
-from turnwise.persistence.sql.rows import GARBLED, PROFILES
+from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.sqlite.connection import REFUSED
 from turnwise.persistence.sqlite.tombstones import missing

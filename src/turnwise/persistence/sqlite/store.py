@@ -34,8 +34,8 @@ from turnwise.persistence.protocol import (
     Snapshot,
     Waiting,
 )
+from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
-from turnwise.persistence.sql.rows import micros_of
 from turnwise.persistence.sqlite import held_files, pruning, queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import Connection, Durability, inherited

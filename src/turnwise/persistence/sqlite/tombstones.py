@@ -8,7 +8,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Final
 
-from turnwise.persistence.sql.rows import GARBLED, micros_of, time_of
+from turnwise.persistence.rows import GARBLED, micros_of, time_of
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound

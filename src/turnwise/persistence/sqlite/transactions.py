@@ -20,7 +20,7 @@ from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
-from turnwise.persistence.sql.rows import micros_in, micros_of, numbered
+from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.sqlite import queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat

@@ -13,7 +13,7 @@ from turnwise.persistence.audit.record import Entry
 from turnwise.persistence.audit.row_digests import EventFields
 from turnwise.persistence.commit import Commit, Held, Row, Tables, commit_of
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.persistence.sql.rows import micros_in, micros_of
+from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.sqlite.event_rows import EventRow, rows_of
 from turnwise.persistence.sqlite.tombstones import check_not_deleted, missing

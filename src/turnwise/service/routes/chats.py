@@ -19,7 +19,7 @@ from turnwise.engine.admin.erase import Erasure
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.config.results import Chat, Page
 from turnwise.engine.engine import Engine
-from turnwise.persistence.sql.rows import micros_of
+from turnwise.persistence.rows import micros_of
 from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, Permissions, ToErase
