@@ -68,7 +68,7 @@ export function fold(events, transcript = EMPTY) {
       folded = { ...folded, ...changeOf(folded, event), last_seq: event.seq };
     }
   }
-  return { ...folded, messages: inCallOrder(folded.messages) };
+  return folded.messages === transcript.messages ? folded : { ...folded, messages: inCallOrder(folded.messages) };
 }
 
 /**

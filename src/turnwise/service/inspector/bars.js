@@ -16,9 +16,9 @@ import { Instants } from "./instants.js";
 export const LANES = ["state", "step", "attempt", "call", "compaction", "interrupt", "subagent"];
 
 /** Return the bars that a log and the events tell, each with its records, and the instants by which they are drawn. */
-export function barsOf(records, told, subagents, present) {
-  const instants = new Instants(records, told.map(({ data }) => data), present);
-  const bars = [...stays(records, instants), ...stepsOf(records, instants), ...callsOf(told, instants), ...compactionsOf(told, instants),
+export function barsOf(records, events, subagents, present) {
+  const instants = new Instants(records, events, present);
+  const bars = [...stays(records, instants), ...stepsOf(records, instants), ...callsOf(events, instants), ...compactionsOf(events, instants),
     ...records.filter((one) => one.trigger === "interrupt").map((one) => bar("interrupt", one.actor, instants.of(one), instants.of(one), [one])),
     ...subagents.map((one) => ({ ...bar("subagent", one.title ?? one.id, instants.at(one.created_at), instants.at(one.updated_at), [one]), state: one.state, chatId: one.id }))];
   return { bars, instants };
@@ -61,23 +61,23 @@ function stepsOf(records, instants) {
 }
 
 /** One bar for each call that the provider did not run itself: until it is answered, or cut away with what asked for it. */
-function callsOf(told, instants) {
+function callsOf(events, instants) {
   const calls = new Map();
   const open = new Set();
-  const end = (id, data, record) => {
+  const end = (id, event, record) => {
     if (!open.delete(id)) return;
     const call = calls.get(id);
-    call.to = instants.of(data);
+    call.to = instants.of(event);
     call.records.push(record);
   };
-  for (const { kind, data } of told) {
-    if (kind === "tool_result") end(data.call_id, data, data);
-    if (kind === "history_reset") for (const id of open) end(id, data, data);
-    if (kind !== "message") continue;
-    for (const part of data.message.parts) {
-      if (part.type === "tool_result") end(part.call_id, data, { ...part, at: data.at });
-      if (part.type !== "tool_call" || part.executor === "provider" || calls.has(part.call_id)) continue; // told again once it is erased
-      calls.set(part.call_id, bar("call", part.name, instants.of(data), instants.now, [{ ...part, at: data.at }]));
+  for (const event of events) {
+    if (event.kind === "tool_result") end(event.call_id, event, event);
+    if (event.kind === "history_reset") for (const id of open) end(id, event, event);
+    if (event.kind !== "message") continue;
+    for (const part of event.message.parts) {
+      if (part.type === "tool_result") end(part.call_id, event, { ...part, at: event.at });
+      if (part.type !== "tool_call" || part.executor === "provider" || calls.has(part.call_id)) continue; // repeated once it is erased
+      calls.set(part.call_id, bar("call", part.name, instants.of(event), instants.now, [{ ...part, at: event.at }]));
       open.add(part.call_id);
     }
   }
@@ -85,20 +85,21 @@ function callsOf(told, instants) {
 }
 
 /** One bar for each compaction, however often it was tried: until it is over, or the chat does something else. */
-function compactionsOf(told, instants) {
+function compactionsOf(events, instants) {
   const found = [];
   let open = null;
-  for (const { kind, data } of told) {
+  for (const event of events) {
+    const { kind } = event;
     if (kind === "compaction") {
-      if (data.phase === "started" && !open) {
-        open = bar("compaction", `step ${data.step}`, instants.of(data), instants.now, []);
+      if (event.phase === "started" && !open) {
+        open = bar("compaction", `step ${event.step}`, instants.of(event), instants.now, []);
         found.push(open);
       }
-      found.at(-1)?.records.push(data); // that it was unproductive is told later
+      found.at(-1)?.records.push(event); // that it was unproductive is known later
     }
-    const isOver = kind === "compaction" ? ["finished", "failed", "declined"].includes(data.phase) : kind === "status" && data.state !== "compacting";
+    const isOver = kind === "compaction" ? ["finished", "failed", "declined"].includes(event.phase) : kind === "status" && event.state !== "compacting";
     if (open && isOver) {
-      open.to = instants.of(data);
+      open.to = instants.of(event);
       open = null;
     }
   }

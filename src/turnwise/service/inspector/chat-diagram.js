@@ -1,7 +1,7 @@
 // The machine's picture: the state of the chat is lit, the last transitions walk, counts stand on arrows.
 
 import { chatPath, text } from "./service.js";
-import { made, tell } from "./shown.js";
+import { made, stateData, tell } from "./shown.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WALKED = 3;
@@ -31,6 +31,7 @@ class ChatDiagram extends HTMLElement {
     this.picture = document.importNode(new DOMParser().parseFromString(drawn, "image/svg+xml").documentElement, true);
     this.picture.classList.toggle("whole", isWhole);
     if (!isWhole) this.picture.setAttribute("viewBox", this.picture.dataset.graph); // without its heading
+    for (const node of this.picture.querySelectorAll("[data-state]")) Object.assign(node.dataset, stateData(node.dataset.state));
     this.frame.replaceChildren(this.picture);
     this.light(this.lit);
     if (this.records) this.count(this.records);

@@ -1,13 +1,13 @@
 // The chats: filters, search, and a list that draws only the rows in sight.
 
 import { get } from "./service.js";
-import { age, button, empty, made, onResize, stateOf, tell } from "./shown.js";
+import { age, button, empty, isResting, made, onResize, stateOf, tell } from "./shown.js";
+import { KINDS } from "./states.js";
 
 const PAGE = 1000;
 const AROUND = 10;
 const STUCK_AFTER = 60_000;
-const WORKING = new Set(["pending", "streaming", "executing_tools", "compacting"]);
-const STATES = [...WORKING, "waiting", "requires_action", "interrupted", "error"].sort();
+const STATES = Object.keys(KINDS).sort();
 const AGES = [
   ["", "any"], [3600, "changed within 1 h"], [86400, "changed within 1 d"], [604800, "changed within 7 d"],
   [-3600, "unchanged for 1 h"], [-86400, "unchanged for 1 d"], [-604800, "unchanged for 7 d"],
@@ -15,7 +15,7 @@ const AGES = [
 
 /** Whether a chat should move, and has not for a while. */
 export function isStuck(chat, now = Date.now()) {
-  const wants = WORKING.has(chat.state) || (chat.state === "interrupted" && !chat.settled) || chat.unreadable;
+  const wants = !isResting(chat.state) || (chat.state === "interrupted" && !chat.settled) || chat.unreadable;
   return Boolean(wants) && now - new Date(chat.updated_at) > STUCK_AFTER;
 }
 

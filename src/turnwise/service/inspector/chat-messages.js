@@ -38,8 +38,8 @@ class ChatMessages extends HTMLElement {
     this.top = this.frame.scrollTop;
   }
 
-  /** Show a transcript. */
-  show({ messages, live, progress }) {
+  /** Show a transcript, and what running calls report. */
+  show({ messages, live }, progress = {}) {
     const kept = new Set(messages.map((message) => message.id));
     for (const [id, [, element]] of this.drawn) {
       if (!kept.has(id)) {
@@ -58,7 +58,7 @@ class ChatMessages extends HTMLElement {
     }
     this.nothing.hidden = messages.length > 0;
     const parts = Object.keys(live).sort((a, b) => a - b).map((index) => live[index]);
-    const reports = Object.entries(progress).map(([id, told]) => ({ type: `progress of ${id}`, text: asText(told) }));
+    const reports = Object.entries(progress).map(([id, report]) => ({ type: `progress of ${id}`, text: asText(report) }));
     this.grow([...parts, ...reports]);
     this.stay();
     this.speaker?.hear(parts, messages);

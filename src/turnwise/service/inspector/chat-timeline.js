@@ -3,7 +3,7 @@
 import { LANES, barsOf, packed } from "./bars.js";
 import { stringify } from "./exact-json.js";
 import { chatPath, get, readOn } from "./service.js";
-import { asTime, button, duration, empty, made, onResize, table, tell } from "./shown.js";
+import { asTime, button, duration, empty, isResting, made, onResize, stateData, table, tell } from "./shown.js";
 import { TimeScale } from "./time-scale.js";
 
 const ROWS = { call: 5, subagent: 5 };
@@ -43,7 +43,7 @@ class ChatTimeline extends HTMLElement {
       const { bars, instants } = barsOf(records, told, subagents, new Date().toISOString());
       this.bars = bars;
       this.instants = instants;
-      this.scale = new TimeScale(bars.filter(({ lane }) => lane === "state"));
+      this.scale = new TimeScale(bars.filter(({ lane }) => lane === "state"), isResting);
       this.draw();
     } catch (error) {
       tell(this, error);
@@ -148,7 +148,7 @@ class ChatTimeline extends HTMLElement {
     const took = duration(Math.max(...item.bars.map((bar) => bar.to)) - one.from);
     const element = made("button", {
       type: "button", className: "bar", title: `${name}: ${took}`, "aria-label": `${track.lane} ${name}, ${took}`,
-      tabIndex: place === track.at ? 0 : -1, data: { lane: track.lane, ...isOne && one.state && { state: one.state } },
+      tabIndex: place === track.at ? 0 : -1, data: { lane: track.lane, ...isOne && one.state && stateData(one.state) },
       on: { click: () => this.open(track, item, `${track.lane} ${name}, ${took}`).catch((error) => tell(this, error)) },
     });
     element.append(made("span", { textContent: name }));

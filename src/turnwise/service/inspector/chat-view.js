@@ -10,15 +10,14 @@ import "./family-tree.js";
 import "./message-sender.js";
 import "./open-calls.js";
 import "./time-travel.js";
+import { fold } from "./fold.js";
 import { Problem, chatPath, events, get, post } from "./service.js";
-import { button, made, stateOf, tell, tellAnswer } from "./shown.js";
-import { begun, fold } from "./transcript.js";
+import { button, isResting, made, showState, stateOf, tell, tellAnswer } from "./shown.js";
 
 const PAUSE = 1000;
 const SOON = 100;
 const AT_WORK = 3000;
-const RESTING = new Set(["waiting", "requires_action", "error"]);
-const TOLD = new Set(["status", "queue", "turn_finished", "error", "action_required", "compaction", "retry", "tool_result"]);
+const ASKED_ANEW = new Set(["status", "queue", "turn_finished", "error", "action_required", "compaction", "retry", "tool_result"]);
 const COMMANDS = [
   ["Stop", "interrupt", "interrupt"], ["Resume", "resume", "resume"],
   ["Compact", "request_compaction", "compact"], ["Clear context", "clear_context", "clear"],
@@ -93,8 +92,8 @@ class ChatView extends HTMLElement {
     while (!signal.aborted) {
       try {
         if (!this.transcript) await this.begin();
-        for await (const event of events(this.chatId, this.transcript.last_seq, { signal, begun: () => this.connect("") })) {
-          if (fold(this.transcript, event)) this.hear(event);
+        for await (const event of events(this.chatId, this.transcript.last_seq, { signal, onOpen: () => this.connect("") })) {
+          this.take(event);
         }
       } catch (error) {
         if (signal.aborted) return;
@@ -107,7 +106,8 @@ class ChatView extends HTMLElement {
   }
 
   async begin() {
-    this.transcript = begun(await get(`${this.path}/transcript`, { signal: this.leaving.signal }));
+    this.forgetWork();
+    this.transcript = await get(`${this.path}/transcript`, { signal: this.leaving.signal });
     this.draw();
     await this.ask();
   }
@@ -118,9 +118,25 @@ class ChatView extends HTMLElement {
     this.connection.textContent = words;
   }
 
-  hear(event) {
-    if (event.kind === "status") this.diagram.walk(event.data.previous, event.data.state);
-    if (TOLD.has(event.kind)) this.askSoon();
+  /** Forget the work under way that no transcript holds: what running calls report, and the retry that is announced. */
+  forgetWork() {
+    this.progress = {};
+    this.retry = null;
+  }
+
+  take(event) {
+    const { last_seq: before } = this.transcript;
+    this.transcript = fold([event], this.transcript);
+    if (this.transcript.last_seq === before) return;
+    if (event.seq === 0) this.forgetWork();
+    if (event.kind === "tool_progress") this.progress[event.call_id] = event.progress;
+    if (event.kind === "tool_result") delete this.progress[event.call_id];
+    if (event.kind === "retry") this.retry = event;
+    if (event.kind === "status") {
+      this.retry = null;
+      this.diagram.walk(event.previous, event.state);
+    }
+    if (ASKED_ANEW.has(event.kind)) this.askSoon();
     this.frame ??= requestAnimationFrame(() => {
       this.frame = undefined;
       this.draw();
@@ -138,9 +154,10 @@ class ChatView extends HTMLElement {
 
   /** Draw what the events have told. */
   draw() {
-    const { state, queue, open_calls: calls, retry, error } = this.transcript;
-    if (this.state.textContent !== state) this.state.textContent = this.state.dataset.state = state;
-    if (this.messages.isConnected) this.messages.show(this.transcript);
+    const { retry } = this;
+    const { state, queue, open_calls: calls, error } = this.transcript;
+    if (this.state.textContent !== state) showState(this.state, state);
+    if (this.messages.isConnected) this.messages.show(this.transcript, this.progress);
     this.calls.show(state === "requires_action" ? calls : []).catch((error) => tell(this, error));
     if (this.diagram.lit !== state) this.diagram.light(state);
     this.queue.show(queue);
@@ -163,11 +180,11 @@ class ChatView extends HTMLElement {
     this.chat = chat;
     this.records = audit;
     this.heading.textContent = chat.title ?? chat.id;
-    if (!this.transcript.retry) this.reason.textContent = explanation.reason;
+    if (!this.retry) this.reason.textContent = explanation.reason;
     this.drawButtons(explanation.legal_triggers);
     this.facts.show(chat, explanation, usage);
     this.showSection();
-    if (!RESTING.has(chat.state) && !(chat.state === "interrupted" && chat.settled)) this.askSoon(AT_WORK); // no event tells that a worker is dead
+    if (!isResting(chat.state) || !chat.settled) this.askSoon(AT_WORK); // no event tells that a worker is dead
   }
 
   drawButtons(legal) {

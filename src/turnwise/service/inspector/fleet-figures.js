@@ -1,14 +1,13 @@
 // Figures of a fleet, from the logs of chats.
 
-const RESTING = new Set(["waiting", "requires_action", "interrupted", "error"]);
-
 /**
- * Return how long work took, in milliseconds, by a chat's log. Where the clock was set back, no time has passed.
+ * Return how long work took, in milliseconds, by a chat's log; `isResting` says of a state whether
+ * a chat rests in it. Where the clock was set back, no time has passed.
  *
  * @returns {{ ended: number, took: number, waited: number }[]} for each time that it was at work: when it came to rest,
  *   after how long, and how much of that it waited for a worker
  */
-export function spellsOf(records) {
+export function spellsOf(records, isResting) {
   const found = [];
   let spell = null;
   let before = 0;
@@ -20,9 +19,9 @@ export function spellsOf(records) {
       if (source === "pending") spell.waited += passed;
     }
     before = now;
-    if (spell === null && !RESTING.has(target)) {
+    if (spell === null && !isResting(target)) {
       spell = { took: 0, waited: 0 };
-    } else if (spell !== null && RESTING.has(target)) {
+    } else if (spell !== null && isResting(target)) {
       found.push({ ended: now, ...spell });
       spell = null;
     }

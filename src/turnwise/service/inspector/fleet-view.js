@@ -3,7 +3,8 @@
 import { isStuck, pages } from "./chat-list.js";
 import { TurnCount, counted, quantile, spellsOf } from "./fleet-figures.js";
 import { chatPath, get } from "./service.js";
-import { age, duration, empty, made, stateOf, table, tell } from "./shown.js";
+import { age, duration, empty, isResting, made, stateData, stateOf, table, tell } from "./shown.js";
+import { KINDS } from "./states.js";
 
 const EVERY = 5000;
 const SHARE = 10; // of the time, at most one part of so many is spent looking
@@ -11,7 +12,6 @@ const ASKED = 50;
 const SAMPLE = 20;
 const LONGEST_LOG = 2000;
 const WINDOW = 60_000;
-const LEASED = new Set(["streaming", "executing_tools", "compacting"]);
 
 class FleetView extends HTMLElement {
   connectedCallback() {
@@ -50,7 +50,7 @@ class FleetView extends HTMLElement {
 
   /** Count the chats that each worker holds. */
   async workers(chats, signal) {
-    const leased = chats.filter((chat) => LEASED.has(chat.state)).slice(0, ASKED);
+    const leased = chats.filter((chat) => KINDS[chat.state] === "leased").slice(0, ASKED);
     const told = await Promise.all(leased.map((chat) => get(chatPath(chat.id, "explain"), { signal }).catch(unless(signal))));
     return counted(told.map((one) => one?.lease_worker).filter(Boolean));
   }
@@ -63,7 +63,7 @@ class FleetView extends HTMLElement {
       const known = this.logs.get(id);
       if (known?.version === version) return [id, known];
       const records = await get(chatPath(id, "audit"), { signal }).catch(unless(signal));
-      return [id, { version, spells: spellsOf(records ?? []) }];
+      return [id, { version, spells: spellsOf(records ?? [], isResting) }];
     }));
     this.logs = new Map(logs);
     return [...this.logs.values()].flatMap((one) => one.spells);
@@ -90,7 +90,7 @@ class FleetView extends HTMLElement {
     const link = (chat) => made("a", { href: `#/chats/${encodeURIComponent(chat.id)}`, textContent: chat.title ?? chat.id });
     this.at.textContent = `as of ${new Date().toLocaleTimeString()}`;
     this.tiles.replaceChildren(
-      tile("Chats", String(chats.length), `${chats.filter((chat) => LEASED.has(chat.state)).length} at work`),
+      tile("Chats", String(chats.length), `${chats.filter((chat) => KINDS[chat.state] === "leased").length} at work`),
       tile("Throughput", rate === null ? "…" : `${rate.toFixed(1)}/min`, rate === null ? "counting begun turns" : "turns begun, last minute"),
       tile("Latency", time(took, 0.5), `half of the turns; 95 %: ${time(took, 0.95)}`),
       tile("Wait for a worker", time(waited, 0.5), oldest ? `longest now: ${age(oldest)}` : "nobody waits now"),
@@ -109,7 +109,7 @@ class FleetView extends HTMLElement {
   drawStates(chats) {
     const counts = counted(chats.map((chat) => chat.state));
     const bar = made("div", { className: "shares", "aria-hidden": "true" }, ...counts.map(([state, count]) => {
-      const share = made("span", { data: { state }, title: `${state}: ${count}` });
+      const share = made("span", { data: stateData(state), title: `${state}: ${count}` });
       share.style.flexGrow = count;
       return share;
     }));

@@ -72,11 +72,11 @@ export const remove = (path) => get(path, { method: "DELETE" });
 /** Return the path of a chat, or of something of it. */
 export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${rest && `/${rest}`}`;
 
-/** Yield a chat's server-sent events after a number, until the connection ends; `begun` is told when it is there. A problem is thrown. */
-export async function* events(id, after, { signal, follow = true, begun } = {}) {
+/** Yield a chat's server-sent events after a number, until the connection ends; `onOpen` is called when it is there. A problem is thrown. */
+export async function* events(id, after, { signal, follow = true, onOpen } = {}) {
   const path = chatPath(id, `events?after=${after}&follow=${follow}`);
   const response = await answered(path, { signal });
-  begun?.();
+  onOpen?.();
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -86,17 +86,17 @@ export async function* events(id, after, { signal, follow = true, begun } = {}) 
     rest = blocks.pop();
     for (const block of blocks) {
       const event = parsed(block);
-      if (event?.kind === "problem") throw new Problem(event.data.status, event.data);
+      if (event?.kind === "problem") throw new Problem(event.status, event);
       if (event) yield event;
     }
   }
 }
 
 /** Append a chat's stored events to those that were read before, each once although another reading may be under way. */
-export async function readOn(told, id, isWanted = () => true) {
-  const last = () => told.at(-1)?.seq ?? 0;
+export async function readOn(known, id, isWanted = () => true) {
+  const last = () => known.at(-1)?.seq ?? 0;
   for await (const event of events(id, last(), { follow: false })) {
-    if (event.seq > last() && isWanted(event)) told.push(event);
+    if (event.seq > last() && isWanted(event)) known.push(event);
   }
 }
 
@@ -106,5 +106,5 @@ function parsed(block) {
     const colon = line.indexOf(":");
     if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, "");
   }
-  return fields.event ? { kind: fields.event, seq: Number(fields.id ?? 0), data: parse(fields.data) } : null;
+  return fields.event ? { ...parse(fields.data), kind: fields.event, seq: Number(fields.id ?? 0) } : null;
 }

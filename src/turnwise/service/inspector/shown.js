@@ -1,6 +1,7 @@
 // Elements, made without HTML: whatever a chat, a tool or a person says is only ever text.
 
 import { parse, stringify } from "./exact-json.js";
+import { KINDS } from "./states.js";
 
 /** Return an element. `props` are properties, but `on` (handlers), `data`, and those with a dash or of `ATTRIBUTES`. */
 export function made(tag, props = {}, ...children) {
@@ -51,9 +52,22 @@ export function tellAnswer(element) {
   element.dispatchEvent(new CustomEvent("answered", { bubbles: true }));
 }
 
+/** Whether a chat stays in a state until someone or a deadline moves it; `interrupted` counts once settled. */
+export const isResting = (state) => KINDS[state] === "resting";
+
+/** Return the data of an element that has the colour of a state. */
+export const stateData = (state) => ({ state, kind: KINDS[state] });
+
 /** Return a state in the colour that it has in the diagram. */
 export function stateOf(state, props = {}) {
-  return made("span", { className: "state", data: { state }, textContent: state, ...props });
+  return showState(made("span", { className: "state", ...props }), state);
+}
+
+/** Let an element of `stateOf` show another state. */
+export function showState(element, state) {
+  Object.assign(element.dataset, stateData(state));
+  element.textContent = state;
+  return element;
 }
 
 /** Return what stands where there is nothing to show, and says what would be there. */

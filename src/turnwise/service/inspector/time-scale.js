@@ -1,19 +1,21 @@
 // Where a time is drawn. Time is even, but a rest is drawn short: a chat may rest for days between two busy seconds.
 
-const RESTING = new Set(["waiting", "requires_action", "interrupted", "error"]);
 const RESTS = 0.4;
 const FEW = 3;
 
 /** @typedef {{ name: string, from: number, to: number }} Stay a time in a state */
 
 export class TimeScale {
-  /** @param {Stay[]} stays in order, without gaps */
-  constructor(stays) {
+  /**
+   * @param {Stay[]} stays in order, without gaps
+   * @param {(state: string) => boolean} isResting
+   */
+  constructor(stays, isResting) {
     const spans = stays.map((stay) => stay.to - stay.from);
-    const busy = spans.reduce((sum, span, place) => sum + (RESTING.has(stays[place].name) ? 0 : span), 0) || 1;
-    const rests = stays.filter((stay) => RESTING.has(stay.name)).length;
+    const busy = spans.reduce((sum, span, place) => sum + (isResting(stays[place].name) ? 0 : span), 0) || 1;
+    const rests = stays.filter((stay) => isResting(stay.name)).length;
     const longest = (RESTS * busy) / Math.max(rests, FEW);
-    const drawn = spans.map((span, place) => (RESTING.has(stays[place].name) ? Math.min(span, longest) : span));
+    const drawn = spans.map((span, place) => (isResting(stays[place].name) ? Math.min(span, longest) : span));
     const whole = drawn.reduce((sum, span) => sum + span, 0) || 1;
     this.times = [...stays.map((stay) => stay.from), stays.at(-1)?.to ?? 0];
     this.places = [0];

@@ -3,10 +3,10 @@
 import "./chat-diagram.js";
 import "./chat-messages.js";
 import { stringify } from "./exact-json.js";
+import { fold } from "./fold.js";
 import { seqAt } from "./instants.js";
 import { chatPath, post, readOn } from "./service.js";
-import { asTime, button, made, stateOf, table, tell } from "./shown.js";
-import { begun, fold } from "./transcript.js";
+import { asTime, button, made, showState, stateOf, table, tell } from "./shown.js";
 
 class TimeTravel extends HTMLElement {
   connectedCallback() {
@@ -34,8 +34,8 @@ class TimeTravel extends HTMLElement {
   async show(records) {
     try {
       const wasLast = !this.records || this.slider.valueAsNumber === this.records.length;
-      this.told ??= [];
-      await readOn(this.told, this.chatId);
+      this.events ??= [];
+      await readOn(this.events, this.chatId);
       if (records.length < (this.records?.length ?? 0)) return; // a later question was answered sooner
       this.records = records;
       this.slider.max = records.length;
@@ -50,13 +50,10 @@ class TimeTravel extends HTMLElement {
     const record = this.records?.[version - 1];
     if (!record) return;
     const last = seqAt(this.records, version);
-    if (!this.then || this.then.last_seq > last) this.then = begun();
-    for (const event of this.told.slice(this.told.findIndex((one) => one.seq > this.then.last_seq))) {
-      if (event.seq > last) break;
-      fold(this.then, event);
-    }
+    const known = this.then && this.then.last_seq <= last ? this.then : fold([]);
+    this.then = fold(this.events.filter((event) => event.seq <= last), known);
     this.slider.setAttribute("aria-valuetext", `version ${version}, ${record.target}`);
-    this.state.textContent = this.state.dataset.state = record.target;
+    showState(this.state, record.target);
     this.at.textContent = `version ${version}: ${record.trigger} by ${record.actor}, ${asTime(record.at)}`;
     this.messages.show(this.then);
     this.diagram.light(record.target);
