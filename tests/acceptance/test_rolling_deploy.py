@@ -59,7 +59,7 @@ support = Agent(
 @contextlib.contextmanager
 def deployed(version: str, url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Give a worker of a version; on leaving, stop it as a deploy does."""
-    command = [sys.executable, "-m", "turnwise.cli", "worker", "shop:support", "--quiet", "--store", url, "--create"]
+    command = [sys.executable, "-m", "turnwise", "worker", "shop:support", "--quiet", "--store", url, "--create"]
     environment = os.environ | {"SHOP_VERSION": version}
     worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     try:

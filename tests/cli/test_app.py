@@ -152,7 +152,7 @@ def test_version_needs_no_extra_imports() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("turnwise 0.")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "turnwise.cli.submit" in imported
+    assert "turnwise.cli.operating" in imported
     assert not imported & {"prompt_toolkit", "fastapi", "uvicorn", "httpx", "asyncpg", "pydantic_ai"}
 
 

@@ -22,8 +22,8 @@ from support.logged_life import LOG, TEXT
 from support.rewriting import rewrite
 from support.terminal import Terminal
 from turnwise import Agent, Checkpoints, Engine, SigningKey, Verdict, delegate
-from turnwise.cli.key import VARIABLE, signing_key
-from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
+from turnwise.cli.audit import Step, state_picture, step_lines, steps_of
+from turnwise.cli.keys import VARIABLE, signing_key
 from turnwise.cli.stepper import Stepper
 from turnwise.cli.verify import verdict_line
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord

@@ -19,7 +19,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from support.terminal import Keyboard, Terminal
 from turnwise import Engine, tool
 from turnwise.cli import chat
-from turnwise.cli.keyboard import typed
+from turnwise.cli.screen import typed
 from turnwise.cli.terminal import TerminalTalk
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import StatusEvent

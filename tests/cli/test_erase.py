@@ -14,7 +14,7 @@ import typer
 from cli.terminal_chats import url_of
 from support.terminal import Terminal
 from turnwise import Engine, ModelError
-from turnwise.cli.confirm import confirm
+from turnwise.cli.erase import confirm
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.errors import SettingsError
 

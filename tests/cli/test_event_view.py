@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cli.look import lines_of, screen_of
 from turnwise.cli.event_view import EventView
-from turnwise.cli.scroll import Scroll, wrapped
+from turnwise.cli.screen import Scroll, wrapped
 from turnwise.cli.show import show_message
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event

@@ -14,9 +14,8 @@ from support.files import digest_of
 from support.terminal import Terminal
 from turnwise import Engine, FolderFiles, Settings, TextPart
 from turnwise.cli.app import app
-from turnwise.cli.files import file_tools
-from turnwise.cli.input import InputLines, read_file
-from turnwise.cli.output import WholeFile, make_folder, write_file
+from turnwise.cli.files import InputLines, WholeFile, make_folder, read_file, write_file
+from turnwise.cli.target import file_tools
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.errors import ImportRefused, SettingsError
 

@@ -21,10 +21,9 @@ from support.audit_records import AT
 from support.terminal import Terminal
 from turnwise import ChatNotFound, ClientTool, Engine, ModelError, Settings, SettingsError
 from turnwise.cli import style
-from turnwise.cli.chat_argument import AmbiguousChat, on_chat
+from turnwise.cli.connect import AmbiguousChat, on_chat
 from turnwise.cli.diagram import diagram
-from turnwise.cli.explain import explanation_table
-from turnwise.cli.list_chats import _table
+from turnwise.cli.show import _table, explanation_table
 from turnwise.cli.style import clean, excerpt, plain_table, print_json, tokens
 from turnwise.diagrams import mermaid, slide, table
 from turnwise.engine.admin.explain import Explanation
@@ -174,7 +173,7 @@ def test_explanation_prints_every_known_field() -> None:
 def test_invalid_chat_exits_1(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     for broken, unreadable, code in (((), (), 0), (("one",), (), 1), ((), (Flaw("chats.state", "odd"),), 1)):
         known = dataclasses.replace(EXPLAINED, broken_invariants=broken, unreadable=unreadable)
-        monkeypatch.setattr("turnwise.cli.explain.on_chat", lambda *_, known=known: known)
+        monkeypatch.setattr("turnwise.cli.show.on_chat", lambda *_, known=known: known)
         for words in ((), ("--json",)):
             assert terminal.run("explain", "last", *words).code == code
 

@@ -21,7 +21,7 @@ import pytest
 
 from turnwise.cli.app import main
 
-PROGRAM = [sys.executable, "-W", "error", "-m", "turnwise.cli"]
+PROGRAM = [sys.executable, "-W", "error", "-m", "turnwise"]
 CONTROLLING = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)

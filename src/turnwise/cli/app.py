@@ -14,25 +14,18 @@ import typer
 
 from turnwise.cli.audit import audit
 from turnwise.cli.chat import chat
-from turnwise.cli.delete import delete
 from turnwise.cli.demo.command import demo
 from turnwise.cli.diagram import diagram
-from turnwise.cli.doctor import doctor
-from turnwise.cli.erase import erase
-from turnwise.cli.explain import explain
+from turnwise.cli.doctor import doctor, migrate
+from turnwise.cli.erase import delete, erase
 from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
-from turnwise.cli.inspect import inspect
-from turnwise.cli.keygen import keygen
-from turnwise.cli.list_chats import list_chats
-from turnwise.cli.migrate import migrate
-from turnwise.cli.operating import archive, interrupt, resume, send, unarchive
-from turnwise.cli.replay import replay
-from turnwise.cli.serve import serve
-from turnwise.cli.show import show
+from turnwise.cli.keys import keygen
+from turnwise.cli.operating import archive, interrupt, resume, send, submit, unarchive
+from turnwise.cli.serve import inspect, serve
+from turnwise.cli.show import explain, list_chats, show
 from turnwise.cli.style import quiet_logs
-from turnwise.cli.submit import submit
 from turnwise.cli.transfer import export, import_chat
-from turnwise.cli.verify import verify
+from turnwise.cli.verify import replay, verify
 from turnwise.cli.worker import worker
 
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (

@@ -18,19 +18,21 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from rich.padding import Padding
 from rich.text import Text
 
-from turnwise.cli.chat_argument import Chats, chosen_id
-from turnwise.cli.connected import connected, place_of
+from turnwise.cli.connect import Chats, chosen_id, connected, place_of
 from turnwise.cli.event_view import NOTE, EventView, show_question, show_until_rest
-from turnwise.cli.explain import explanation_table
 from turnwise.cli.failures import DONE, exit_code_of
-from turnwise.cli.file_folder import FileFolderOption, files_to_run_with
-from turnwise.cli.files import file_tools
-from turnwise.cli.keyboard import COMMANDS, PROMPT, answer_to, question_of, typed
-from turnwise.cli.options import DEFAULT_STORE, ModelOption, ServerOption, StoreOption
-from turnwise.cli.scroll import Scroll
-from turnwise.cli.show import show_message
+from turnwise.cli.options import (
+    DEFAULT_STORE,
+    FileFolderOption,
+    ModelOption,
+    ServerOption,
+    StoreOption,
+    files_to_run_with,
+)
+from turnwise.cli.screen import COMMANDS, PROMPT, Scroll, answer_to, question_of, typed
+from turnwise.cli.show import explanation_table, show_message
 from turnwise.cli.style import clean, console
-from turnwise.cli.target import OptionalTarget, check_is_there, engine_of, typed_options
+from turnwise.cli.target import OptionalTarget, check_is_there, engine_of, file_tools, typed_options
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine

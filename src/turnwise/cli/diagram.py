@@ -8,10 +8,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from turnwise.cli.chat_argument import Chats, on_chat
-from turnwise.cli.connected import place_of
+from turnwise.cli.connect import Chats, on_chat, place_of
+from turnwise.cli.files import write_file
 from turnwise.cli.options import DEFAULT_STORE, ServerOption, StoreOption
-from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console
 from turnwise.diagrams import machine_json, mermaid, path, slide, sticker, svg, table, timeline
 from turnwise.states.errors import SettingsError

@@ -1,7 +1,8 @@
-"""`turnwise doctor`: what is wrong in a store, and what can be done about it."""
+"""`turnwise doctor` and `turnwise migrate`: what is wrong in a store, and its schema."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -9,16 +10,26 @@ from typing import Annotated, Any
 
 import anyio
 import typer
+from rich.text import Text
 
-from turnwise.cli.chat_argument import OPERATOR, Result, attached_to_store, chosen_id
-from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.key import CheckpointsOption, PublicKeyOption, published_files
-from turnwise.cli.options import DEFAULT_STORE, ActorOption, JsonOption, StoreOption
-from turnwise.cli.output import write_file
-from turnwise.cli.style import clean, console, print_json
+from turnwise.cli.connect import OPERATOR, Result, attached_to_store, chosen_id, every_chat
+from turnwise.cli.files import write_file
+from turnwise.cli.keys import CheckpointsOption, PublicKeyOption, published_files
+from turnwise.cli.options import (
+    DEFAULT_STORE,
+    ActorOption,
+    FileFolderOption,
+    JsonOption,
+    StoreOption,
+    files_in,
+    naming_the_option,
+)
+from turnwise.cli.style import clean, console, print_json, state_text
 from turnwise.engine.admin.diagnose import Diagnosis
 from turnwise.engine.blobs.lost import LostFile
+from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
+from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import SettingsError
 
 
@@ -101,3 +112,28 @@ def _on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[R
             return await command(engine, await chosen_id(engine, name))
 
     return anyio.run(run)
+
+
+def migrate(
+    *, store: StoreOption = DEFAULT_STORE, file_folder: FileFolderOption = None, as_json: JsonOption = False
+) -> None:
+    """Create a store or bring it up to date, and say what is in it. A folder for its files is created, too."""
+    counts = anyio.run(_count, store, file_folder)
+    url = without_password(store)
+    if as_json:
+        print_json({"store": url, "chats": dict(counts)})
+        return
+    console.print(Text.assemble(("✓ ", "green"), f"{clean(url)} has the schema of this version"), soft_wrap=True)
+    for state, count in counts.most_common():
+        console.print(Text.assemble(f"  {count:>6,} ", state_text(state)))
+    if not counts:
+        console.print("  no chats yet")
+
+
+async def _count(store: str, file_folder: Path | None) -> Counter[str]:
+    files = await files_in(file_folder, create=True)
+    with naming_the_option():
+        async with Engine(store, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
+            if files is not None:
+                await engine.check_files()
+            return Counter([chat.state.value async for chat in every_chat(engine)])

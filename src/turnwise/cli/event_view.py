@@ -8,8 +8,8 @@ from typing import Final
 import anyio
 from rich.text import Text
 
-from turnwise.cli.chat_argument import Chats
-from turnwise.cli.scroll import Scroll
+from turnwise.cli.connect import Chats
+from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, excerpt, in_json, state_text, tokens
 from turnwise.engine.config.results import Chat
 from turnwise.states.calls import ToolCall

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.text import Text
 
-from turnwise.cli.chat_argument import AmbiguousChat
+from turnwise.cli.connect import AmbiguousChat
 from turnwise.cli.style import clean, errors
 from turnwise.foreign import described
 from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError

@@ -1,43 +1,230 @@
-"""Tools that read: the files below one folder, and no others."""
+"""Files that commands read and write; an error names the file and says what is wrong, without a traceback."""
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import secrets
+import stat
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self, cast
 
-from turnwise.engine.tools.declare import Tool, tool
+import anyio
+import msgspec
+from anyio.lowlevel import checkpoint
 
-MOST_NAMES: Final = 60
+from turnwise.states.errors import ImportRefused, SettingsError, TurnwiseError
+
+STANDARD_INPUT: Final = "-"
+_PIECE: Final = 256 * 1024
+_LONGEST_FIRST: Final = 64 * 1024
+_LONGEST: Final = 2**30
+"""Bytes of a line. No store keeps a longer row, and the first line of a chat is short."""
 
 
-def file_tools(root: Path, *, max_characters: int = 20_000) -> list[Tool]:
-    """Return `list_files` and `read_file` for the folder `root`. Hidden files and all that lies outside are refused."""
-    root = root.resolve()
+class InputLines(msgspec.Struct, frozen=True):
+    """Where a command reads lines from, as they are asked for: they may be many, or never come to an end."""
 
-    def inside(path: str) -> Path:
-        place = (root / path).resolve()
-        if not place.is_relative_to(root):
-            raise PermissionError(f"{path!r} lies outside the folder {root.name!r}; only what is below it may be read")
-        if any(part.startswith(".") for part in place.relative_to(root).parts):
-            raise PermissionError(f"{path!r} is hidden; hidden files are not read")
-        return place
+    option: str
+    """The option that named it."""
+    name: str
+    """The path of a file, or `-`."""
 
-    @tool(parallel_safe=True, crash="at_least_once")
-    def list_files(path: str = ".") -> list[str]:
-        """List the files and folders in a folder of the project."""
-        names = sorted(
-            f"{entry.name}/" if entry.is_dir() else entry.name
-            for entry in inside(path).iterdir()
-            if not entry.name.startswith(".")
-        )
-        more = len(names) - MOST_NAMES
-        return [*names[:MOST_NAMES], f"and {more} more"] if more > 0 else names
+    def opened(self) -> AbstractContextManager[io.BufferedReader]:
+        """Open it; a named pipe waits for somebody who writes.
 
-    @tool(parallel_safe=True, crash="at_least_once")
-    def read_file(path: str) -> str:
-        """Read a text file of the project."""
-        with inside(path).open(encoding="utf-8") as file:
-            text = file.read(max_characters)
-            return f"{text}\n[cut: the file goes on]" if file.read(1) else text
+        Raises:
+            SettingsError: there is no such file, or it cannot be read.
+        """
+        with _naming(self.option, self.name):
+            if self.name == STANDARD_INPUT:
+                return nullcontext(cast("io.BufferedReader", sys.stdin.buffer))
+            return Path(self.name).open("rb")
 
-    return [list_files, read_file]
+    async def read(self, source: io.BufferedReader) -> AsyncGenerator[str, None]:
+        """Yield the lines without their line feeds. A byte that is no text makes its line one that is refused.
+
+        Raises:
+            ImportRefused: a line is longer than one of a chat can be.
+            SettingsError: reading failed.
+        """
+        begun, number = bytearray(), 1
+        waits = _waits(source)
+        while True:
+            # To wait in the event loop, and not for the bytes themselves, lets Ctrl-C end it.
+            await (anyio.wait_readable(source) if waits else checkpoint())
+            with _naming(self.option, self.name):
+                piece = source.read1(_PIECE)
+            if not piece:
+                break
+            first, *further = piece.split(b"\n")
+            begun += first
+            for line in further:
+                yield begun.decode(errors="surrogateescape")
+                begun, number = bytearray(line), number + 1
+            if len(begun) > (_LONGEST if number > 1 else _LONGEST_FIRST):
+                raise ImportRefused(number, f"it does not end after {len(begun):,} bytes, as a line of a chat does")
+        if begun:
+            yield begun.decode(errors="surrogateescape")
+
+
+def read_file(option: str, path: Path) -> bytes:
+    """Return what is in a file that was named on the command line; `-` is standard input.
+
+    Raises:
+        SettingsError: there is no such file, or it cannot be read.
+    """
+    with _naming(option, str(path)):
+        return sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path.read_bytes()
+
+
+@contextmanager
+def _naming(option: str, name: str) -> Iterator[None]:
+    """Raise a `SettingsError` that names the option and the file, if it cannot be read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SettingsError(option, f"there is no file {name!r}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(option, f"{name!r} cannot be read: {reason}") from error
+
+
+def _waits(source: io.BufferedReader) -> bool:
+    """Return whether reading may have to wait for somebody who writes."""
+    try:
+        number = source.fileno()
+        mode = os.fstat(number).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)
+
+
+_MISUSES: Final[dict[int | None, str]] = {
+    errno.ENOENT: "there is no folder {folder!r}; make it first",
+    errno.ENOTDIR: "{folder!r} is no folder",
+    errno.EISDIR: "{path!r} is a folder; name a file in it",
+    errno.EEXIST: "{path!r} is there already, and is no folder",
+    errno.EACCES: "{path!r} may not be written by this user",
+    errno.EPERM: "{path!r} may not be written by this user",
+    errno.EROFS: "{path!r} lies on a file system that is read-only",
+    errno.ENAMETOOLONG: "the name is longer than the file system takes",
+    errno.ELOOP: "{path!r} is a link that leads to itself",
+}
+"""Errors that the person who typed the name can correct."""
+
+
+class FileFailed(TurnwiseError):
+    """A file could not be written although its name was right."""
+
+    def __init__(self, path: Path, error: OSError, *, outcome: str) -> None:
+        super().__init__(f"{str(path)!r}: {error.strerror or error}; {outcome}")
+
+
+class WholeFile:
+    """A file that was named on the command line, written piece by piece. It gets its name once it is whole.
+
+    Until then, and if it never is, what has the name stays as it is. A process that is killed leaves a file beside it
+    that ends in `.part`. What is no file of a disk, a pipe for example, is written as the pieces come.
+
+    Raises:
+        SettingsError: there cannot be a file of that name.
+        FileFailed: the disk is full, or broken.
+    """
+
+    def __init__(self, option: str, path: Path) -> None:
+        self._option = option
+        self._path = path
+        self._part: Path | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to write."""
+        if str(self._path) == "-":
+            raise SettingsError(self._option, "'-' is no name of a file here; /dev/stdout is what a pipe reads")
+        with self._os_errors_explained():
+            status = self._status()
+            is_replaced = status is None or stat.S_ISREG(status.st_mode)
+            if status is not None and is_replaced and not os.access(self._path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            self._place = Path(os.path.realpath(self._path))
+            if is_replaced:
+                self._part = self._place.parent / f".turnwise-{secrets.token_hex(8)}.part"
+            self._file = self._path.open("wb") if self._part is None else self._part.open("xb")
+            if status is not None and self._part is not None:
+                self._part.chmod(stat.S_IMODE(status.st_mode))
+        return self
+
+    def _status(self) -> os.stat_result | None:
+        """Return what has the name already; a name that is too long for a file system is refused here."""
+        try:
+            return self._path.stat()
+        except FileNotFoundError:
+            return None
+
+    def write(self, piece: str | bytes) -> None:
+        """Write the next piece."""
+        with self._os_errors_explained():
+            self._file.write(piece.encode() if isinstance(piece, str) else piece)
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the file its name, or leave nothing of it."""
+        try:
+            with self._os_errors_explained():
+                self._close(is_whole=exc is None)
+        except TurnwiseError:
+            if exc is None:
+                raise
+
+    def _close(self, *, is_whole: bool) -> None:
+        if self._part is None:
+            self._file.close()
+            return
+        try:
+            if is_whole:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._part.replace(self._place)
+        finally:
+            with suppress(OSError):
+                self._file.close()
+            self._part.unlink(missing_ok=True)
+
+    @contextmanager
+    def _os_errors_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise SettingsError(self._option, f"{str(self._path)!r} is no name of a file: {error}") from error
+        except OSError as error:
+            outcome = "the file is not whole" if self._part is None else "no file was written"
+            raise _error_of(self._option, self._path, error, outcome=outcome) from error
+
+
+def write_file(option: str, path: Path, content: str | bytes) -> None:
+    """Write a file that was named on the command line; raises what `WholeFile` raises."""
+    with WholeFile(option, path) as file:
+        file.write(content)
+
+
+def make_folder(option: str, path: Path) -> None:
+    """Make a folder that was named on the command line, unless it is there; raises what `WholeFile` raises."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except ValueError as error:
+        raise SettingsError(option, f"{str(path)!r} is no name of a folder: {error}") from error
+    except OSError as error:
+        raise _error_of(option, path, error, outcome="the folder was not made") from error
+
+
+def _error_of(option: str, path: Path, error: OSError, *, outcome: str) -> TurnwiseError:
+    template = _MISUSES.get(error.errno)
+    if template is None:
+        return FileFailed(path, error, outcome=outcome)
+    return SettingsError(option, template.format(path=str(path), folder=str(path.parent)))

@@ -1,20 +1,66 @@
-"""`turnwise show`: a chat's transcript."""
+"""`turnwise list`, `turnwise show` and `turnwise explain`: look at chats."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import anyio
 import typer
+from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.chat_argument import Chats, on_chat
-from turnwise.cli.connected import place_of
+from turnwise.cli.connect import Chats, attached, on_chat, place_of
 from turnwise.cli.event_view import NOTE, THOUGHT, call_line, show_question
 from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
-from turnwise.cli.scroll import Scroll
-from turnwise.cli.style import clean, console, excerpt, print_json, state_text, tokens
+from turnwise.cli.screen import Scroll
+from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
+from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.config.results import Chat
 from turnwise.states.messages import FilePart, MarkerPart, Message, ReasoningPart, SourcePart, TextPart, ToolCallPart
+from turnwise.states.names import Answerer
+
+
+def list_chats(
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
+    state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
+    awaiting: Annotated[
+        Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for subagents.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="At most so many, newest first.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List chats, newest first."""
+    chats = anyio.run(_chats, place_of(store, server), state, awaiting, limit)
+    if as_json:
+        print_json(chats)
+        return
+    console.print(_table(chats) if chats else "There is no such chat.")
+
+
+def _table(chats: list[Chat]) -> Table:
+    """Return the chats as a table. On a narrow screen ids are cut - their beginning names a chat - but no state is."""
+    narrow = is_narrow()
+    table = plain_table("chat", "state") if narrow else plain_table("chat", "state", "turns", "changed (UTC)", "title")
+    for column in table.columns[:4]:
+        column.no_wrap = True
+    table.columns[0].overflow = "ellipsis"
+    standing = [
+        (chat, state_text(chat.state).append(" archived" if chat.archived else "", style="dim")) for chat in chats
+    ]
+    table.columns[1].width = max(state.cell_len for _, state in standing)
+    if narrow:
+        table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)
+    for chat, state in standing:
+        details = (str(chat.turn), f"{chat.updated_at:%Y-%m-%d %H:%M}", excerpt(chat.title or "", 60))
+        table.add_row(clean(chat.id), state, *(() if narrow else details))
+    return table
+
+
+async def _chats(place: str, state: str | None, awaiting: Answerer | None, limit: int) -> list[Chat]:
+    async with attached(place) as chats:
+        return list((await chats.list_chats(state=state, awaiting=awaiting, limit=limit)).items)
 
 
 def show(
@@ -80,3 +126,48 @@ def show_message(scroll: Scroll, message: Message) -> None:
         scroll.end_line()
     if message.partial:
         scroll.line(Text("■ stopped here", style="yellow"))
+
+
+def explain(
+    chat: ChatArgument,
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say where a chat stands, and in one sentence why it is not moving."""
+    explanation = on_chat(place_of(store, server), chat, lambda chats, chat_id: chats.explain(chat_id))
+    if as_json:
+        print_json(explanation)
+    else:
+        console.print(explanation_table(explanation))
+    if explanation.broken_invariants or explanation.unreadable:
+        raise typer.Exit(1)
+
+
+def explanation_table(explanation: Explanation) -> Table:
+    """Return what is known, without the lines that have nothing to say."""
+    lines = {
+        "why": clean(explanation.reason),
+        "since": moment(explanation.since),
+        "lease of": clean(explanation.lease_worker or ""),
+        "lease until": moment(explanation.lease_expires),
+        "next timer": moment(explanation.next_timer),
+        "open calls": clean(
+            ", ".join(f"{call.name} ({call.call_id}, {call.status})" for call in explanation.open_calls)
+        ),
+        "queue": str(explanation.queued or ""),
+        "last error": excerpt(explanation.last_error.message, 300) if explanation.last_error else "",
+        "in detail": excerpt(explanation.last_error.detail or "", 1000) if explanation.last_error else "",
+        "may come": ", ".join(explanation.legal_triggers),
+        "unreadable": clean("; ".join(f"{flaw.column}: {flaw.problem}" for flaw in explanation.unreadable)),
+        "broken": ", ".join(explanation.broken_invariants),
+    }
+    table = plain_table("", "")
+    table.columns[0].style = "dim"
+    table.columns[0].no_wrap = True
+    table.add_row("state", state_text(explanation.state))
+    for name, value in lines.items():
+        if value:
+            table.add_row(name, value)
+    return table

@@ -13,7 +13,7 @@ from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from rich.console import Console
 from rich.text import Text
 
-from turnwise.cli.step_view import Step, state_picture, step_lines
+from turnwise.cli.audit import Step, state_picture, step_lines
 from turnwise.cli.style import console
 
 _ON, _BACK, _LEAVE = (" ", "enter", "right"), ("left", "backspace"), ("q", "c-c", "<sigint>")

@@ -1,4 +1,4 @@
-"""The target of a command that runs chats: an engine, or agents, of the service's own code."""
+"""The engines that commands run: one of the service's own code, one for its agents, or one whose tools read files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from turnwise.cli.chat_argument import FILE_SCHEME
-from turnwise.cli.file_folder import files_to_run_with
-from turnwise.cli.published_checkpoints import PUBLISH
+from turnwise.cli.connect import FILE_SCHEME
+from turnwise.cli.keys import PUBLISH
+from turnwise.cli.options import files_to_run_with
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
 from turnwise.engine.observers.observer import Observer
+from turnwise.engine.tools.declare import Tool, tool
 from turnwise.states.errors import SettingsError, TurnwiseError
 
 TargetArgument = Annotated[
@@ -146,3 +147,39 @@ def _object_named(target: str) -> Any:
             raise SettingsError("MODULE:ATTRIBUTE", f"module {name!r} has no {attribute!r}")
         value = getattr(value, part)
     return value
+
+
+MOST_NAMES: Final = 60
+
+
+def file_tools(root: Path, *, max_characters: int = 20_000) -> list[Tool]:
+    """Return `list_files` and `read_file` for the folder `root`. Hidden files and all that lies outside are refused."""
+    root = root.resolve()
+
+    def inside(path: str) -> Path:
+        place = (root / path).resolve()
+        if not place.is_relative_to(root):
+            raise PermissionError(f"{path!r} lies outside the folder {root.name!r}; only what is below it may be read")
+        if any(part.startswith(".") for part in place.relative_to(root).parts):
+            raise PermissionError(f"{path!r} is hidden; hidden files are not read")
+        return place
+
+    @tool(parallel_safe=True, crash="at_least_once")
+    def list_files(path: str = ".") -> list[str]:
+        """List the files and folders in a folder of the project."""
+        names = sorted(
+            f"{entry.name}/" if entry.is_dir() else entry.name
+            for entry in inside(path).iterdir()
+            if not entry.name.startswith(".")
+        )
+        more = len(names) - MOST_NAMES
+        return [*names[:MOST_NAMES], f"and {more} more"] if more > 0 else names
+
+    @tool(parallel_safe=True, crash="at_least_once")
+    def read_file(path: str) -> str:
+        """Read a text file of the project."""
+        with inside(path).open(encoding="utf-8") as file:
+            text = file.read(max_characters)
+            return f"{text}\n[cut: the file goes on]" if file.read(1) else text
+
+    return [list_files, read_file]

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from turnwise.cli.keyboard import COMMANDS, PROMPT, answer_to, question_of
+from turnwise.cli.screen import COMMANDS, PROMPT, answer_to, question_of
 from turnwise.cli.style import excerpt
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import StatusEvent, ToolResultEvent
@@ -26,12 +26,11 @@ _REFRESH: Final = 0.2
 """Seconds between two updates of the toolbar."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Questions:
+class _Questions(msgspec.Struct, frozen=True):
     """What the model asks the client, and the answers so far: replaced as a whole, as two threads look at it."""
 
     calls: Sequence[ToolCall] = ()
-    answers: list[ToolResult] = field(default_factory=list)
+    answers: list[ToolResult] = msgspec.field(default_factory=list)
 
     @property
     def next(self) -> ToolCall | None:

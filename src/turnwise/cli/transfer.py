@@ -11,14 +11,19 @@ from typing import Annotated
 import anyio
 import typer
 
-from turnwise.cli.chat_argument import OPERATOR, Chats, acted, attached, on_chat
-from turnwise.cli.connected import SCHEMES, place_of
-from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.input import InputLines
-from turnwise.cli.key import VARIABLE, KeyOption, signing_key
+from turnwise.cli.connect import OPERATOR, SCHEMES, Chats, acted, attached, on_chat, place_of
+from turnwise.cli.files import InputLines, WholeFile
+from turnwise.cli.keys import VARIABLE, KeyOption, signing_key
 from turnwise.cli.operating import tell
-from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
-from turnwise.cli.output import WholeFile
+from turnwise.cli.options import (
+    DEFAULT_STORE,
+    ActorOption,
+    ChatArgument,
+    FileFolderOption,
+    JsonOption,
+    ServerOption,
+    StoreOption,
+)
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.config.results import Chat
 from turnwise.states.errors import SettingsError

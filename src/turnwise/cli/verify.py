@@ -1,23 +1,24 @@
-"""`turnwise verify`: whether an audit log is sound."""
+"""`turnwise verify` and `turnwise replay`: whether an audit log is sound, and what happened step by step."""
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import Chats, on_chat
-from turnwise.cli.connected import place_of
-from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.input import STANDARD_INPUT, read_file
-from turnwise.cli.key import CheckpointsOption, KeyOption, PublicKeyOption, published_files, signing_key
-from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
+from turnwise.cli.audit import Step, step_lines, steps_of
+from turnwise.cli.connect import Chats, on_chat, place_of
+from turnwise.cli.files import STANDARD_INPUT, read_file
+from turnwise.cli.keys import CheckpointsOption, KeyOption, PublicKeyOption, published_files, signing_key
+from turnwise.cli.options import DEFAULT_STORE, FileFolderOption, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import clean, console, print_json
-from turnwise.persistence.audit.verify import Verdict, verify_export
+from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of, object_from
+from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 from turnwise.states.errors import SettingsError
 
 _NEED_A_CHAT: Final = {
@@ -94,3 +95,63 @@ def verdict_line(verdict: Verdict) -> Text:
             f"✓ sound: the chain is unbroken and every transition is one of the table's{elsewhere}", style="green"
         )
     return Text(f"✗ not sound at version {verdict.position}: {clean(verdict.problem or '')}", style="red")
+
+
+def replay(
+    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
+    delay: Annotated[
+        float | None, typer.Option("--delay", metavar="SECONDS", min=0, max=3600, help="Go on by itself.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Step through a log: who fired what, where it led, what was written, and how long that took.
+
+    Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal all steps are printed.
+    """
+    if is_log(target):
+        check_options_of_a_log({"--server": server})
+        records, verdict = _file(Path(target))
+    else:
+        records, verdict = _chat(place_of(store, server), target)
+    steps = steps_of(records, verdict)
+    if as_json:
+        print_json({"steps": [_spelled(step) for step in steps], "verdict": verdict})
+    else:
+        if steps and sys.stdin.isatty() and console.is_terminal:
+            from turnwise.cli.stepper import Stepper  # noqa: PLC0415 - takes long to import
+
+            Stepper(steps, delay).run()
+        else:
+            for step in steps:
+                for line in step_lines(step, of=len(steps), width=console.width):
+                    console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+                console.print()
+        console.print(verdict_line(verdict))
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def _spelled(step: Step) -> dict[str, Any]:
+    return {"record": object_from(step.record), "after": step.after, "problem": step.problem}
+
+
+def _chat(place: str, name: str) -> tuple[Sequence[AuditRecord], Verdict]:
+    async def read(chats: Chats, chat_id: str) -> Sequence[AuditRecord]:
+        return await chats.audit(chat_id)
+
+    records = on_chat(place, name, read)
+    return records, verify_records(records)
+
+
+def _file(file: Path) -> tuple[Sequence[AuditRecord], Verdict]:
+    text = read_file("FILE|CHAT", file).decode(errors="replace")
+    records: list[AuditRecord] = []
+    for line in lines_of(text)[1:]:
+        try:
+            records.append(from_json(line))
+        except ValueError:  # the checkpoint, or what the verdict tells of
+            break
+    return records, verify_export(text)

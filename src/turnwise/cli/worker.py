@@ -11,9 +11,8 @@ from contextlib import contextmanager
 import anyio
 import typer
 
-from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOption, QuietOption
-from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
+from turnwise.cli.keys import PublishingKeyOption, PublishOption, checkpoints_of
+from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOption, FileFolderOption, QuietOption
 from turnwise.cli.style import console, show_logs
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
 from turnwise.engine.config.settings import Settings

@@ -4,6 +4,6 @@ from pathlib import Path
 from typing import Final
 
 from turnwise import Agent
-from turnwise.cli.files import file_tools
+from turnwise.cli.target import file_tools
 
 AGENTS: Final = [Agent("default", "demo", tools=file_tools(Path.cwd()))]

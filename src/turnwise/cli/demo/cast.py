@@ -1,17 +1,23 @@
-"""Who plays in the demo: the model, the tools, the folder that is read, and the files that are left behind."""
+"""Who plays in the demo: the model, the tools, the folder that is read, the files and the processes."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import sys
+import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import anyio
+import msgspec
 
-from turnwise.cli.files import file_tools
+from turnwise.cli.style import quiet_logs
+from turnwise.cli.target import file_tools
+from turnwise.cli.worker import run_until_stopped
 from turnwise.engine.config.settings import CompactionPolicy, Settings
 from turnwise.engine.engine import Engine
 from turnwise.engine.tools.declare import Tool, ToolContext, tool
@@ -47,8 +53,7 @@ class Speaker(DemoModel):
             yield part
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(msgspec.Struct, frozen=True):
     """Where a demo plays: the folder it reads, the folder it writes."""
 
     root: Path
@@ -126,3 +131,28 @@ def _is_long_text(path: Path, root: Path) -> bool:
             return len(file.read(MOST_READ)) == MOST_READ
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def command(scene: Scene, *, pace: float, ends: bool) -> list[str]:
+    """Return the command line of such a process; unless its model `ends` its answers it can only be killed."""
+    return [sys.executable, "-m", __name__, str(scene.root), str(scene.out), str(pace), "ends" if ends else "stays"]
+
+
+def main(root: str, out: str, pace: str, ends: str) -> None:
+    """Run a worker until SIGTERM, or until the process that started it is gone."""
+    quiet_logs()
+    threading.Thread(target=_follow_the_parent, daemon=True).start()
+    scene = Scene(Path(root), Path(out))
+    model = scene.model(float(pace))
+    model.ends = ends == "ends"
+    anyio.run(run_until_stopped, scene.engine(model))
+
+
+def _follow_the_parent() -> None:
+    """Stop when the parent ends, however it ends: its end of the pipe is closed then."""
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

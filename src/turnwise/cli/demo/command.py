@@ -12,13 +12,19 @@ from rich.text import Text
 
 from turnwise.cli.audit import timeline
 from turnwise.cli.chat import ASK_USER
-from turnwise.cli.demo.acts import Play, asks_the_client, compacts, is_interrupted, reads_real_files
+from turnwise.cli.demo.acts import (
+    Play,
+    asks_the_client,
+    compacts,
+    is_interrupted,
+    outlives_its_process,
+    reads_real_files,
+)
 from turnwise.cli.demo.cast import Scene, folder_to_read
-from turnwise.cli.demo.kill import outlives_its_process
 from turnwise.cli.demo.stage import DemoFailed, Stage
 from turnwise.cli.event_view import EventView
-from turnwise.cli.output import make_folder
-from turnwise.cli.scroll import Scroll
+from turnwise.cli.files import make_folder
+from turnwise.cli.screen import Scroll
 from turnwise.cli.style import console, excerpt, plain_table
 from turnwise.cli.verify import verdict_line
 from turnwise.diagrams import svg

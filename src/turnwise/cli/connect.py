@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,17 +10,82 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
 
-from turnwise.cli.connected import SCHEMES, connected
-from turnwise.cli.file_folder import files_in, naming_the_option
+from turnwise.cli.options import files_in, naming_the_option
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
+from turnwise.persistence.store_url import without_password
+from turnwise.states.errors import ChatNotFound, InvalidArgument, SettingsError, TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.client import Client
+
+SCHEMES: Final = ("http://", "https://")
+"""How the URL of a service begins; that of no store does."""
+TOKEN: Final = "TURNWISE_TOKEN"  # noqa: S105 - its name
+"""The variable that holds the token. It is no option, because every user of a machine sees the options of programs."""
+
+
+def place_of(store: str, server: str | None) -> str:
+    """Return where the chats are: the service, if one is named, else the store.
+
+    Raises:
+        SettingsError: the service is named by something that is no URL.
+    """
+    if server is None:
+        return store
+    if not server.startswith(SCHEMES):
+        raise SettingsError(
+            "--server", f"must be like https://chats.example.com; it was {without_password(server)!r:.100}"
+        )
+    return server
+
+
+def token_of_service() -> str:
+    """Return the token that the environment holds.
+
+    Raises:
+        SettingsError: it holds none.
+    """
+    token = os.environ.get(TOKEN)
+    if not token:
+        raise SettingsError("--server", f"needs a token of the service in the variable {TOKEN}")
+    return token
+
+
+def address_of(server: str) -> str:
+    """Return the address of a service, to which paths may be added.
+
+    Raises:
+        SettingsError: the extra `client` is not installed, or the URL is none of a service.
+    """
+    from turnwise.client.client import sound_url  # noqa: PLC0415 - an extra's
+
+    try:
+        return sound_url(server)
+    except InvalidArgument as error:
+        raise SettingsError("--server", error.problem) from None
+
+
+@asynccontextmanager
+async def connected(server: str) -> AsyncIterator[Client]:
+    """Open a client of a service. It waits a moment, not longer, for one that does not answer: somebody looks on.
+
+    Raises:
+        SettingsError: the extra `client` is not installed, there is no token, or the URL is none.
+    """
+    from turnwise.client import Client, ClientSettings  # noqa: PLC0415 - an extra's
+
+    address, token = address_of(server), token_of_service()
+    try:
+        client = Client(address, token=token, settings=ClientSettings(patience=5))
+    except InvalidArgument as error:
+        raise SettingsError(TOKEN, error.problem) from None
+    async with client:
+        yield client
+
 
 Chats: TypeAlias = "Engine | Client"
 """What a command is given on: an engine that runs no chat, or the client of a service."""

@@ -1,0 +1,163 @@
+"""The keys of audit logs and checkpoints: from files or the environment, never from the command line or a screen."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from turnwise.cli.files import read_file, write_file
+from turnwise.cli.style import clean, console
+from turnwise.engine.checkpoints.checkpoints import Checkpoints
+from turnwise.persistence.audit.signing import SigningKey
+from turnwise.states.errors import SettingsError, TurnwiseError
+
+VARIABLE: Final = "TURNWISE_AUDIT_KEY"
+
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help=f"The file that holds the key of the log's signature; else the variable {VARIABLE}, if it is set.",
+    ),
+]
+
+SigningKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key", metavar="FILE", help="The file that holds an Ed25519 private key as PEM: sign the log with it."
+    ),
+]
+PublicKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        help="The file that holds the public keys, as PEM: log or checkpoints must be signed with one of them.",
+    ),
+]
+CheckpointsOption = Annotated[
+    Path | None,
+    typer.Option("--checkpoints", metavar="FILE", help="Compare the log with checkpoints that were published."),
+]
+
+
+def published_files(checkpoints: Path | None, public_key: Path | None) -> dict[str, Any]:
+    """Return the arguments `checkpoints` and `public_key` that files hold.
+
+    Raises:
+        SettingsError: one cannot be read, or there are checkpoints and no key.
+    """
+    if checkpoints is not None and public_key is None:
+        raise SettingsError("--checkpoints", "needs --public-key: without it anybody could have written them")
+    text = None if checkpoints is None else read_file("--checkpoints", checkpoints).decode(errors="replace")
+    return {"checkpoints": text, "public_key": None if public_key is None else read_file("--public-key", public_key)}
+
+
+def signer_of(file: Path | None) -> SigningKey | None:
+    """Return the Ed25519 key that a file holds; `None` if none was named.
+
+    Raises:
+        SettingsError: the file cannot be read, or holds no such key.
+    """
+    if file is None:
+        return None
+    try:
+        return SigningKey(read_file("--signing-key", file))
+    except SettingsError as error:
+        raise SettingsError("--signing-key", error.problem) from error
+
+
+def signing_key(file: Path | None) -> bytes | None:
+    """Return the key, without the line's end that editors add; `None` if none was given.
+
+    Raises:
+        SettingsError: the file cannot be read, or the key is empty.
+    """
+    if file is not None:
+        name, key = "--key", read_file("--key", file).rstrip(b"\r\n")
+    elif VARIABLE in os.environ:
+        name, key = VARIABLE, os.environ[VARIABLE].encode(errors="surrogateescape")
+    else:
+        return None
+    if not key:
+        raise SettingsError(name, "the key is empty")
+    return key
+
+
+PUBLISH: Final = "--checkpoints"
+PublishOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        PUBLISH,
+        metavar="PLACE",
+        help="Sign where the logs of agents' chats stand, and append that to this file or post it to this address; may "
+        "be repeated. An engine has its own.",
+    ),
+]
+PublishingKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key", metavar="FILE", help="The file that holds the Ed25519 private key of the checkpoints as PEM."
+    ),
+]
+
+
+def checkpoints_of(places: Sequence[str] | None, key: Path | None) -> Checkpoints | None:
+    """Return the checkpoints that the two options ask for; `None` if they are not there.
+
+    Raises:
+        SettingsError: one of them is there without the other, the key cannot be read, or a place is none.
+    """
+    signer = signer_of(key)
+    if not places:
+        if signer is not None:
+            raise SettingsError("--signing-key", f"signs checkpoints: say where they go, with {PUBLISH} PLACE")
+        return None
+    if signer is None:
+        raise SettingsError(PUBLISH, "are signed: name the key, with --signing-key FILE; `turnwise keygen` makes one")
+    try:
+        return Checkpoints(signer, places)
+    except SettingsError as error:
+        raise SettingsError(PUBLISH, error.problem) from error
+
+
+def keygen(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes; it must not be there yet.")],
+) -> None:
+    """Make a pair of Ed25519 keys: FILE signs audit logs and checkpoints, FILE.pub checks them."""
+    if not file.name:
+        raise SettingsError("FILE", f"{str(file)!r} is a folder; name a file in it")
+    public = file.with_name(f"{file.name}.pub")
+    if os.path.lexists(public):
+        raise SettingsError("FILE", f"{str(public)!r} is there already, and is not overwritten")
+    key = SigningKey.generate()
+    _write_secret(file, key.private_pem)
+    try:
+        write_file("FILE", public, key.public_pem)
+    except TurnwiseError:
+        file.unlink()
+        raise
+    for line in (
+        f"wrote {clean(str(file))}, which signs: keep it where those who may write to the database cannot read it",
+        f"wrote {clean(str(public))}, which checks: give it to whoever asks (key {key.key_id})",
+    ):
+        console.print(line, soft_wrap=True)
+
+
+def _write_secret(file: Path, pem: bytes) -> None:
+    """Write a file that only this user may read, from its first byte on."""
+    try:
+        place = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        reason = "is there already, and is not overwritten" if error.errno == errno.EEXIST else error.strerror
+        raise SettingsError("FILE", f"{str(file)!r}: {reason}") from error
+    except ValueError as error:
+        raise SettingsError("FILE", f"{str(file)!r} is no name of a file: {error}") from error
+    with os.fdopen(place, "wb") as private:
+        private.write(pem)
