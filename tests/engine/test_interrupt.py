@@ -26,7 +26,7 @@ from turnwise.states.messages import ReasoningPart
 from turnwise.states.triggers import Interrupt, LeaseExpired, Settled
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 QUICK = Settings(coalesce=0)
 DEAD = f"{worker_name().rpartition(':')[0][:-1]}:x"

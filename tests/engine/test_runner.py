@@ -33,7 +33,7 @@ from turnwise.states.names import ChatState, Job
 from turnwise.states.triggers import AttemptDiscarded, Interrupt, LeaseExpired, StepFinished
 from turnwise.testing import ManualClock
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 AT = ManualClock().now()
 Does = Callable[[LeasedChat], Awaitable[None]]

@@ -12,7 +12,7 @@ from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 LIFE: Final = (
     *plans.turn("one", "1"),

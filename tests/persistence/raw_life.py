@@ -13,7 +13,7 @@ from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import EditMessage
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 CHAT = "chat"
 

@@ -17,8 +17,8 @@ from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.testing.conformance import FilesConformance, plans
-from turnwise.testing.conformance.checks import failure_of
 from turnwise.testing.conformance.files import blob_of, holding, of, read
+from turnwise.testing.conformance.plans import failure_of
 
 SMALL = 500_000
 """Bytes of an object in tests that need several of them, and no megabytes."""

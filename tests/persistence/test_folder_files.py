@@ -16,8 +16,8 @@ from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import StoreError
 from turnwise.testing.conformance import FilesConformance, plans
-from turnwise.testing.conformance.checks import failure_of
 from turnwise.testing.conformance.files import blob_of, of, read
+from turnwise.testing.conformance.plans import failure_of
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, Renamed
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import contents, part
+from turnwise.testing.conformance.plans import contents, part
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 

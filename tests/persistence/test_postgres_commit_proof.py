@@ -14,7 +14,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 
 @pytest.fixture

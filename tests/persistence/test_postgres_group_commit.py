@@ -18,7 +18,7 @@ from turnwise.states.errors import BrokenInvariant, StaleLease, StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.writes import RecordReceipt
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 CHATS = [f"chat-{number}" for number in range(20)]
 

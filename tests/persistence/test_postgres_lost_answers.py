@@ -20,8 +20,8 @@ from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Imported
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
 from turnwise.testing.conformance.importing import exported_lines
+from turnwise.testing.conformance.plans import part
 
 Lose = Callable[..., None]
 

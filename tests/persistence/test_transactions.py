@@ -16,7 +16,7 @@ from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, MessageErased, Renamed
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 
 @pytest.fixture

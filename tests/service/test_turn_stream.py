@@ -25,7 +25,7 @@ from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 
 class Recorder:

@@ -21,7 +21,7 @@ from turnwise.states.names import ChatState
 from turnwise.states.triggers import CallStarted, EditQueued, Interrupt, Renamed, Settled
 from turnwise.states.writes import InsertBoundary
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import failure_of, part, refused
+from turnwise.testing.conformance.plans import failure_of, part, refused
 
 
 class ChangingConformance:

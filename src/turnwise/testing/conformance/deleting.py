@@ -18,7 +18,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Archived, Create, Renamed, Unarchived
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import contents, failure_of, part, refused
+from turnwise.testing.conformance.plans import contents, failure_of, part, refused
 
 
 def anything(rest: PartialRead, now: datetime) -> None:

@@ -17,8 +17,8 @@ from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatDeleted, ChatNotFound, StoreError
 from turnwise.states.messages import FilePart, Message, TextPart
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import failure_of
 from turnwise.testing.conformance.deleting import deleted
+from turnwise.testing.conformance.plans import failure_of
 
 _LONG = 1_300_000
 """Bytes that no store keeps in one piece."""

@@ -29,7 +29,7 @@ from turnwise.states.triggers import (
     Settled,
 )
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import contents, failure_of, part, refused
+from turnwise.testing.conformance.plans import contents, failure_of, part, refused
 
 _RELEASED = Released(token=plans.HOLDER)
 

@@ -18,8 +18,8 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Imported, LeaseExpired
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import contents, failure_of, refused
 from turnwise.testing.conformance.deleting import deleted
+from turnwise.testing.conformance.plans import contents, failure_of, refused
 from turnwise.testing.conformance.reading import said
 
 _ID = "traveller"

@@ -13,7 +13,7 @@ from turnwise.states.names import ChatState
 from turnwise.states.transcript import fold
 from turnwise.states.triggers import AttemptDiscarded, Interrupt, Released, Settled
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import part
+from turnwise.testing.conformance.plans import part
 
 _ASKED = (plans.send("hello"), plans.claim(), plans.start())
 _ERROR = ErrorInfo(kind="overloaded", message="try again")

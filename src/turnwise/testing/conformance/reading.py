@@ -14,7 +14,7 @@ from turnwise.states.names import Answerer, Audience, CallStatus, ChatState
 from turnwise.states.triggers import Archived, ClearContext, Configured, EditMessage, Renamed, Unarchived
 from turnwise.states.usage import Usage
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import failure_of, part
+from turnwise.testing.conformance.plans import failure_of, part
 
 
 def said(messages: list[Message]) -> list[str]:

@@ -13,7 +13,7 @@ from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, EditMessage, MessageErased, Renamed
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.checks import failure_of, part
+from turnwise.testing.conformance.plans import failure_of, part
 from turnwise.testing.conformance.reading import edited, said
 
 

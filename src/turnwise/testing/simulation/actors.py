@@ -6,13 +6,13 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, partial
 from random import Random
 from typing import Any, Final
 
 import anyio.lowlevel
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.agents.agent import Agent
@@ -53,25 +53,24 @@ _VALUES: Final = {"integer": 1, "number": 0.5, "boolean": True, "array": [], "ob
 """What a call brings for an argument of each type of JSON schema; text for all others."""
 
 
-@dataclass
-class Outside:
+class Outside(msgspec.Struct):
     """What really happened outside of turnwise, whatever the chats have stored about it."""
 
-    payments: Counter[tuple[str, str]] = field(default_factory=Counter)
+    payments: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Starts of the at-most-once tools, by chat and call."""
-    keys: dict[tuple[str, str], str] = field(default_factory=dict)
+    keys: dict[tuple[str, str], str] = msgspec.field(default_factory=dict)
     """The idempotency key of each call."""
-    approved: set[tuple[str, str]] = field(default_factory=set)
+    approved: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """The calls that a client has allowed, by chat and call."""
-    attempts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    attempts: Counter[tuple[str, int, int]] = msgspec.field(default_factory=Counter)
     """Model calls, by chat, step and attempt."""
-    asked: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    asked: dict[tuple[str, int], tuple[int, str]] = msgspec.field(default_factory=dict)
     """The last attempt of each step and the agent whose model it asked, by chat and step."""
     replies: int = 0
     """How many replies were begun: no two say the same words."""
     calm: bool = False
     """Whether models have stopped failing and stalling."""
-    faults: list[str] = field(default_factory=list)
+    faults: list[str] = msgspec.field(default_factory=list)
     """What a strict provider would have refused, and tools that ran as they must not."""
 
     def ask(self, request: ModelRequest, agent: str) -> None:
@@ -236,8 +235,7 @@ def _used(tokens: int) -> Usage:
     return Usage(input_tokens=tokens, output_tokens=7, cost=cost)
 
 
-@dataclass(frozen=True)
-class _Hands:
+class _Hands(msgspec.Struct, frozen=True):
     """What the tools of one world do."""
 
     random: Random

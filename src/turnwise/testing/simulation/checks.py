@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from turnwise.engine.prompt.views import user_view
 from turnwise.persistence.audit.record import AuditRecord
@@ -23,8 +24,7 @@ from turnwise.states.writes import RecordUsage
 EVENTS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """All that a store holds of a chat."""
 
     facts: Facts

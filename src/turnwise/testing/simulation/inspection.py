@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.subagents.verification import verify_family
@@ -18,15 +19,13 @@ from turnwise.testing.simulation.checks import EVENTS, Stored, problems_in, stor
 from turnwise.testing.simulation.clients import NAME, Clients
 from turnwise.testing.simulation.disk import Disk
 from turnwise.testing.simulation.mischief import CONTAINED, blame
-from turnwise.testing.simulation.readers import problems_of_readings
-from turnwise.testing.simulation.subscribers import Subscriber
+from turnwise.testing.simulation.readers import Subscriber, problems_of_readings
 
 AGES = 1_000_000.0
 """Seconds: more than a world lives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What is looked at, and what is known of it."""
 
     disk: Disk

@@ -1,21 +1,26 @@
-"""What the readers of a simulation got from `stream`, `ask` and `transcript`, and whether it is right."""
+"""What readers and subscribers of a simulation got, and whether it is right."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol
 
+import msgspec
+
 from turnwise.engine.config.results import TurnResult
+from turnwise.engine.engine import Engine
+from turnwise.engine.prompt.views import user_view
 from turnwise.states import events as e
+from turnwise.states.events import Event
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import RESTING, ChatState
 from turnwise.states.transcript import Transcript, fold
+from turnwise.testing.simulation.checks import Stored, problems_of_parts
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(msgspec.Struct, frozen=True):
     """Where a chat stood after an event."""
 
     event: e.Event
@@ -35,14 +40,13 @@ class Reading(Protocol):
         """Yield where it differs from the chat's events, of which the parts of old replies may be `pruned`."""
 
 
-@dataclass
-class Stream:
+class Stream(msgspec.Struct):
     """What `Engine.stream` yielded for the turn of one message."""
 
     chat_id: str
     text: str
     over: bool = False
-    seen: list[e.Event] = field(default_factory=list)
+    seen: list[e.Event] = msgspec.field(default_factory=list)
     ended: bool = False
     """Whether it ended by itself."""
 
@@ -60,8 +64,7 @@ class Stream:
             yield f"the stream of {self.text!r} ended after event {_last(self.seen)}, where the chat did not rest"
 
 
-@dataclass
-class Question:
+class Question(msgspec.Struct):
     """What `Engine.ask` answered."""
 
     chat_id: str
@@ -99,8 +102,7 @@ class Question:
         return any(ids == [message.id for message in fold(_until(seq, turn)).messages] for seq in rests)
 
 
-@dataclass
-class Look:
+class Look(msgspec.Struct):
     """What `Engine.transcript` showed."""
 
     chat_id: str
@@ -205,3 +207,38 @@ def _plain(transcript: Transcript) -> tuple[object, ...]:
         transcript.error,
         transcript.live,
     )
+
+
+class Subscriber:
+    """Follows one chat, and keeps every event it was shown."""
+
+    def __init__(self, chat_id: str, random: Random) -> None:
+        self.chat_id = chat_id
+        self._random = random
+        self._seen: list[Event] = []
+
+    @property
+    def cursor(self) -> int:
+        """The number of the last event it was shown."""
+        return self._seen[-1].seq if self._seen else 0
+
+    async def follow(self, engine: Engine) -> None:
+        """Keep the events that come, and leave when the seed says so."""
+        async for event in engine.events(self.chat_id, after=self.cursor):
+            self._seen.append(event)
+            if self._random.random() < 0.05:
+                return
+
+    def problems(self, chat: Stored, *, pruned: bool) -> list[str]:
+        """Return where what it was shown is not what is stored, once it has caught up; parts may have been `pruned`."""
+        stored, cursor, problems = chat.events, self.cursor, []
+        left = {event.seq for event in stored}
+        seen = [event for event in self._seen if event.seq in left or not (pruned and event.kind == "part")]
+        if not chat.erased and seen != [event for event in stored if event.seq <= cursor]:
+            problems.append("a subscriber was shown other events than are stored")
+        whole = [*self._seen, *(event for event in stored if event.seq > cursor)]
+        problems += [f"to a subscriber, {problem}" for problem in problems_of_parts(whole, gaps=pruned or chat.erased)]
+        transcript = fold(whole)
+        if transcript.messages != user_view(chat.history):
+            problems.append("what a subscriber was shown does not fold to the history")
+        return [f"{self.chat_id}: {problem}" for problem in problems]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import Annotated
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 from pydantic import Field, SkipValidation
 
@@ -31,7 +31,7 @@ from turnwise.testing.simulation.disk import Disk, SimulatedStore
 from turnwise.testing.simulation.inspection import Inspection
 from turnwise.testing.simulation.mischief import EVERY_TURN, SOME_TURNS, Mischief
 from turnwise.testing.simulation.order import in_order
-from turnwise.testing.simulation.subscribers import Subscriber
+from turnwise.testing.simulation.readers import Subscriber
 from turnwise.testing.simulation.witness import Witness
 
 LEASE = 30.0
@@ -48,18 +48,17 @@ class _Mortal(Engine):
         self._worker = None
 
 
-@dataclass
-class Node:
+class Node(msgspec.Struct):
     """One process of the simulation."""
 
     name: str
     engine: _Mortal
     store: SimulatedStore
     scope: anyio.CancelScope
-    visits: list[anyio.CancelScope] = field(default_factory=list)
+    visits: list[anyio.CancelScope] = msgspec.field(default_factory=list)
     """The subscribers that follow a chat here."""
-    up: anyio.Event = field(default_factory=anyio.Event)
-    down: anyio.Event = field(default_factory=anyio.Event)
+    up: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    down: anyio.Event = msgspec.field(default_factory=anyio.Event)
 
 
 class World:
