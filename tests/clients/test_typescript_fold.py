@@ -31,7 +31,7 @@ from turnwise.testing.simulation.disk import SimulatedStore
 pytestmark = [needs_node, pytest.mark.timeout(600)]
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
-KINDS = set(get_args(get_args(e.Event)[0]))
+KINDS = set(e.EVENTS.values())
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ TYPES: Final = (CLIENT / "index.d.ts").read_text(encoding="utf-8")
 HIDDEN: Final = {"metadata"}
 """What no client is told."""
 STRUCTS: Final = [
-    *get_args(get_args(events.Event)[0]),
+    *events.EVENTS.values(),
     *get_args(get_args(messages.Part)[0]),
     events.ErrorInfo,
     events.PartDelta,

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from tests.states.table_cases import cases
 from support.life import NOW, asking
 from turnwise import ErrorInfo, Event, FilePart, Message, QueuedMessage, ToolCall, Usage
 from turnwise.providers.protocol import ModelRequest, ToolSpec
+from turnwise.states import events as e
 from turnwise.states.calls import Answer
 from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.events import PartDelta
@@ -96,7 +97,7 @@ def test_pydantic_schema_has_fields_and_defaults() -> None:
     call = TypeAdapter(ToolCall).json_schema()
     assert call["required"] == ["call_id", "name", "arguments", "executor", "index", "step"]
     mapping = ANY_EVENT.json_schema()["discriminator"]["mapping"]
-    assert sorted(mapping) == sorted(kind.kind for kind in get_args(get_args(Event)[0]))
+    assert sorted(mapping) == sorted(e.EVENTS)
 
 
 REQUEST = ModelRequest(purpose="step", chat_id="c", messages=[MESSAGE], tools=(ToolSpec("t", "T.", {"required": []}),))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import (
+    EVENTS,
     AttemptDiscardedEvent,
     CompactionEvent,
     ErrorEvent,
@@ -289,7 +290,7 @@ def _name(step: int, attempt: int) -> str:
     return f"step {step}, attempt {attempt}"
 
 
-_EVENTS: Final = get_args(get_args(Event)[0])
+_EVENTS: Final = tuple(EVENTS.values())
 _KINDS: Final[dict[Executor, Kind]] = {
     Executor.local: "local call",
     Executor.client: "client call",

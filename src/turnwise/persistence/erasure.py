@@ -15,13 +15,14 @@ import msgspec
 
 from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.audit.record import Entry, WriteRecord, object_of
-from turnwise.persistence.audit.row_digests import FLEETING, digest_of_events, digested_fields
+from turnwise.persistence.audit.row_digests import digest_of_events, digested_fields
 from turnwise.persistence.blobs.references import REFERRING, blobs_named_in
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.persistence.integrity.marks import is_mark
 from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
+from turnwise.states.events import FLEETING
 from turnwise.states.messages import FORMAT, Message, recorded_calls, recorded_results, without_secrets
 from turnwise.states.names import Audience
 from turnwise.states.values.digests import derived

@@ -16,14 +16,14 @@ import msgspec
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import WriteRecord
-from turnwise.persistence.audit.row_digests import FLEETING, EventFields, digest_of_events, digested_fields
+from turnwise.persistence.audit.row_digests import EventFields, digest_of_events, digested_fields
 from turnwise.persistence.chat_rows import Row
 from turnwise.persistence.commit import CachedChat
 from turnwise.persistence.erasure import aside_in, spans_of
 from turnwise.persistence.integrity.raw_chat import stored_in
 from turnwise.persistence.rows import message_of, time_of
 from turnwise.persistence.stored_chat import facts_of
-from turnwise.states.events import Event
+from turnwise.states.events import FLEETING, Event
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, without_secrets
 

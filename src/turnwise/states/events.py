@@ -7,14 +7,14 @@ erased message at once; their numbers are then skipped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage, size_of
-from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, QueueChange, StopReason
+from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, QueueChange, StopReason, snake_case
 from turnwise.states.usage import Usage
 from turnwise.states.values.values import Checked, Json, Tagged, Time, Value
 
@@ -57,14 +57,18 @@ class PartDelta(Value, metaclass=Checked, frozen=True, kw_only=True):
     """The finished part, as it will be in the message."""
 
 
-class _Event(Value, frozen=True, kw_only=True, tag_field="kind"):
+class _Event(
+    Value, frozen=True, kw_only=True, tag_field="kind", tag=lambda name: snake_case(name.removesuffix("Event"))
+):
+    fleeting: ClassVar[bool] = False
+    """Whether it shows work under way: it may be pruned or erased, so no record of the audit log covers it."""
     seq: int = 0
     """The place in the chat's sequence, from 1, given when the event is stored."""
     chat_id: str = ""
     at: Time | None = None
 
 
-class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
+class StatusEvent(_Event, frozen=True, kw_only=True):
     """The chat's state changed."""
 
     kind: ClassVar[Literal["status"]] = "status"
@@ -72,17 +76,18 @@ class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
     previous: ChatState | None = None
 
 
-class MessageEvent(_Event, frozen=True, kw_only=True, tag="message"):
+class MessageEvent(_Event, frozen=True, kw_only=True):
     """A message entered the history, or replaced the message of the same id (an erasure)."""
 
     kind: ClassVar[Literal["message"]] = "message"
     message: Message
 
 
-class PartEvent(_Event, frozen=True, kw_only=True, tag="part"):
+class PartEvent(_Event, frozen=True, kw_only=True):
     """A piece of the reply that the model is giving."""
 
     kind: ClassVar[Literal["part"]] = "part"
+    fleeting: ClassVar[bool] = True
     step: int
     attempt: int
     index: int
@@ -90,7 +95,7 @@ class PartEvent(_Event, frozen=True, kw_only=True, tag="part"):
     part: PartDelta
 
 
-class ToolResultEvent(_Event, frozen=True, kw_only=True, tag="tool_result"):
+class ToolResultEvent(_Event, frozen=True, kw_only=True):
     """A call of the current step has its result."""
 
     kind: ClassVar[Literal["tool_result"]] = "tool_result"
@@ -103,16 +108,17 @@ class ToolResultEvent(_Event, frozen=True, kw_only=True, tag="tool_result"):
     outcome: CallStatus
 
 
-class ToolProgressEvent(_Event, frozen=True, kw_only=True, tag="tool_progress"):
+class ToolProgressEvent(_Event, frozen=True, kw_only=True):
     """A running tool reported progress."""
 
     kind: ClassVar[Literal["tool_progress"]] = "tool_progress"
+    fleeting: ClassVar[bool] = True
     step: int
     call_id: str
     progress: Json
 
 
-class QueueEvent(_Event, frozen=True, kw_only=True, tag="queue"):
+class QueueEvent(_Event, frozen=True, kw_only=True):
     """The queue changed. It says what changed, and not what else waits: `fold` keeps the queue."""
 
     kind: ClassVar[Literal["queue"]] = "queue"
@@ -143,14 +149,14 @@ class QueueEvent(_Event, frozen=True, kw_only=True, tag="queue"):
         return tuple(left)
 
 
-class ActionRequiredEvent(_Event, frozen=True, kw_only=True, tag="action_required"):
+class ActionRequiredEvent(_Event, frozen=True, kw_only=True):
     """The client has to answer these open calls, all that there are; told anew if an erasure blanks some of them."""
 
     kind: ClassVar[Literal["action_required"]] = "action_required"
     calls: tuple[ToolCall, ...]
 
 
-class RetryEvent(_Event, frozen=True, kw_only=True, tag="retry"):
+class RetryEvent(_Event, frozen=True, kw_only=True):
     """An attempt failed and another will be made."""
 
     kind: ClassVar[Literal["retry"]] = "retry"
@@ -163,7 +169,7 @@ class RetryEvent(_Event, frozen=True, kw_only=True, tag="retry"):
     retry_at: Time
 
 
-class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True, tag="attempt_discarded"):
+class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True):
     """The parts of this attempt are taken back."""
 
     kind: ClassVar[Literal["attempt_discarded"]] = "attempt_discarded"
@@ -172,7 +178,7 @@ class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True, tag="attempt_disc
     reason: str
 
 
-class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
+class CompactionEvent(_Event, frozen=True, kw_only=True):
     """A compaction started, got its summary, was stored, finished, failed, was declined or proved unproductive."""
 
     kind: ClassVar[Literal["compaction"]] = "compaction"
@@ -195,7 +201,7 @@ class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
     error: ErrorInfo | None = None
 
 
-class HistoryResetEvent(_Event, frozen=True, kw_only=True, tag="history_reset"):
+class HistoryResetEvent(_Event, frozen=True, kw_only=True):
     """The history was cut: the message `first_removed` and all after it are gone.
 
     Number 0 is not stored: the database lost commits that this subscriber has read. Drop what you have; all events
@@ -211,7 +217,7 @@ class HistoryResetEvent(_Event, frozen=True, kw_only=True, tag="history_reset"):
         return self.seq == 0
 
 
-class TurnFinishedEvent(_Event, frozen=True, kw_only=True, tag="turn_finished"):
+class TurnFinishedEvent(_Event, frozen=True, kw_only=True):
     """A turn ended. `provider_reason` is the provider's own word for it."""
 
     kind: ClassVar[Literal["turn_finished"]] = "turn_finished"
@@ -221,7 +227,7 @@ class TurnFinishedEvent(_Event, frozen=True, kw_only=True, tag="turn_finished"):
     usage: Usage
 
 
-class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
+class ErrorEvent(_Event, frozen=True, kw_only=True):
     """The chat cannot continue without the user; told anew if the text of the error is erased."""
 
     kind: ClassVar[Literal["error"]] = "error"
@@ -244,6 +250,11 @@ Event = Annotated[
     | ErrorEvent,
     Tagged("kind"),
 ]
+
+EVENTS: Final = {event.kind: event for event in get_args(get_args(Event)[0])}
+"""The class of each kind of event. A declaration is complete with its class and its place in `Event`."""
+FLEETING: Final = frozenset(kind for kind, event in EVENTS.items() if event.fleeting)
+"""The kinds of events that show work under way."""
 
 
 def size_of_event(event: Event) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Literal
@@ -138,13 +139,16 @@ Party = Literal["client", "lease holder", "clock", "administrator"]
 
 WhenBusy = Literal["queue", "interrupt", "reject"]
 
-QueueChange = Literal["added", "edited", "moved", "taken", "deleted", "kept"]
-"""What became of messages in the queue."""
 """What `send_message` does while a chat works."""
 
+QueueChange = Literal["added", "edited", "moved", "taken", "deleted", "kept"]
+"""What became of messages in the queue."""
+
 Approval = Literal["not_needed", "asked", "granted"]
-Approver = Literal["operator", "owner"]
 """Whether the client has to allow a local call before it runs."""
+
+Approver = Literal["operator", "owner"]
+"""Who may allow a local call: operators alone, or the chat's owner, too."""
 
 Crash = Literal["at_most_once", "at_least_once"]
 """What a crash during a tool call means: its outcome is unknown, or it runs again with the same key."""
@@ -211,3 +215,8 @@ JOBS: Final = {state: spec.job for state, spec in SPECS.items() if spec.job is n
 def job_in(state: ChatState, *, settled: bool) -> Job | None:
     """Return the job that runs in `state`, if it has one."""
     return None if state is ChatState.interrupted and settled else JOBS.get(state)
+
+
+def snake_case(class_name: str) -> str:
+    """Return the name of a class in small letters with underscores: `StepFinished` is `step_finished`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()

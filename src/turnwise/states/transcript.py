@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Final, get_args
+from typing import Final
 
 from turnwise.states import events as e
 from turnwise.states.calls import ToolCall
@@ -54,7 +54,7 @@ class Transcript:
         return "".join(self.live[index].text for index in sorted(self.live) if self.live[index].type == "text")
 
 
-_EVENTS: Final = get_args(get_args(e.Event)[0])
+_EVENTS: Final = tuple(e.EVENTS.values())
 
 
 @checked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -15,7 +14,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import Part
-from turnwise.states.names import SYSTEM, Party, WhenBusy
+from turnwise.states.names import SYSTEM, Party, WhenBusy, snake_case
 from turnwise.states.usage import Usage
 from turnwise.states.values.values import Value
 
@@ -72,7 +71,7 @@ def _declared(
     """Return what makes a class that of a trigger."""
 
     def declared(kind: type[_Kind]) -> type[_Kind]:
-        kind.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+        kind.name = snake_case(kind.__name__)
         kind.party, kind.while_archived, kind.own_write = party, while_archived, own_write
         TRIGGERS[kind.name] = kind
         return kind

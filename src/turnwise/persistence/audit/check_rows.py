@@ -11,7 +11,6 @@ from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.audit.expected_rows import ExpectedRow, ExpectedRows
 from turnwise.persistence.audit.row_digests import (
     EVENT_COLUMNS,
-    FLEETING,
     digest_of_chat_row,
     digest_of_events,
     digested_fields,
@@ -30,6 +29,7 @@ from turnwise.persistence.rows import (
     micros_of,
 )
 from turnwise.states.errors import TurnwiseError
+from turnwise.states.events import FLEETING
 from turnwise.states.names import OPEN_STATUSES, ChatState
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.values.digests import canonical, digest, salted

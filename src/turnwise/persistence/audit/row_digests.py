@@ -12,10 +12,8 @@ from typing import Any, Final
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.rows import FactsRow
 from turnwise.states.decide import Decision
+from turnwise.states.events import FLEETING
 from turnwise.states.values.digests import canonical_row, derived, salted
-
-FLEETING: Final = frozenset({"part", "tool_progress"})
-"""The kinds of events that show work under way. They may be pruned or erased, so no digest covers them."""
 
 EVENT_COLUMNS: Final = ("seq", "kind", "step", "attempt", "position", "body")
 """The columns of an event's row that a record covers, in this order; not every store has all of them."""

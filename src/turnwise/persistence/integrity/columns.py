@@ -13,7 +13,7 @@ from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.integrity.raw_chat import Row
 from turnwise.persistence.rows import GARBLED, time_of
 from turnwise.persistence.stored_chat import ids_of, is_count, is_hash
-from turnwise.states.events import Event
+from turnwise.states.events import EVENTS
 from turnwise.states.names import Awaited
 
 
@@ -65,8 +65,7 @@ _TIME: Final = _Wanted("a time", _is_time)
 _HASH: Final = _Wanted("a SHA-256 in hex", lambda value: is_hash(value) and _is_hex(value))
 _BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
 _ASIDE: Final = _Wanted("what belongs to a record", _reads(Aside.load))
-_KINDS: Final = frozenset(kind.kind for kind in get_args(get_args(Event)[0]))
-_KIND: Final = _Wanted("a kind of event", lambda value: value in _KINDS)
+_KIND: Final = _Wanted("a kind of event", lambda value: isinstance(value, str) and value in EVENTS)
 
 
 _SALT: Final = _or_nothing(_Wanted("a salt in hex", _is_hex))
