@@ -11,12 +11,12 @@ _STOPPED = 130
 
 def main() -> None:
     """Import the command line and run it. Ctrl-C ends both with 130 and without a traceback."""
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heard:
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
         signal.signal(signal.SIGINT, _leave)
     from turnwise.cli.app import main as run  # noqa: PLC0415 - see above
 
-    if heard:
+    if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 

@@ -26,10 +26,10 @@ _END: Final = 8000
 
 
 class Logger:
-    """Logs events by name, with fields. A level that nobody listens to costs a look."""
+    """Logs events by name, with fields. A disabled level costs one check."""
 
     def listens(self, level: int = logging.INFO) -> bool:
-        """Whether anybody wants what is logged at `level`: worth asking before the fields are made."""
+        """Whether `level` is enabled: ask before computing costly fields."""
         return structlog.is_configured() or _standard.isEnabledFor(level)
 
     def log(self, level: int, event: str, **fields: Any) -> None:
@@ -54,7 +54,7 @@ class Logger:
             if logging.raiseExceptions and sys.stderr is not None:
                 sys.stderr.write(f"{traceback_of(error).text}\n")
             if not isinstance(error, Exception):
-                raise  # `or_else` tells what a signal has raised
+                raise  # `or_else` handles what a signal has raised
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log what only an engineer at work on it wants to know."""
@@ -69,7 +69,7 @@ class Logger:
         self.log(logging.WARNING, event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Log what went wrong and somebody has to look at."""
+        """Log what went wrong and needs attention."""
         self.log(logging.ERROR, event, **fields)
 
     def exception(self, event: str, *, error: BaseException | None = None, **fields: Any) -> None:
@@ -97,7 +97,7 @@ logger: Final = Logger()
 
 @contextmanager
 def concerning(chat: Callable[[], Facts]) -> Iterator[None]:
-    """Let every line logged inside, and in tasks begun inside, name the chat as it stands at that moment."""
+    """Let every line logged inside, and in tasks started inside, name the chat as it stands at that moment."""
     token = _chat.set(chat)
     try:
         yield

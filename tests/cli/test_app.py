@@ -121,7 +121,7 @@ def test_unopenable_store_is_explained(terminal: Terminal) -> None:
         (OSError(errno.EPIPE, "Broken pipe", "fifo"), "'fifo': Broken pipe."),
         (OSError("odd\x1b?"), r"odd\x1b?"),
         (OSError(errno.EPIPE, "Broken pipe"), ""),
-        (ValueError("odd"), f"this should not have happened: ValueError: odd. With {DEBUG}=1 it tells where."),
+        (ValueError("odd"), f"this should not have happened: ValueError: odd. With {DEBUG}=1 it shows where."),
     ],
 )
 def test_error_is_printed_as_a_sentence(

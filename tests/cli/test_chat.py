@@ -211,7 +211,7 @@ class Engaged:
         self.done.append([*results])
         return True
 
-    def tell_wait(self) -> None: ...
+    def explain_wait(self) -> None: ...
 
     def stop(self) -> None:
         self.done.append("stop")
@@ -251,7 +251,7 @@ def test_terminal_asks_in_order_and_interrupts() -> None:
         terminal = TerminalTalk(talk)  # type: ignore[arg-type]
         assert terminal._message() == "» "
         terminal._stop(event)
-        anyio.run(terminal._rested, "c")
+        anyio.run(terminal._read_state, "c")
         assert terminal._message() == r"  allow pay\x1b? (y/n) "
         terminal._stop(event)
         terminal._take("/state")

@@ -11,7 +11,7 @@ from cli.look import colours
 from support.terminal import Finished, Terminal
 from turnwise.cli.demo import command
 from turnwise.cli.demo.cast import PACKAGE, folder_to_read, readable
-from turnwise.cli.demo.stage import DemoFailed, Stage
+from turnwise.cli.demo.stage import DemoFailed, Presenter
 
 PAGE = "A line of text that a model may read, as long as it takes.\n" * 120
 
@@ -71,10 +71,10 @@ def test_demo_keeps_every_promise(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 def test_broken_promise_ends_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     """A check that cannot fail is no check."""
-    stage = Stage(Console(width=80))
-    stage.promise("water is wet", "it was", kept=True)
+    stage = Presenter(Console(width=80))
+    stage.promise("water is wet", "it was", holds=True)
     with pytest.raises(DemoFailed, match="promised was that fire is cold, but it burnt"):
-        stage.promise("fire is cold", "it burnt", kept=False)
+        stage.promise("fire is cold", "it burnt", holds=False)
     assert "it was" in capsys.readouterr().out
 
 

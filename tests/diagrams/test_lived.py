@@ -7,7 +7,7 @@ from tests.diagrams.lived import COMPACTIONS, after, broken, discarded, failed, 
 
 from turnwise import Engine, Event, Settings
 from turnwise.diagrams.durations import duration
-from turnwise.diagrams.lived import life_of
+from turnwise.diagrams.life import life_of
 from turnwise.states.names import ChatState
 
 S = ChatState

@@ -27,7 +27,7 @@ from turnwise.states.calls import Answer
 from turnwise.states.draft import Draft
 from turnwise.states.events import Event, ToolResultEvent
 from turnwise.states.names import CallStatus
-from turnwise.testing.simulation import Mischief, World, cast
+from turnwise.testing.simulation import Faults, World, cast
 from turnwise.testing.simulation.actors import SimulatedModel, simulated_tools
 from turnwise.testing.simulation.cast import Toolmaker
 
@@ -216,7 +216,7 @@ async def test_simulation_finds(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
     found: list[str] = []
     first = NEAR.get(fault, 0)
     for seed in range(first, first + WORLDS):
-        found = await World(seed, mischief=Mischief(seed, often=0)).run()
+        found = await World(seed, faults=Faults(seed, often=0)).run()
         if any(words in problem for problem in found):
             return
     pytest.fail(f"{WORLDS} worlds did not find it; the last one found {found}")

@@ -17,7 +17,7 @@ from turnwise.engine.observers import observer
 from turnwise.engine.tools import toolbox
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import transactions
-from turnwise.testing.simulation import Mischief, World, cast
+from turnwise.testing.simulation import Faults, World, cast
 from turnwise.testing.simulation.actors import simulated_tools
 from turnwise.testing.simulation.cast import Toolmaker
 from turnwise.testing.simulation.order import overridden
@@ -81,7 +81,7 @@ class Guard:
     seed: int
     """Near it, it showed before."""
     often: float = 3
-    """How much mischief the worlds see."""
+    """How many faults the worlds see."""
     components: tuple[str, ...] | None = None
     """Which components raise in them."""
     tools: Toolmaker = simulated_tools
@@ -143,10 +143,10 @@ def trouble_of(seed: int, guard: Guard) -> tuple[str, object]:
 
 def _trouble_in(loop: asyncio.AbstractEventLoop, seed: int, guard: Guard) -> tuple[str, object]:
     try:
-        mischief = Mischief(seed, often=guard.often, components=guard.components)
+        faults = Faults(seed, often=guard.often, components=guard.components)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cast, "simulated_tools", guard.tools)
-            world = World(seed, mischief=mischief)
+            world = World(seed, faults=faults)
         problems = loop.run_until_complete(world.run())
     except Endless:
         return "hangs", None

@@ -16,7 +16,7 @@ from turnwise.testing.simulation import World
 from turnwise.testing.simulation.actors import CLERK, Outside
 from turnwise.testing.simulation.checks import problems_in, stored_of
 from turnwise.testing.simulation.clients import Clients
-from turnwise.testing.simulation.mischief import EVERY_TURN, INNER, RAISED, SOME_TURNS
+from turnwise.testing.simulation.faults import EVERY_TURN, INNER, RAISED, SOME_TURNS
 
 PLAIN = 100
 SEEDS = 1200
@@ -43,7 +43,7 @@ def quiet() -> Iterator[None]:
         ("agents", [7, ["clerk"]]),
         ("model", ["scripted", 7]),
         ("settings", [{}, 7]),
-        ("mischief", [0, "often"]),
+        ("faults", [0, "often"]),
         ("round", [25]),
     ],
 )
@@ -112,7 +112,7 @@ class RestoredWorld(World):
 
     async def _inspect(self) -> None:
         victim = self._victims.chats[0]
-        self.problems += [problem for chat, problem in self.witness.begun_twice() if chat != victim]
+        self.problems += [problem for chat, problem in self.witness.started_twice() if chat != victim]
         self.problems += [f"{call}: {count}" for call, count in self.outside.payments.items() if count > 1]
         for subscriber in self._followers:
             self.problems += problems_in(await stored_of(self._nodes[0].store, subscriber.chat_id), pruned=True)
@@ -141,10 +141,10 @@ def assert_all_went_wrong(worlds: Sequence[World]) -> None:
 
     But by what few worlds ask: a strategy, and `reconcile` where a crash has cut a call off.
     """
-    mischiefs = [world.mischief for world in worlds]
-    assert [world.seed for world in worlds if not world.mischief.damaged] == []
-    assert [world.seed for world in worlds if world.seed % 8 == 0 and not both_ways(world.mischief.steps)] == []
-    raised = {one for mischief in mischiefs for one in mischief.raised}
+    every_fault = [world.faults for world in worlds]
+    assert [world.seed for world in worlds if not world.faults.damaged] == []
+    assert [world.seed for world in worlds if world.seed % 8 == 0 and not both_ways(world.faults.steps)] == []
+    raised = {one for faults in every_fault for one in faults.raised}
     assert {component for component, _ in raised} | {"strategy", "reconcile"} == {*EVERY_TURN, *SOME_TURNS}
     assert {kind for _, kind in raised} == {*RAISED, INNER}
 

@@ -50,7 +50,7 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - how typer hands an option over
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - how typer hands an option over
     if wanted:
         sys.stdout.write(f"turnwise {installed_version('turnwise')}\n")
         raise typer.Exit
@@ -60,7 +60,7 @@ def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - how typer hands an op
 def _options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Run the life of LLM chats as a declared, durable state machine."""
@@ -100,6 +100,6 @@ def _run() -> int:
         app(prog_name="turnwise")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else DONE
-    except BaseException as failure:  # noqa: BLE001 - whatever it is, nobody at a prompt can use a traceback
+    except BaseException as failure:  # noqa: BLE001 - a traceback helps no user at a prompt
         return exit_code_of(failure)
     return DONE

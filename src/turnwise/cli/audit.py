@@ -121,7 +121,7 @@ class Step(msgspec.Struct, frozen=True):
 
     record: AuditRecord
     after: timedelta | None
-    """The time since the record before, by the clock that both tell, which may have been set; `None` for the first."""
+    """The time since the record before, by their clock, which may have been set back; `None` for the first."""
     problem: str | None
     """What is wrong with it."""
 

@@ -61,7 +61,7 @@ HELP: Final = """\
   Ctrl-C stops the turn under way; at the prompt it leaves."""
 
 
-def chat(  # noqa: PLR0913 - what a command may be told
+def chat(  # noqa: PLR0913 - the options of a command
     context: typer.Context,
     target: OptionalTarget = None,
     *,
@@ -71,7 +71,7 @@ def chat(  # noqa: PLR0913 - what a command may be told
     chat_id: Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Go on with this chat.")] = None,
     agent: Annotated[str | None, typer.Option(help="Which of your agents answers, in a new chat.")] = None,
     model: ModelOption = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told first, in a new chat.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt of a new chat.")] = None,
     pace: Annotated[
         float | None,
         typer.Option(min=0, max=3600, help="Seconds between two words of the demo model."),
@@ -161,7 +161,7 @@ class Talk:
         self.portal = portal
         self.chats = chats
         self.chat_id = None if chat is None else chat.id
-        """The chat; there is none before the first message, so that nobody leaves empty ones behind."""
+        """The chat; there is none before the first message, so leaving leaves no empty chat behind."""
         self.view = EventView(Scroll(console), echo=False)
         self.code = DONE
         """The exit code: whether a line of those that came from a pipe was refused."""
@@ -171,7 +171,7 @@ class Talk:
     def run(self) -> None:
         """Talk until the person leaves."""
         console.print(
-            Text.assemble((clean(self.chat_id or "a new chat"), "bold"), (" · /help tells what can be typed", NOTE))
+            Text.assemble((clean(self.chat_id or "a new chat"), "bold"), (" · /help lists what can be typed", NOTE))
         )
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             if self.chat_id is not None:
@@ -184,28 +184,28 @@ class Talk:
                 self._read_all()
 
     def submit(self, results: Sequence[ToolResult]) -> bool:
-        """Answer what the model asked, and return whether that was accepted: somebody else may have answered it."""
-        with self._refusal_told():
+        """Answer what the model asked, and return whether that was accepted: another client may have answered it."""
+        with self._refusal_printed():
             self._submit(results)
             return True
         return False
 
     def stop(self) -> None:
         """Interrupt the turn under way."""
-        with self._refusal_told(), contextlib.suppress(IllegalTransition):  # it came to rest just before
+        with self._refusal_printed(), contextlib.suppress(IllegalTransition):  # it came to rest just before
             if self.chat_id is not None:
                 self.portal.call(partial(self.chats.interrupt, self.chat_id, reason="Ctrl-C"))
 
     def do(self, line: str) -> None:
-        """Do what a line that a person typed asks for; what is refused is told among the answers."""
-        with self._refusal_told():
+        """Do what a line that a person typed asks for; a refusal is printed among the answers."""
+        with self._refusal_printed():
             self._do(line)
 
-    def tell_wait(self) -> None:
+    def explain_wait(self) -> None:
         """Say why nothing comes, if the chat waits for an agent or a tool that this process does not run."""
         if self.chat_id is None or not isinstance(self.chats, Engine):
             return
-        with self._refusal_told():
+        with self._refusal_printed():
             why = self.portal.call(self.chats.explain, self.chat_id)
             tools = self.chats.agents.get(why.agent)
             is_run_here = tools is not None and {*why.tools_needed} <= {*tools}
@@ -213,7 +213,7 @@ class Talk:
                 console.print(Text(f"  {clean(why.reason)}", style=NOTE))
 
     @contextlib.contextmanager
-    def _refusal_told(self) -> Iterator[None]:
+    def _refusal_printed(self) -> Iterator[None]:
         try:
             yield
         except TurnwiseError as refusal:
@@ -250,7 +250,7 @@ class Talk:
                 console.print(HELP, style=NOTE)
             case _ if line.startswith("/") and line not in COMMANDS:
                 raise SettingsError(
-                    line.split(maxsplit=1)[0], "there is no such command; /help tells what can be typed"
+                    line.split(maxsplit=1)[0], "there is no such command; /help lists what can be typed"
                 )
             case _ if chat_id is None:
                 console.print(Text("  There is no chat yet: it begins with your first message.", style=NOTE))
@@ -270,7 +270,7 @@ class Talk:
         """Show the turn to its end; where the model asks the client, ask the person."""
         if self.chat_id is None:
             return
-        while (chat := self._rested(self.chat_id)).state is ChatState.requires_action:
+        while (chat := self._wait_for_rest(self.chat_id)).state is ChatState.requires_action:
             results = []
             for call in (call for call in chat.open_calls if call.is_client):
                 try:
@@ -281,10 +281,10 @@ class Talk:
             else:
                 with self._refusal_counted():
                     self._submit(results)
-        self.view.tell_states()
+        self.view.print_states()
 
-    def _rested(self, chat_id: str) -> Chat:
-        self.tell_wait()
+    def _wait_for_rest(self, chat_id: str) -> Chat:
+        self.explain_wait()
         future: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.chats, chat_id, self.view)
         try:
             return future.result()

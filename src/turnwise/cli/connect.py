@@ -71,7 +71,7 @@ def address_of(server: str) -> str:
 
 @asynccontextmanager
 async def connected(server: str) -> AsyncIterator[Client]:
-    """Open a client of a service. It waits a moment, not longer, for one that does not answer: somebody looks on.
+    """Open a client of a service. It waits only a moment for a service that does not answer: a person waits.
 
     Raises:
         SettingsError: the extra `client` is not installed, there is no token, or the URL is none.
@@ -91,7 +91,7 @@ Chats: TypeAlias = "Engine | Client"
 """What a command is given on: an engine that runs no chat, or the client of a service."""
 
 OPERATOR: Final = "operator"
-"""Who acts, unless somebody else is named."""
+"""Who acts, unless --actor names another."""
 LAST: Final = "last"
 MOST_NAMED: Final = 5
 """Chats that are named where several begin alike."""
@@ -178,10 +178,10 @@ def on_chat(
 
 
 async def acted(method: Callable[..., Awaitable[Result]], *args: Any, actor: str, **named: Any) -> Result:
-    """Call a method of `Chats` as somebody. To a service it is the token that tells who acts.
+    """Call a method of `Chats` as an actor. A service knows the actor by the token.
 
     Raises:
-        SettingsError: somebody else is named.
+        SettingsError: the service would be given another actor.
     """
     if isinstance(getattr(method, "__self__", None), Engine):
         return await method(*args, actor=actor, **named)

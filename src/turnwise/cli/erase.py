@@ -28,7 +28,7 @@ from turnwise.states.errors import ChatDeleted, SettingsError
 
 
 def confirm(question: str, *, done: str) -> None:
-    """Ask; leave if it is not meant, or if there is nobody to ask. What is `done` stands in the past: "erased".
+    """Ask; leave if it is not meant, or if there is no terminal to ask at. What is `done` stands in the past: "erased".
 
     Raises:
         SettingsError: there is no terminal; `--yes` says it there.
@@ -45,7 +45,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
     messages: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MESSAGE", help="Messages' ids, as `show --json` tells them."),
+        typer.Argument(metavar="MESSAGE", help="Messages' ids, as `show --json` prints them."),
     ] = None,
     *,
     what: Annotated[
@@ -57,14 +57,14 @@ def erase(  # noqa: PLR0913 - the options of a command
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
     store: StoreOption = DEFAULT_STORE,
     server: ServerOption = None,
     file_folder: FileFolderOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
-    """Erase what was said, for good, and tell what is left where. Digests stay: the audit log still verifies."""
+    """Erase what was said, for good, and print where copies are left. Digests stay: the audit log still verifies."""
     names = messages or []
     whole = cast("list[Erasable]", ["everything"] if everything else what or [])
     if not names and not whole:
@@ -119,7 +119,7 @@ async def _chosen(place: str, file_folder: Path | None, chat: str) -> str:
 def delete(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
     store: StoreOption = DEFAULT_STORE,
     server: ServerOption = None,
     file_folder: FileFolderOption = None,

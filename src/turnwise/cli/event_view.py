@@ -54,11 +54,11 @@ class EventView:
         self.after = after
         """The number of the last event that was shown."""
         self.states: list[str] = []
-        """The states seen since the last `tell_states`."""
+        """The states seen since the last `print_states`."""
         self.live_text = ""
         """The text shown of the reply under way."""
         self._echo = echo
-        self._told: set[str] = set()
+        self._message_ids: set[str] = set()
         """The ids of the messages that were shown."""
 
     def show(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
@@ -92,7 +92,7 @@ class EventView:
             case ErrorEvent():
                 self._line("✗", event.error.message, "red")
 
-    def tell_states(self) -> None:
+    def print_states(self) -> None:
         """Print the states seen since the last time."""
         if self.states:
             self.scroll.trail(self.states)
@@ -112,9 +112,9 @@ class EventView:
             self.scroll.write(part.delta, style=THOUGHT)
 
     def _conclude(self, message: Message) -> None:
-        if message.id in self._told:  # something of it was erased
+        if message.id in self._message_ids:  # something of it was erased
             return
-        self._told.add(message.id)
+        self._message_ids.add(message.id)
         self.scroll.end_line()
         if message.role == "user" and self._echo:
             self.scroll.user_message(message.text or "(a file)")
@@ -149,7 +149,7 @@ class EventView:
 
 
 def show_question(scroll: Scroll, call: ToolCall) -> None:
-    """Print a call that waits for its client, every argument whole: somebody may allow it, or answer it.
+    """Print a call that waits for its client, every argument whole: a person may have to allow or answer it.
 
     If it does not fit into a line, its arguments have lines of their own, as many as they need.
     """

@@ -82,7 +82,7 @@ def _sentence_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename!r}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}"
-    return f"this should not have happened: {described(error)}. With {DEBUG}=1 it tells where"
+    return f"this should not have happened: {described(error)}. With {DEBUG}=1 it shows where"
 
 
 def _say(text: str) -> None:

@@ -36,7 +36,7 @@ class InputLines(msgspec.Struct, frozen=True):
     """The path of a file, or `-`."""
 
     def opened(self) -> AbstractContextManager[io.BufferedReader]:
-        """Open it; a named pipe waits for somebody who writes.
+        """Open it; a named pipe waits for a writer.
 
         Raises:
             SettingsError: there is no such file, or it cannot be read.
@@ -53,7 +53,7 @@ class InputLines(msgspec.Struct, frozen=True):
             ImportRefused: a line is longer than one of a chat can be.
             SettingsError: reading failed.
         """
-        begun, number = bytearray(), 1
+        line_start, number = bytearray(), 1
         waits = _waits(source)
         while True:
             # To wait in the event loop, and not for the bytes themselves, lets Ctrl-C end it.
@@ -63,14 +63,16 @@ class InputLines(msgspec.Struct, frozen=True):
             if not piece:
                 break
             first, *further = piece.split(b"\n")
-            begun += first
+            line_start += first
             for line in further:
-                yield begun.decode(errors="surrogateescape")
-                begun, number = bytearray(line), number + 1
-            if len(begun) > (_LONGEST if number > 1 else _LONGEST_FIRST):
-                raise ImportRefused(number, f"it does not end after {len(begun):,} bytes, as a line of a chat does")
-        if begun:
-            yield begun.decode(errors="surrogateescape")
+                yield line_start.decode(errors="surrogateescape")
+                line_start, number = bytearray(line), number + 1
+            if len(line_start) > (_LONGEST if number > 1 else _LONGEST_FIRST):
+                raise ImportRefused(
+                    number, f"it does not end after {len(line_start):,} bytes, as a line of a chat does"
+                )
+        if line_start:
+            yield line_start.decode(errors="surrogateescape")
 
 
 def read_file(option: str, path: Path) -> bytes:
@@ -96,7 +98,7 @@ def _naming(option: str, name: str) -> Iterator[None]:
 
 
 def _waits(source: io.BufferedReader) -> bool:
-    """Return whether reading may have to wait for somebody who writes."""
+    """Return whether reading may have to wait for a writer."""
     try:
         number = source.fileno()
         mode = os.fstat(number).st_mode

@@ -50,7 +50,7 @@ def send(  # noqa: PLR0913 - the options of a command
         print_json(receipt)
         return
     done = "was accepted before" if receipt.replayed else "waits in the queue" if receipt.queued else "is accepted"
-    tell(place, receipt.chat, f"message {receipt.message_id} {done}")
+    report(place, receipt.chat, f"message {receipt.message_id} {done}")
 
 
 def interrupt(
@@ -95,7 +95,7 @@ archive = _operation("archive", "Close a resting chat to everything but `unarchi
 unarchive = _operation("unarchive", "Open an archived chat again.")
 
 
-def tell(place: str, chat: Chat, done: str | None = None) -> None:
+def report(place: str, chat: Chat, done: str | None = None) -> None:
     """Print what was done, where the chat stands now, and why it goes no further."""
     if done is not None:
         console.print(Text.assemble(("✓ ", "green"), clean(done)))
@@ -109,7 +109,7 @@ def _change(place: str, name: str, command: Callable[[Chats, str], Awaitable[Cha
     if as_json:
         print_json(chat)
     else:
-        tell(place, chat)
+        report(place, chat)
 
 
 def submit(  # noqa: PLR0913 - the options of a command
@@ -164,7 +164,7 @@ def submit(  # noqa: PLR0913 - the options of a command
         print_json(receipt)
         return
     done = "was given before" if receipt.replayed else "is given"
-    tell(place, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
+    report(place, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
 
 
 def _result(answer: str, open_ids: Sequence[str], all_ids: Sequence[str], *, failed: bool) -> ToolResult:

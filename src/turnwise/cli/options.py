@@ -67,7 +67,7 @@ PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="The p
 ConcurrencyOption = Annotated[
     int, typer.Option("--concurrency", min=1, help="Chats of agents to run at once; an engine has its own setting.")
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not log every transition.")]
 
 
 _OPTION: Final = "--file-folder"

@@ -154,7 +154,7 @@ with contextlib.suppress(ImportError):
 
 PROMPT: Final = "» "
 COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
-_GLANCE: Final = 0.1
+_SIGNAL_CHECK_S: Final = 0.1
 """Seconds between two checks for a Ctrl-C that came just before `input` began to wait for keys."""
 
 
@@ -166,7 +166,7 @@ def typed(prompt: str) -> str:
         EOFError: there is no further line.
     """
     if sys.stdin.isatty():
-        with _glances():
+        with _signals_checked():
             return input(prompt).strip()
     line = input(prompt).strip()
     console.print(clean(line))
@@ -184,13 +184,13 @@ def answer_to(call: ToolCall, line: str) -> ToolResult:
 
 
 @contextlib.contextmanager
-def _glances() -> Iterator[None]:
+def _signals_checked() -> Iterator[None]:
     """Interrupt `input` now and then: CPython acts on a signal that came before it waited only at the next signal."""
     if not hasattr(signal, "setitimer"):
         yield
         return
     before = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, _GLANCE, _GLANCE)
+    signal.setitimer(signal.ITIMER_REAL, _SIGNAL_CHECK_S, _SIGNAL_CHECK_S)
     try:
         yield
     finally:

@@ -46,13 +46,11 @@ def _table(chats: list[Chat]) -> Table:
     for column in table.columns[:4]:
         column.no_wrap = True
     table.columns[0].overflow = "ellipsis"
-    standing = [
-        (chat, state_text(chat.state).append(" archived" if chat.archived else "", style="dim")) for chat in chats
-    ]
-    table.columns[1].width = max(state.cell_len for _, state in standing)
+    rows = [(chat, state_text(chat.state).append(" archived" if chat.archived else "", style="dim")) for chat in chats]
+    table.columns[1].width = max(state.cell_len for _, state in rows)
     if narrow:
         table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)
-    for chat, state in standing:
+    for chat, state in rows:
         details = (str(chat.turn), f"{chat.updated_at:%Y-%m-%d %H:%M}", excerpt(chat.title or "", 60))
         table.add_row(clean(chat.id), state, *(() if narrow else details))
     return table

@@ -38,7 +38,7 @@ def _width() -> int | None:
 
 
 _forget_no_numbers()
-# Brackets and colons are what somebody said, never rich's markup: what has colours is a `Text`.
+# Brackets and colons are text of users and models, never rich's markup: what has colours is a `Text`.
 console: Final = Console(highlight=False, markup=False, emoji=False, width=_width())
 errors: Final = Console(stderr=True, highlight=False, markup=False, emoji=False, width=_width())
 
@@ -116,7 +116,7 @@ def show_logs(*, quiet: bool) -> None:
     """Write the library's log to standard error: every transition or, if `quiet`, warnings and errors alone."""
     level = logging.WARNING if quiet else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.raiseExceptions = False  # whoever reads the log may leave
+    logging.raiseExceptions = False  # the reader of the log may leave
 
 
 def trail(states: Iterable[str]) -> Text:

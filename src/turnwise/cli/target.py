@@ -48,7 +48,7 @@ _OF_AN_ENGINE: Final = {
     "concurrency": ("--concurrency", "has its own: Settings(max_running=...)"),
     "checkpoints": (PUBLISH, "has its own: Engine(..., checkpoints=...)"),
 }
-"""What an engine says itself, by the parameters of the commands: the option, which it would not be told, and how."""
+"""What an engine says itself, by the parameters of commands: the option that it would ignore, and the right way."""
 
 
 def typed_options(context: typer.Context) -> Collection[str]:
@@ -57,7 +57,7 @@ def typed_options(context: typer.Context) -> Collection[str]:
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def engine_of(  # noqa: PLR0913 - what commands may be told
+def engine_of(  # noqa: PLR0913 - the options of commands
     target: str,
     *,
     store: str,

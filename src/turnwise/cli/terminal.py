@@ -70,7 +70,7 @@ class TerminalTalk:
             questions.answers.append(answer_to(call, line))
             if questions.next is None and not self._talk.submit(questions.answers):
                 questions.answers.clear()  # so that they are asked again, if they still are open
-            self._talk.tell_wait()
+            self._talk.explain_wait()
             return
         self._talk.do(line)
         self._follow()
@@ -78,25 +78,25 @@ class TerminalTalk:
     def _follow(self) -> None:
         if self._following is None and self._talk.chat_id is not None:
             self._following = self._talk.portal.start_task_soon(self._show, self._talk.chat_id)
-        self._talk.tell_wait()
+        self._talk.explain_wait()
 
     async def _show(self, chat_id: str) -> None:
         view = self._talk.view
         async with aclosing(self._talk.chats.events(chat_id, after=view.after)) as events:
-            await self._rested(chat_id)
+            await self._read_state(chat_id)
             async for event in events:
                 view.show(event)
                 match event:
                     case StatusEvent() if event.state in RESTING:
-                        await self._rested(chat_id)
-                        view.tell_states()
+                        await self._read_state(chat_id)
+                        view.print_states()
                     case StatusEvent():
                         self._state = event.state
                         self._questions = _Questions()
                     case ToolResultEvent() if event.call_id in {call.call_id for call in self._questions.calls}:
-                        await self._rested(chat_id)
+                        await self._read_state(chat_id)
 
-    async def _rested(self, chat_id: str) -> None:
+    async def _read_state(self, chat_id: str) -> None:
         chat = await self._talk.chats.get_chat(chat_id)
         self._state = chat.state
         self._questions = _Questions(

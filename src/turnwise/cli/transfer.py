@@ -14,7 +14,7 @@ import typer
 from turnwise.cli.connect import OPERATOR, SCHEMES, Chats, acted, attached, on_chat, place_of
 from turnwise.cli.files import InputLines, WholeFile
 from turnwise.cli.keys import VARIABLE, KeyOption, signing_key
-from turnwise.cli.operating import tell
+from turnwise.cli.operating import report
 from turnwise.cli.options import (
     DEFAULT_STORE,
     ActorOption,
@@ -90,10 +90,10 @@ def import_chat(  # noqa: PLR0913 - the options of a command
     if as_json:
         print_json(chat)
     else:
-        tell(place, chat, f"chat {chat.id} is imported")
+        report(place, chat, f"chat {chat.id} is imported")
 
 
 def _check_key(place: str, secret: bytes | None, source: str) -> None:
     if secret is not None and place.startswith(SCHEMES):
         right = "leave it out; `audit --export FILE --key` signs a log here"
-        raise SettingsError(source, f"a service is told no keys: {right}")
+        raise SettingsError(source, f"a service takes no keys: {right}")

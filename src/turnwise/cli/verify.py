@@ -152,6 +152,6 @@ def _file(file: Path) -> tuple[Sequence[AuditRecord], Verdict]:
     for line in lines_of(text)[1:]:
         try:
             records.append(from_json(line))
-        except ValueError:  # the checkpoint, or what the verdict tells of
+        except ValueError:  # the checkpoint, or what the verdict names
             break
     return records, verify_export(text)

@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name the files that are stale")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the root to write or check below, not the checkout")
     parser.add_argument("--state", metavar="NAME", help="print one drawing with this state lit")
-    parser.add_argument("--format", choices=("mermaid", "svg"), help="print one drawing (svg unless told)")
+    parser.add_argument("--format", choices=("mermaid", "svg"), help="print one drawing (svg by default)")
     return parser
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from turnwise.diagrams.lived import Instant, Stay
+from turnwise.diagrams.life import Instant, Stay
 from turnwise.states.names import RESTING
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))

@@ -34,7 +34,7 @@ class Arrow(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...]
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TableEntry(msgspec.Struct, frozen=True):
     """Rows that differ in nothing but their source."""
 
     sources: tuple[str, ...]
@@ -71,7 +71,7 @@ def arrows(picture: Picture) -> tuple[Arrow, ...]:
     return tuple(drawn)
 
 
-def entries(picture: Picture) -> tuple[Entry, ...]:
+def entries(picture: Picture) -> tuple[TableEntry, ...]:
     """Return every row of the picture exactly once: by trigger, then by source, in the order in which guards are asked.
 
     Rows that differ in nothing but their source share an entry.
@@ -82,11 +82,11 @@ def entries(picture: Picture) -> tuple[Entry, ...]:
     triggers = [*TRIGGERS]
     places = [node.id for node in picture.nodes]
 
-    def rank(entry: Entry) -> tuple[int, int]:
+    def rank(entry: TableEntry) -> tuple[int, int]:
         return triggers.index(entry.line.trigger), places.index(entry.sources[0])
 
     unsorted = (
-        Entry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()
+        TableEntry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()
     )
     return tuple(sorted(unsorted, key=rank))
 

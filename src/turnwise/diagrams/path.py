@@ -9,7 +9,7 @@ from typing import Final
 
 from turnwise.diagrams.document import document
 from turnwise.diagrams.durations import duration, moment
-from turnwise.diagrams.lived import Life, Stay, life_of
+from turnwise.diagrams.life import ChatLife, Stay, life_of
 from turnwise.diagrams.markup import MONO, Pen, tag, text
 from turnwise.diagrams.palette import FAINT, INK, MUTED
 from turnwise.diagrams.slide import WAYS, graph
@@ -62,7 +62,7 @@ def _beside(taken: Mapping[tuple[str, str], int]) -> str:
     return f". Without an arrow here: {'; '.join(others)}" if others else ""
 
 
-def _spent(life: Life, state: ChatState) -> str:
+def _spent(life: ChatLife, state: ChatState) -> str:
     stays = [stay for stay in life.stays if stay.state is state]
     if not stays:
         return "never"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final
 
-from turnwise.diagrams.grouping import Entry, entries
+from turnwise.diagrams.grouping import TableEntry, entries
 from turnwise.diagrams.markup import SANS, Pen, tag, text, title
 from turnwise.diagrams.model import Picture, machine
 from turnwise.diagrams.palette import FAINT, INK, MUTED, PAPER, PARTY_INK
@@ -61,7 +61,7 @@ def drawn_rows(picture: Picture, top: float) -> tuple[str, float]:
     return tag("g", *pieces, class_="rows"), y + 30
 
 
-def _row(entry: Entry, top: float, trigger_pen: Pen, *, named: bool) -> tuple[str, float]:
+def _row(entry: TableEntry, top: float, trigger_pen: Pen, *, named: bool) -> tuple[str, float]:
     """Draw an entry; only the first of a trigger names it."""
     line = entry.line
     cells = {

@@ -36,11 +36,11 @@ def svg(state: str | None = None, *, rows: bool = True) -> str:
     parties = [party for party in PARTY_INK if party in firing]
     width, height = max(WIDTH, layout.size.width + 2 * _MARGIN), _TOP + layout.size.height + _MARGIN
     listed, height = drawn_rows(picture, height) if rows else ("", height)
-    standing = f" The chat stands in {current}." if current else ""
+    current_words = f" The chat stands in {current}." if current else ""
     document = tag(
         "svg",
         title("The life of a chat"),
-        tag("desc", f"The states of a chat and every trigger that leads from one to another.{standing}"),
+        tag("desc", f"The states of a chat and every trigger that leads from one to another.{current_words}"),
         tag("defs", *(arrowhead(PARTY_INK[party]) for party in parties)),
         tag("rect", width=width, height=height, rx=14, fill=PAPER),
         heading(parties),

@@ -126,7 +126,7 @@ as a drawing: [machine.svg](../../src/turnwise/diagrams/rendered/machine.svg), a
 """
 _CELLS = f"""\
 A cell names every state the trigger can lead to; `{SAME}` leaves the chat where it is, and `{REFUSED}` means that the
-trigger is refused and nothing is written. Which target is taken is told by the guards, below.
+trigger is refused and nothing is written. The guards, below, decide which target is taken.
 """
 
 

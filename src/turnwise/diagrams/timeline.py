@@ -9,7 +9,7 @@ import msgspec
 
 from turnwise.diagrams.document import document
 from turnwise.diagrams.durations import Scale, duration, moment
-from turnwise.diagrams.lived import Activity, Instant, Kind, Life, Stay, life_of
+from turnwise.diagrams.life import Activity, ChatLife, Instant, Kind, Stay, life_of
 from turnwise.diagrams.markup import Pen, legible, tag, text, title
 from turnwise.diagrams.model import machine
 from turnwise.diagrams.palette import FAINT, HALO, INK, KIND_TINT, MUTED, PAPER, Tint
@@ -130,7 +130,7 @@ class _Bar(msgspec.Struct, frozen=True):
         )
 
 
-def _lanes(life: Life, stays: Sequence[Stay], scale: Scale) -> tuple[list[str], float]:
+def _lanes(life: ChatLife, stays: Sequence[Stay], scale: Scale) -> tuple[list[str], float]:
     pieces, y = _states(stays, scale)
     first = stays[0].since.passed
     for name, drawn in LANES.items():
@@ -196,7 +196,7 @@ def _rows(bars: Iterable[_Bar]) -> list[list[_Bar]]:
     return rows
 
 
-def _marks(life: Life, stays: Sequence[Stay], scale: Scale, bottom: float) -> Iterator[str]:
+def _marks(life: ChatLife, stays: Sequence[Stay], scale: Scale, bottom: float) -> Iterator[str]:
     free, before = _LEFT, ""
     for stay in stays:
         x = scale.x(stay.since)

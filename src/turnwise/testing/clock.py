@@ -41,7 +41,7 @@ class ManualClock:
 
     @checked
     def step(self, seconds: float) -> None:
-        """Set the clock forward or back, although no time passes, as somebody who sets a machine's clock does.
+        """Set the clock forward or back, although no time passes, as an administrator sets a machine's clock.
 
         Raises:
             InvalidArgument: no engine goes by the time to which that leads.

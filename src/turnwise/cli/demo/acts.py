@@ -15,7 +15,7 @@ from anyio.abc import Process
 from turnwise.cli.audit import short_actor
 from turnwise.cli.chat import ASK_USER
 from turnwise.cli.demo.cast import CONTEXT_LIMIT, LEASE, Scene, Speaker, command, readable
-from turnwise.cli.demo.stage import Stage
+from turnwise.cli.demo.stage import Presenter
 from turnwise.cli.event_view import EventView, show_until_rest
 from turnwise.cli.style import plain_table
 from turnwise.engine.config.results import Chat
@@ -34,7 +34,7 @@ class Play(msgspec.Struct):
     """A chat on its stage."""
 
     scene: Scene
-    stage: Stage
+    stage: Presenter
     view: EventView
     engine: Engine
     chat_id: str
@@ -47,7 +47,7 @@ class Play(msgspec.Struct):
     async def rest(self) -> Chat:
         """Show what happens until the chat rests."""
         chat = await show_until_rest(self.engine, self.chat_id, self.view)
-        self.view.tell_states()
+        self.view.print_states()
         return chat
 
     async def show_until(self, seen: Callable[[Event], bool]) -> None:
@@ -78,7 +78,7 @@ async def reads_real_files(play: Play) -> None:
     play.stage.promise(
         "tools run on what is really there",
         f"2 local tools ran; the model read {first} as it is on disk",
-        kept=([str(output)[:200] for output in outputs[1:]], chat.state) == ([beginning], ChatState.waiting),
+        holds=([str(output)[:200] for output in outputs[1:]], chat.state) == ([beginning], ChatState.waiting),
     )
 
 
@@ -95,7 +95,7 @@ async def asks_the_client(play: Play) -> None:
     play.stage.promise(
         "waiting for a client costs nothing",
         "it rests in requires_action, and no worker holds it",
-        kept=(chat.state, explanation.lease_worker) == (ChatState.requires_action, None),
+        holds=(chat.state, explanation.lease_worker) == (ChatState.requires_action, None),
     )
     results = [ToolResult(call.call_id, "Its own process.") for call in chat.open_calls]
     table = plain_table("POST tool results", "receipt", "replayed")
@@ -109,7 +109,7 @@ async def asks_the_client(play: Play) -> None:
     play.stage.promise(
         "results count once, however often they are posted",
         "the second post was a replay: the same receipt, one stored result",
-        kept=(replayed, len({receipt.receipt_id for receipt in receipts}), len(stored)) == ([False, True], 1, 1),
+        holds=(replayed, len({receipt.receipt_id for receipt in receipts}), len(stored)) == ([False, True], 1, 1),
     )
 
 
@@ -134,7 +134,7 @@ async def is_interrupted(play: Play, model: Speaker) -> None:
     play.stage.promise(
         "an interrupt keeps what was shown",
         f"{len(message.text.split())} words were shown, and exactly these are kept",
-        kept=(chat.state, message.partial, message.text, text != "") == (ChatState.interrupted, True, text, True),
+        holds=(chat.state, message.partial, message.text, text != "") == (ChatState.interrupted, True, text, True),
     )
 
 
@@ -152,7 +152,7 @@ async def compacts(play: Play) -> None:
     play.stage.promise(
         "a chat that outgrows its context goes on",
         f"compacted once: {len(everything)} messages for you, {len(sent)} for the model",
-        kept=(compactions, len(sent) < len(everything), chat.state) == (1, True, ChatState.waiting),
+        holds=(compactions, len(sent) < len(everything), chat.state) == (1, True, ChatState.waiting),
     )
 
 
@@ -200,14 +200,14 @@ async def outlives_its_process(play: Play, pace: float) -> None:
     stage.promise(
         "a turn survives kill -9 of its process",
         f"{victim.pid} was killed, {heir.pid} finished turn {chat.turn}: {chat.stop_reason}",
-        kept=(victim.returncode, heir.returncode, chat.state, actors)
+        holds=(victim.returncode, heir.returncode, chat.state, actors)
         == (-signal.SIGKILL, 0, ChatState.waiting, {"client", f"worker {victim.pid}", f"worker {heir.pid}"}),
     )
     written = [line for line in play.scene.notes.read_text(encoding="utf-8").splitlines() if line.startswith(chat_id)]
     stage.promise(
         "a tool that ran is not run again",
         f"take_note ran once: {len(written)} line in {play.scene.notes.name}",
-        kept=(len(written), succeeded(await play.past(), "take_note")) == (1, 1),
+        holds=(len(written), succeeded(await play.past(), "take_note")) == (1, 1),
     )
 
 

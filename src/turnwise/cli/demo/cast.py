@@ -34,7 +34,7 @@ NAMEABLE: Final = re.compile(r"[\w./-]+")
 SUFFIXES: Final = (".md", ".toml", ".py", ".rst", ".txt", ".json")
 PACKAGE: Final = Path(__file__).resolve().parents[2]
 LEASE: Final = 2.0
-"""Seconds: short, so that nobody has to wait long for a dead worker's chat."""
+"""Seconds: short, so the chat of a dead worker waits only a moment."""
 
 
 class Speaker(DemoModel):

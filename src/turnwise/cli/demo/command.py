@@ -21,7 +21,7 @@ from turnwise.cli.demo.acts import (
     reads_real_files,
 )
 from turnwise.cli.demo.cast import Scene, folder_to_read
-from turnwise.cli.demo.stage import DemoFailed, Stage
+from turnwise.cli.demo.stage import DemoFailed, Presenter
 from turnwise.cli.event_view import EventView
 from turnwise.cli.files import make_folder
 from turnwise.cli.screen import Scroll
@@ -38,7 +38,7 @@ AT_MOST: Final = 120
 
 def demo(
     *,
-    fast: Annotated[bool, typer.Option("--fast", help="As fast as it goes; the default where nobody watches.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="As fast as it goes; the default without a terminal.")] = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("demo-out"),
 ) -> None:
     """Watch one chat live: tools, a client's turn, an interrupt, a compaction, kill -9 - each claim checked."""
@@ -48,7 +48,7 @@ def demo(
 
 
 async def _play(scene: Scene, pace: float) -> None:
-    stage = Stage(console)
+    stage = Presenter(console)
     console.print(Text("turnwise: the whole life of one chat", style="bold"))
     stage.say(
         "The model is turnwise's own, which answers by rules: no network, no key. All else is real, and every ✔ is "
@@ -75,7 +75,7 @@ async def _play(scene: Scene, pace: float) -> None:
         raise DemoFailed("every turn comes to rest", f"this one did not within {AT_MOST} seconds") from None
     console.print()
     stage.show(stage.books())
-    _tell_what_is_left(scene, stage)
+    _list_files(scene, stage)
 
 
 async def _is_audited(play: Play) -> None:
@@ -86,8 +86,7 @@ async def _is_audited(play: Play) -> None:
     last_turn = [record for record in records if record.turn == chat.turn]
     stage.act(
         "Every transition is on record",
-        f"{len(records)} records, hash-chained, each written in the transaction it tells of. Here is the turn that was "
-        "killed.",
+        f"{len(records)} records, hash-chained, each written in its own transaction. Here is the turn that was killed.",
     )
     stage.show(timeline(last_turn))
     (play.scene.out / "audit.jsonl").write_text(log, encoding="utf-8")
@@ -95,12 +94,12 @@ async def _is_audited(play: Play) -> None:
     stage.promise(
         "the log is sound",
         f"all {len(records)} transitions are the table's, in the store and in the export",
-        kept=(await engine.verify(chat_id)).ok and verify_export(log).ok,
+        holds=(await engine.verify(chat_id)).ok and verify_export(log).ok,
     )
     forged = verify_export(_forged(log))
     stage.note("·", excerpt(verdict_line(forged).plain, 90), "yellow")
     stage.promise(
-        "a forged log is found out", "one word was changed in a copy: the check names the place", kept=not forged.ok
+        "a forged log is found out", "one word was changed in a copy: the check names the place", holds=not forged.ok
     )
     usage = chat.usage
     table = plain_table("tokens", "in", "out", "of it thinking")
@@ -115,11 +114,11 @@ async def _is_audited(play: Play) -> None:
 def _forged(log: str) -> str:
     header, *lines = log.splitlines()
     middle = len(lines) // 2
-    lines[middle] = json.dumps(json.loads(lines[middle]) | {"actor": "nobody"})
+    lines[middle] = json.dumps(json.loads(lines[middle]) | {"actor": "mallory"})
     return "\n".join([header, *lines])
 
 
-def _tell_what_is_left(scene: Scene, stage: Stage) -> None:
+def _list_files(scene: Scene, stage: Presenter) -> None:
     table = plain_table("left behind", "look at it with")
     table.add_row(str(scene.database), f"turnwise show last --store {scene.store}")
     table.add_row(str(scene.out / "audit.jsonl"), f"turnwise verify {scene.out / 'audit.jsonl'}")

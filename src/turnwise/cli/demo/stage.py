@@ -1,4 +1,4 @@
-"""The stage: headings and captions for the reader, and the promises as they are seen to be kept."""
+"""The presenter: headings and captions for the reader, and the promises as they are checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DemoFailed(TurnwiseError):
         super().__init__(f"the demo failed: promised was that {promise}, but {seen}")
 
 
-class Stage:
+class Presenter:
     """Tells the story and keeps the books."""
 
     def __init__(self, console: Console) -> None:
@@ -47,9 +47,9 @@ class Stage:
         """Show a table or a line."""
         self._console.print(Padding(content, (0, 0, 0, 2), expand=False), width=self._width)
 
-    def promise(self, promise: str, seen: str, *, kept: bool) -> None:
-        """Tell that a promise was kept; if it was not, the demo has failed."""
-        if not kept:
+    def promise(self, promise: str, seen: str, *, holds: bool) -> None:
+        """Print a promise that holds."""
+        if not holds:
             raise DemoFailed(promise, seen)
         self._promises.append((promise, seen))
         self.note("✔", seen, "green")

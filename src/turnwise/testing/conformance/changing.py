@@ -56,7 +56,7 @@ class ChangingConformance:
         assert committed.facts.version == len(life) + 1
 
     async def test_calls_of_a_turn_that_is_over_do_not_come_back(self, store: ChatStore) -> None:
-        """A new turn starts without calls, although no new step has begun."""
+        """A new turn starts without calls, although no new step has started."""
         stopped = (plans.move(Interrupt()), plans.move(Settled(token=plans.HOLDER)), plans.send("again"))
         committed = await plans.created(
             store, "chat", plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["c"]), *stopped
@@ -89,11 +89,11 @@ class ChangingConformance:
     async def test_a_chat_that_was_never_created_is_not_found(self, store: ChatStore) -> None:
         """Neither to read nor to change."""
         for call in (
-            store.facts("nobody"),
-            store.change("nobody", plans.idle),
-            store.journal("nobody", 1, ChatState.streaming, []),
+            store.facts("missing"),
+            store.change("missing", plans.idle),
+            store.journal("missing", 1, ChatState.streaming, []),
         ):
-            assert (await failure_of(call, ChatNotFound)).chat_id == "nobody"
+            assert (await failure_of(call, ChatNotFound)).chat_id == "missing"
 
     async def test_a_plan_that_raises_writes_nothing(self, store: ChatStore) -> None:
         """A refusal after a decision that was legal takes the first decision with it."""
@@ -140,8 +140,8 @@ class ChangingConformance:
         seen = last.events[-1].seq if last.events else 4
         assert await store.events("chat", after=seen, limit=100) == list(committed.events)
 
-    async def test_a_commit_tells_on_what_and_when_it_was_decided(self, store: ChatStore) -> None:
-        """Whether it decided something or not, on a chat that is new, held or nobody's."""
+    async def test_a_commit_returns_what_it_was_decided_on(self, store: ChatStore) -> None:
+        """Whether it decided something or not, on a chat that is new, held or without a lease."""
         bases: list[tuple[Facts, datetime]] = []
 
         def noting(*moves: plans.Move) -> Plan:

@@ -98,7 +98,7 @@ class DeletingConformance:
             assert (error.chat_id, error.deleted_at) == ("chat", tombstone.deleted_at), method
         assert await store.ids(prefix="", limit=10) == []
 
-    async def test_the_store_tells_which_of_many_chats_were_deleted(self, store: ChatStore) -> None:
+    async def test_the_store_knows_which_of_many_chats_were_deleted(self, store: ChatStore) -> None:
         """A process asks now and then about those that it remembers."""
         for chat_id in "abc":
             await plans.created(store, chat_id)
@@ -108,18 +108,18 @@ class DeletingConformance:
         assert await store.deleted([]) == frozenset()
 
     async def test_a_second_deletion_finds_the_first(self, store: ChatStore) -> None:
-        """It asks nobody, and changes nothing."""
+        """It asks no permission, and changes nothing."""
         await _rich(store, "chat")
         first = await deleted(store, "chat")
 
         def never(rest: PartialRead, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
-            raise AssertionError("nobody is to be asked")
+            raise AssertionError("no permission is to be asked for")
 
         assert await store.delete("chat", never, actor="another") == first
         assert await store.tombstone("chat") == first
 
     async def test_racing_deletions_leave_one_tombstone(self, store: ChatStore) -> None:
-        """Whoever comes first is named in it, and all get it."""
+        """The first caller is named in it, and all callers get it."""
         await _rich(store, "chat")
         tombstones: list[Tombstone] = []
 
@@ -175,25 +175,25 @@ class DeletingConformance:
         await store.change("a", plans.plan(plans.move(Renamed(title="changed last"))))
         await store.change("b", plans.plan(plans.move(Archived())))
 
-        async def rested(*, archived: bool, seconds: float = 0, limit: int = 10) -> list[str]:
+        async def resting(*, archived: bool, seconds: float = 0, limit: int = 10) -> list[str]:
             return await store.rested(archived=archived, seconds=seconds, limit=limit)
 
-        assert await rested(archived=False) == ["c", "d", "a"]
-        assert await rested(archived=False, limit=2) == ["c", "d"]
-        assert await rested(archived=True) == ["b"]
-        assert await rested(archived=False, seconds=3600) == await rested(archived=True, seconds=3600) == []
+        assert await resting(archived=False) == ["c", "d", "a"]
+        assert await resting(archived=False, limit=2) == ["c", "d"]
+        assert await resting(archived=True) == ["b"]
+        assert await resting(archived=False, seconds=3600) == await resting(archived=True, seconds=3600) == []
         await store.change("runs", plans.plan(plans.reply("hi")))
         await store.change("c", plans.plan(plans.send("wake up")))
         await store.change("b", plans.plan(plans.move(Unarchived())))
         await deleted(store, "d")
-        assert await rested(archived=False) == ["a", "runs", "b"]
-        assert await rested(archived=True) == []
+        assert await resting(archived=False) == ["a", "runs", "b"]
+        assert await resting(archived=True) == []
 
     async def test_a_chat_whose_parent_is_gone_is_not_created(self, store: ChatStore) -> None:
-        """Whoever deleted the parent would never be told of it."""
+        """The deleter of the parent would never learn of it."""
         await plans.created(store, "chat")
         await deleted(store, "chat")
-        for parent, kind in (("chat", ChatDeleted), ("nobody", ChatNotFound)):
+        for parent, kind in (("chat", ChatDeleted), ("missing", ChatNotFound)):
             late = store.create("child", plans.plan(plans.create()), parent=(parent, 1))
             assert (await failure_of(late, kind)).chat_id == parent
             await failure_of(store.facts("child"), ChatNotFound)

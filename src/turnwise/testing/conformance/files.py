@@ -84,13 +84,13 @@ class FilesConformance:
         assert await read(files, small.digest) == b"x"
 
     async def test_what_is_not_there_is_gone(self, store: ChatStore) -> None:
-        """Whoever reads it learns its name."""
+        """A reader learns its name."""
         files, missing = await self.files_beside(store), "0" * 64
         assert await files.size(missing) is None
         assert (await failure_of(read(files, missing), BlobGone)).digest == missing
 
-    async def test_nothing_stands_under_its_name_before_somebody_has_it(self, store: ChatStore) -> None:
-        """Else nobody would know of it after a crash."""
+    async def test_nothing_stands_under_its_name_before_a_chat_holds_it(self, store: ChatStore) -> None:
+        """Else no process would know of it after a crash."""
         files, seen = await self.files_beside(store), list[int | None]()
         await plans.created(store, "chat")
 
@@ -101,10 +101,10 @@ class FilesConformance:
         await files.put(of(b"content"), note)
         assert seen == [None]
 
-    async def test_what_cannot_be_held_is_not_kept(self, store: ChatStore) -> None:
+    async def test_a_file_no_chat_can_hold_is_not_stored(self, store: ChatStore) -> None:
         """The error reaches the caller, and nothing is left to tidy."""
         files = await self.files_beside(store)
-        await failure_of(files.put(of(b"content"), holding(store, "nobody")), ChatNotFound)
+        await failure_of(files.put(of(b"content"), holding(store, "missing")), ChatNotFound)
         await plans.created(store, "gone")
         await deleted(store, "gone")
         await failure_of(files.put(of(b"content"), holding(store, "gone")), ChatDeleted)
@@ -124,20 +124,20 @@ class FilesConformance:
 
         await failure_of(files.put(broken(), holding(store, "chat")), ConnectionError)
 
-        async def endless(begun: anyio.Event) -> AsyncIterator[bytes]:
+        async def endless(started: anyio.Event) -> AsyncIterator[bytes]:
             yield content
-            begun.set()
+            started.set()
             await anyio.sleep_forever()
 
         async with anyio.create_task_group() as tasks:
-            begun = anyio.Event()
-            tasks.start_soon(files.put, endless(begun), holding(store, "chat"))
-            await begun.wait()
+            started = anyio.Event()
+            tasks.start_soon(files.put, endless(started), holding(store, "chat"))
+            await started.wait()
             tasks.cancel_scope.cancel()
         assert await files.size(blob_of(content).digest) is None
         assert await store.held_files("chat") == {}
 
-    async def test_the_same_content_is_kept_once_whoever_puts_it(self, store: ChatStore) -> None:
+    async def test_the_same_content_is_stored_once_for_every_chat(self, store: ChatStore) -> None:
         """Also in the same moment; it goes only with the last that holds it."""
         files, content = await self.files_beside(store), bytes(_LONG)
         digest = blob_of(content).digest
@@ -154,7 +154,7 @@ class FilesConformance:
         assert await store.loose_files(limit=10) == []
 
     async def test_a_blob_that_a_chat_has_is_not_removed(self, store: ChatStore) -> None:
-        """Whoever says so."""
+        """Whatever the caller says."""
         files = await self.files_beside(store)
         await plans.created(store, "chat")
         blob = await files.put(of(b"content"), holding(store, "chat"))
@@ -257,7 +257,7 @@ class FilesConformance:
         assert {digest for _, digest in await store.loose_files(limit=10)} == {both.digest, once.digest}
 
     async def test_a_chat_that_arrives_has_its_blobs_before_it_is_there(self, store: ChatStore) -> None:
-        """They belong to nobody else, and are let go of if it never comes."""
+        """They belong to no other chat, and are let go of if it never comes."""
         blob = blob_of(b"content")
         await failure_of(store.note_file("coming", blob, kept_in="here"), ChatNotFound)
         await store.note_file("coming", blob, arriving=True, kept_in="here")
@@ -267,7 +267,7 @@ class FilesConformance:
         assert await store.is_loose(blob.digest)
 
     async def test_what_was_let_go_of_again_is_noted_again(self, store: ChatStore) -> None:
-        """Whoever settles the first note may have looked before the second came."""
+        """Settling the first note may have looked before the second came."""
         blob = blob_of(b"content")
         for chat_id in "ab":
             await plans.created(store, chat_id)
@@ -279,7 +279,7 @@ class FilesConformance:
         assert await store.loose_files(limit=0) == []
 
     async def test_the_files_of_a_store_are_kept_in_one_place(self, store: ChatStore) -> None:
-        """Another file store is refused, until the last blob has been removed; else nobody would remove that."""
+        """Another file store is refused, until the last blob has been removed; else no process would remove that."""
         assert await store.files_kept_in() is None
         await plans.created(store, "chat")
         blob = blob_of(b"content")

@@ -182,7 +182,7 @@ class HoldingConformance:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(first_hint)
             await anyio.lowlevel.checkpoint()
-            assert await store.gone(["alive", "unheard of"]) == frozenset()
+            assert await store.gone(["alive", "unknown"]) == frozenset()
             assert await store.gone([]) == frozenset()
             tasks.cancel_scope.cancel()
 
@@ -192,10 +192,10 @@ class HoldingConformance:
             await plans.created(store, chat_id, plans.send("hello"), plans.claim(worker, lease=0))
         assert await store.renew("mine", 60) == {"a": 1, "b": 1}
         assert (await store.overdue(limit=10)).leases == (("c", 1),)
-        assert await store.renew("nobody", 60) == {}
+        assert await store.renew("missing", 60) == {}
 
     async def test_a_lease_runs_out_by_the_stores_clock(self, store: ChatStore) -> None:
-        """It is told with its token, and ends when it is dropped."""
+        """It is listed with its token, and ends when it is dropped."""
         held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
         expiry = await store.lease_expiry("chat")
         assert expiry is not None
@@ -208,7 +208,7 @@ class HoldingConformance:
         assert (await store.overdue(limit=10)).leases == ()
         assert await store.lease_expiry("chat") is None
 
-    async def test_a_passed_deadline_is_told_until_the_call_is_answered(self, store: ChatStore) -> None:
+    async def test_a_passed_deadline_is_listed_until_the_call_is_answered(self, store: ChatStore) -> None:
         """Only in `requires_action`, and not for an archived chat."""
         moves = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["one", "two"]))
         await plans.created(store, "chat", *moves)
@@ -217,7 +217,7 @@ class HoldingConformance:
         await store.change("chat", plans.plan(plans.move(DeadlinePassed())))
         assert (await store.overdue(limit=10)).deadlines == ()
 
-    async def test_a_stray_is_told_and_can_be_repaired(self, store: ChatStore) -> None:
+    async def test_a_stray_is_listed_and_can_be_repaired(self, store: ChatStore) -> None:
         """A state that the table does not know is read as it is stored, and `repaired` leads on."""
         for chat_id, state in (("chat", "dreaming"), ("blank", "")):
             await _stray(store, chat_id, state)

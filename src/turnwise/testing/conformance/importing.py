@@ -29,7 +29,7 @@ _ID = "traveller"
 def exported_lines() -> tuple[str, ...]:
     """Return a chat that was exported in the first version of the format, held by a worker, with rows in every table.
 
-    From the first release on the file is never written anew: whoever has exported a chat can import it later.
+    From the first release on the file is never written anew: an exported chat can be imported later.
     """
     file = resources.files("turnwise.testing.conformance") / "exported_chat.jsonl"
     return tuple(file.read_text(encoding="utf-8").splitlines())
@@ -71,7 +71,7 @@ class ImportingConformance:
         assert [event.seq for event in events] == list(range(1, facts.last_seq + 1))
 
     async def test_an_imported_chat_goes_on_like_any_other(self, store: ChatStore) -> None:
-        """A worker takes it, and whoever exports it again gets what another store takes in."""
+        """A worker takes it, and exporting it again gives what another store takes in."""
         await store.import_chat(_traveller(), _arriving())
         (claimed,) = await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=10)
         assert claimed.facts.chat_id == _ID

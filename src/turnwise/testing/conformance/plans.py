@@ -184,7 +184,7 @@ def tools_finished() -> Move:
 def help_with(call_id: str, *, subagent: str = "subagent") -> Move:
     """Answer a delegated call."""
     answer = SubagentAnswer(chat_id=subagent, version=3, head="7" * 64, usage=Usage(input_tokens=5))
-    return move(t.SubmitToolResults(results=(ToolResult(call_id, "heard"),), subagents=(answer,)))
+    return move(t.SubmitToolResults(results=(ToolResult(call_id, "answered"),), subagents=(answer,)))
 
 
 def submit(*call_ids: str) -> Move:

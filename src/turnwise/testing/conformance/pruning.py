@@ -1,4 +1,4 @@
-"""What a store promises about pruning: it deletes parts that nobody needs any more, and nothing else."""
+"""What a store promises about pruning: it deletes parts that are not needed any more, and nothing else."""
 # ruff: noqa: S101 - asserting is what a suite does
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def _events(store: ChatStore, chat_id: str) -> list[Event]:
     return await store.events(chat_id, after=0, limit=1000)
 
 
-async def _kept(store: ChatStore, chat_id: str) -> list[str | None]:
+async def _parts_of(store: ChatStore, chat_id: str) -> list[str | None]:
     return [event.part.delta for event in await _events(store, chat_id) if isinstance(event, PartEvent)]
 
 
@@ -63,8 +63,8 @@ class PruningConformance:
         await _answered(store, "chat", "h", "i")
         events, facts = await _events(store, "chat"), await store.facts("chat")
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
-        kept_events = await _events(store, "chat")
-        assert kept_events == [event for event in events if event.kind != "part"]
+        left = await _events(store, "chat")
+        assert left == [event for event in events if event.kind != "part"]
         assert await store.shown("chat", 1, 1) == []
         assert await store.facts("chat") == facts
         for count in range(len(events) + 1):
@@ -74,8 +74,8 @@ class PruningConformance:
         committed = await store.change("chat", plans.plan(plans.send("more")))
         assert committed.events[0].seq == events[-1].seq + 1
 
-    async def test_what_is_shown_of_a_reply_under_way_is_kept(self, store: ChatStore) -> None:
-        """While it streams, while nobody runs it, until an interrupt is settled: it may become a partial message."""
+    async def test_what_is_shown_of_a_reply_under_way_is_not_pruned(self, store: ChatStore) -> None:
+        """While it streams, while no worker runs it, until an interrupt is settled: it may become a partial message."""
         await plans.created(store, "chat", *_ASKED)
         await _shows(store, "chat", "h", "i")
         for move in (plans.move(Released(token=plans.HOLDER)), plans.claim(), plans.move(Interrupt())):
@@ -87,13 +87,13 @@ class PruningConformance:
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
 
     async def test_an_attempt_that_was_taken_back_is_pruned_before_its_step_is_over(self, store: ChatStore) -> None:
-        """It is pruned as soon as the next attempt has begun, whose parts are kept."""
+        """It is pruned as soon as the next attempt has started, whose parts are kept."""
         await plans.created(store, "chat", *_ASKED)
         await _shows(store, "chat", "no")
         await store.change("chat", plans.plan(_discarded, plans.start()))
         await _shows(store, "chat", "y", "es", attempt=2)
         assert await _pruned(store) == 1
-        assert await _kept(store, "chat") == ["y", "es"]
+        assert await _parts_of(store, "chat") == ["y", "es"]
 
     async def test_an_earlier_step_is_pruned_while_the_turn_goes_on(self, store: ChatStore) -> None:
         """A turn may take days: its tools, or a client that does not answer."""
@@ -104,13 +104,13 @@ class PruningConformance:
         await store.change("chat", plans.plan(plans.submit("c"), plans.claim(), plans.start()))
         await _shows(store, "chat", "I see", step=2)
         assert await _pruned(store) == 0
-        assert await _kept(store, "chat") == ["I see"]
+        assert await _parts_of(store, "chat") == ["I see"]
 
-    async def test_parts_are_kept_as_long_as_is_asked(self, store: ChatStore) -> None:
+    async def test_parts_stay_as_long_as_is_asked(self, store: ChatStore) -> None:
         """By the store's own clock."""
         await _answered(store, "chat", "h", "i")
         assert await _pruned(store, keep=3600) == 0
-        assert await _kept(store, "chat") == ["h", "i"]
+        assert await _parts_of(store, "chat") == ["h", "i"]
 
     async def test_pruning_goes_on_where_it_stopped(self, store: ChatStore) -> None:
         """However few parts and chats are taken at a time; a chat that has nothing to prune keeps none from it."""
@@ -124,4 +124,4 @@ class PruningConformance:
         second = await store.prune(keep=0, after=first.after, limit=3)
         assert second.parts == 3  # noqa: PLR2004 - what is left of one chat, and no more than the limit with the next
         assert await _pruned(store, limit=1) == 4  # noqa: PLR2004 - the rest
-        assert [await _kept(store, chat_id) for chat_id in "abcd"] == [[], ["live"], [], []]
+        assert [await _parts_of(store, chat_id) for chat_id in "abcd"] == [[], ["live"], [], []]

@@ -50,7 +50,7 @@ class ReadingConformance:
         assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1"]
         assert await store.history("chat", at_version=1) == []
 
-    async def test_the_facts_tell_the_number_of_the_last_event(self, store: ChatStore) -> None:
+    async def test_the_facts_hold_the_number_of_the_last_event(self, store: ChatStore) -> None:
         """As committed and as read, with what a holder journals, and what is shown with a commit."""
         committed = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         assert committed.facts.last_seq == len(await store.events("chat", after=0, limit=100))
@@ -63,7 +63,7 @@ class ReadingConformance:
         listed = await store.chats(owner=None, state=None, limit=10, after=None)
         assert [chat.last_seq for chat in listed if isinstance(chat, Facts)] == [len(events)]
 
-    async def test_a_receipt_tells_the_number_before_its_message(self, store: ChatStore) -> None:
+    async def test_a_receipt_holds_the_number_before_its_message(self, store: ChatStore) -> None:
         """Also where events were journalled since the last commit, and where the message waits."""
         created = await plans.created(store, "chat")
         await store.change("chat", plans.plan(plans.send("one", client_id="a")))
@@ -85,7 +85,7 @@ class ReadingConformance:
         assert said(list(taken.history)) == ["one", "1", "two"]
         assert [event.part.delta for event in taken.shown] == ["2"]
         assert taken.stop_reason == "end_turn"
-        await failure_of(store.snapshot("nobody"), ChatNotFound)
+        await failure_of(store.snapshot("missing"), ChatNotFound)
 
     async def test_the_model_sees_results_in_the_order_of_their_calls(self, store: ChatStore) -> None:
         """However they finished; the history keeps the order in which they came."""
@@ -140,7 +140,7 @@ class ReadingConformance:
         await plans.created(store, "chat", *cleared, *plans.turn("two", "2"))
         assert said(await store.prompt("chat")) == ["two", "2"]
 
-    async def test_events_are_read_as_they_were_told(self, store: ChatStore) -> None:
+    async def test_events_are_read_as_they_were_stored(self, store: ChatStore) -> None:
         """Every kind, to the last field: later readers see exactly what live subscribers saw."""
         events = [*(await store.create("chat", plans.plan(plans.create()))).events]
         moves = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
@@ -203,11 +203,11 @@ class ReadingConformance:
         first = await store.events("chat", after=0, limit=100)
         assert first.more
         assert (first[-1].kind, first[-1].ids) == ("queue", ("m2",))  # type: ignore[union-attr]
-        told = [*first]
-        while (page := await store.events("chat", after=told[-1].seq, limit=100)).more:
+        events = [*first]
+        while (page := await store.events("chat", after=events[-1].seq, limit=100)).more:
             assert len(page) == 1
-            told += page
-        assert [event.seq for event in (*told, *page)] == [*range(1, (await store.facts("chat")).last_seq + 1)]
+            events += page
+        assert [event.seq for event in (*events, *page)] == [*range(1, (await store.facts("chat")).last_seq + 1)]
 
     async def test_a_page_of_messages_is_bounded_by_bytes(self, store: ChatStore) -> None:
         """A message of any size fits into a page; those behind it follow in the next, as of the same version."""
@@ -283,7 +283,7 @@ class ReadingConformance:
         assert (await listed("client"), await listed("subagents")) == ("a", "cb")
         await store.change("b", plans.plan(plans.help_with("z")))
         await store.change("a", plans.plan(plans.move(Archived())))
-        assert (await listed("client"), await listed("subagents")) == ("", "c"), "nobody can answer an archived chat"
+        assert (await listed("client"), await listed("subagents")) == ("", "c"), "no client can answer an archived chat"
         await store.change("a", plans.plan(plans.move(Unarchived())))
         assert (await listed("client"), await listed("subagents")) == ("a", "c")
         await store.change("c", plans.plan(plans.help_with("y")))
@@ -302,7 +302,7 @@ class ReadingConformance:
         assert await store.chats(owner=None, state=None, limit=10, after=None, awaiting="subagents") == []
 
     async def test_who_waits_for_a_worker_is_known_by_agent(self, store: ChatStore) -> None:
-        """Since when the one that waits longest does; nobody else: no chat at rest, under way or archived."""
+        """Since when the one that waits longest does; no other: no chat at rest, under way or archived."""
         assert (await store.waiting_since()).since == {}
         await plans.created(store, "rests", *plans.turn("one", "1"))
         await plans.created(store, "runs", plans.send("hello"), plans.claim())
@@ -320,7 +320,7 @@ class ReadingConformance:
         await plans.created(store, "chat", *plans.turn("one", "1"))
         last = (await store.audit("chat"))[-1]
         assert await store.head("chat") == (last.version, last.hash)
-        await failure_of(store.head("nobody"), ChatNotFound)
+        await failure_of(store.head("missing"), ChatNotFound)
 
     async def test_ids_are_found_by_how_they_begin(self, store: ChatStore) -> None:
         """The most recent change of state first; wildcards of SQL have no special meaning in a prefix."""

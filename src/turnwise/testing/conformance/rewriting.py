@@ -111,7 +111,7 @@ class RewritingConformance:
         assert await store.cut_at("chat", "m99") is None
 
     async def test_an_erased_message_is_blank_everywhere(self, store: ChatStore) -> None:
-        """In the history and in every event that told it; their numbers and the audit chain stay as they are."""
+        """In the history and in every event that has it; their numbers and the audit chain stay as they are."""
         moves = (plans.send("look"), plans.claim(), plans.start(), plans.send("secret wish"))
         await plans.created(store, "chat", *moves)
         await store.journal("chat", 1, ChatState.streaming, [part("secret "), part("thought")])
@@ -132,7 +132,7 @@ class RewritingConformance:
         assert verify_records(await store.audit("chat")).ok
 
     async def test_a_chat_that_repeats_what_was_erased_meanwhile_is_not_created(self, store: ChatStore) -> None:
-        """Other changes of its parent are in nobody's way, nor is what was erased before it was read."""
+        """Other changes of its parent are no obstacle, nor is what was erased before it was read."""
         await plans.created(store, "chat", plans.send("secret"))
         (message,) = await store.history("chat")
         read_at = (await store.facts("chat")).version
@@ -149,7 +149,7 @@ class RewritingConformance:
     async def test_a_chat_that_is_for_its_parent_as_it_stands_is_not_created_once_that_has_changed(
         self, store: ChatStore
     ) -> None:
-        """Whatever the change was: a subagent is begun only for a chat that still waits for it."""
+        """Whatever the change was: a subagent is started only for a chat that still waits for it."""
         read_at = (await plans.created(store, "chat")).facts.version
         await store.create("first", plans.plan(plans.create()), parent=("chat", read_at), unchanged=True)
         changed = await store.change("chat", plans.plan(plans.move(Renamed(title="a title"))))

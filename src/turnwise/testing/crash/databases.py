@@ -57,7 +57,7 @@ async def databases(store: str) -> AsyncIterator[Databases]:
         raise InvalidArgument("store", f"must be 'sqlite' or the URL of a PostgreSQL database; it was {store!r}")
 
 
-class _File:
+class _SQLiteFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -84,10 +84,10 @@ class _Files:
             old.unlink()
         path = self._folder / f"run-{next(self._serial)}.db"
         shutil.copy(self._folder / "blank.db", path)
-        return _File(path)
+        return _SQLiteFile(path)
 
 
-class _Schema:
+class _PostgresSchema:
     def __init__(self, url: str) -> None:
         self._url = url
 
@@ -107,7 +107,7 @@ class _Schemas:
 
     def fresh(self) -> Database:
         self._names.append(f"{self._prefix}_{len(self._names) + 1}")
-        return _Schema(f"{self._url}{'&' if '?' in self._url else '?'}schema={self._names[-1]}")
+        return _PostgresSchema(f"{self._url}{'&' if '?' in self._url else '?'}schema={self._names[-1]}")
 
     async def drop(self) -> None:
         import asyncpg  # noqa: PLC0415 - asyncpg is an extra

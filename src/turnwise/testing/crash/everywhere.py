@@ -21,7 +21,7 @@ from turnwise.states.names import RESTING
 from turnwise.states.values.checked import checked
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.crash.databases import Database, databases
-from turnwise.testing.crash.life import Life, task_factory
+from turnwise.testing.crash.life import EngineRun, task_factory
 from turnwise.testing.crash.pilot import Stalled, pilot
 from turnwise.testing.crash.points import Points
 from turnwise.testing.crash.promises import Ending, broken, chat_ids_of, differences, endings_of
@@ -148,7 +148,7 @@ class _Run:
         self._trial = trial
         self._database = database
         self._wanted = wanted
-        self._lives: list[tuple[Life, MortalStore]] = []
+        self._lives: list[tuple[EngineRun, MortalStore]] = []
         self._lease_s = 0.0
 
     async def live(self) -> None:
@@ -165,7 +165,7 @@ class _Run:
 
     async def _live_once(self, points: Points, clock: ManualClock) -> bool:
         """Live the scenario in a process of its own; return whether it was killed."""
-        real, life = self._database.store(clock.now), Life(points)
+        real, life = self._database.store(clock.now), EngineRun(points)
         await real.open()
         store = MortalStore(real, life)
         self._lives.append((life, store))

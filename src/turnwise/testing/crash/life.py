@@ -20,10 +20,10 @@ from turnwise.states.errors import StoreError
 from turnwise.testing.crash.points import Points
 
 _T = TypeVar("_T")
-_LIFE: Final[ContextVar[Life | None]] = ContextVar("turnwise_crashing_life", default=None)
+_LIFE: Final[ContextVar[EngineRun | None]] = ContextVar("turnwise_crashing_life", default=None)
 MOST_AWAITS: Final = 25
 """How many awaits of one call of user code are points: a tool may wait in a loop."""
-_PATIENCE_S: Final = 0.2
+_CANCEL_TIMEOUT_S: Final = 0.2
 _ROUNDS: Final = 20
 
 
@@ -34,7 +34,7 @@ class Killed(StoreError):
         super().__init__("the process of this store was killed", passing=True)
 
 
-class Life:
+class EngineRun:
     """The tasks that `run` and everything in it start, until a point is reached at which they are killed."""
 
     def __init__(self, points: Points) -> None:
@@ -107,7 +107,7 @@ class Life:
                 return
             for task in left:
                 task.cancel()
-            await asyncio.wait(left, timeout=_PATIENCE_S)
+            await asyncio.wait(left, timeout=_CANCEL_TIMEOUT_S)
 
     def hold(self, task: asyncio.Task[Any]) -> None:
         """Take note of a task of this life."""
@@ -130,7 +130,7 @@ class Life:
 class Driven(Coroutine[Any, Any, Any]):
     """A coroutine that goes on only while its life does; each await of user code is a point."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any], life: Life, *, call: str | None = None) -> None:
+    def __init__(self, inner: Coroutine[Any, Any, Any], life: EngineRun, *, call: str | None = None) -> None:
         self._inner = inner
         self._life = life
         self._call = call
@@ -138,7 +138,7 @@ class Driven(Coroutine[Any, Any, Any]):
         self._began = self._ended = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # `cr_frame` and the like, by which anyio tells whether a task has begun
+        return getattr(self._inner, name)  # `cr_frame` and the like, by which anyio knows whether a task has started
 
     def send(self, value: Any) -> Any:
         """Go on, unless the life is over."""

@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from turnwise.testing.clock import ManualClock
-from turnwise.testing.crash.life import Life
+from turnwise.testing.crash.life import EngineRun
 
 _ROUNDS: Final = 8
 """Rounds of the event loop in which nothing happens before time passes."""
@@ -20,7 +20,7 @@ class Stalled(Exception):
     """The life neither ends nor waits for anything."""
 
 
-async def pilot(life: Life, clock: ManualClock, task: asyncio.Task[Any], *, limit: float) -> None:
+async def pilot(life: EngineRun, clock: ManualClock, task: asyncio.Task[Any], *, limit: float) -> None:
     """Let time pass until the task is done or the life was killed.
 
     Raises:
@@ -45,7 +45,7 @@ async def pilot(life: Life, clock: ManualClock, task: asyncio.Task[Any], *, limi
             await clock.advance(max((clock.next_timer - clock.now()).total_seconds(), 0))
 
 
-def _what_it_waits_for(life: Life, clock: ManualClock) -> str:
+def _what_it_waits_for(life: EngineRun, clock: ManualClock) -> str:
     if clock.next_timer is None:
         return "no engine waits for the clock: does make_engine pass on its clock, with a worker?"
     passed = f"{clock.monotonic():.0f} s have passed by its clock"

@@ -11,7 +11,7 @@ import msgspec
 from turnwise.engine.engine import Engine
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.names import ChatState
-from turnwise.testing.crash.life import Life
+from turnwise.testing.crash.life import EngineRun
 from turnwise.testing.crash.store import MortalStore
 from turnwise.testing.simulation.checks import problems_in, stored_of
 
@@ -41,7 +41,9 @@ async def endings_of(engine: Engine) -> list[Ending]:
     ]
 
 
-async def broken(engine: Engine, store: MortalStore, lives: Sequence[tuple[Life, MortalStore]]) -> AsyncIterator[str]:
+async def broken(
+    engine: Engine, store: MortalStore, lives: Sequence[tuple[EngineRun, MortalStore]]
+) -> AsyncIterator[str]:
     """Yield the promises of turnwise that the chats of an engine break after these lives."""
     started = Counter(call for life, _ in lives for call in life.started_tools)
     for chat_id in await chat_ids_of(engine):
@@ -51,9 +53,9 @@ async def broken(engine: Engine, store: MortalStore, lives: Sequence[tuple[Life,
         verdict = await engine.verify(chat_id)
         if not verdict.ok:
             yield f"{chat_id}: its log and its rows do not verify: {verdict.problem}"
-        kept = {(record.version, str(record.trigger)) for record in stored.records}
-        for of_chat, version, trigger in (one for _, told in lives for one in told.acknowledged):
-            if of_chat == chat_id and (version, trigger) not in kept:
+        recorded = {(record.version, str(record.trigger)) for record in stored.records}
+        for of_chat, version, trigger in (one for _, store_of_life in lives for one in store_of_life.acknowledged):
+            if of_chat == chat_id and (version, trigger) not in recorded:
                 yield f"{chat_id}: {trigger} was acknowledged as version {version}, and is lost"
         calls = await store.calls(chat_id, [call_id for of_chat, call_id in started if of_chat == chat_id])
         for call in calls.values():

@@ -17,7 +17,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
-from turnwise.testing.crash.life import Killed, Life
+from turnwise.testing.crash.life import EngineRun, Killed
 
 _PLANNED: Final = ("change", "create", "repair", "import_chat", "claim")
 """The methods of which a plan decides what is committed."""
@@ -28,13 +28,13 @@ class _Struck(Exception):
 
 
 class MortalStore:
-    """A store of a process that can be killed. What it has told the engine is noted in `acknowledged`."""
+    """A store of a process that can be killed. `acknowledged` lists what it has confirmed to the engine."""
 
-    def __init__(self, store: ChatStore, life: Life) -> None:
+    def __init__(self, store: ChatStore, life: EngineRun) -> None:
         self._store = store
         self._life = life
         self.acknowledged: list[tuple[str, int, str]] = []
-        """The chat, version and trigger of each transition of which the engine was told."""
+        """The chat, version and trigger of each transition that was confirmed to the engine."""
         self.was_opened = False
 
     def __getattr__(self, name: str) -> Any:
@@ -49,7 +49,7 @@ class MortalStore:
         self.was_opened = True
 
     async def close(self) -> None:
-        """Leave the store open: whoever has made it closes it."""
+        """Leave the store open: its owner closes it."""
 
     def attend(self, worker: str) -> None:
         """Show no other process that this worker lives: there is none."""
@@ -127,7 +127,7 @@ class MortalStore:
 class _MortalFiles:
     """A file store of a process that can be killed."""
 
-    def __init__(self, files: FileStore, life: Life) -> None:
+    def __init__(self, files: FileStore, life: EngineRun) -> None:
         self._files = files
         self._life = life
 

@@ -28,7 +28,7 @@ from turnwise.states.errors import FatalToolError, ModelError, ModelErrorKind
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.usage import Usage
-from turnwise.testing.simulation.mischief import Mischief
+from turnwise.testing.simulation.faults import Faults
 from turnwise.testing.strict import faults_in
 
 CLIENT_TOOLS = (
@@ -67,7 +67,7 @@ class Outside(msgspec.Struct):
     asked: dict[tuple[str, int], tuple[int, str]] = msgspec.field(default_factory=dict)
     """The last attempt of each step and the agent whose model it asked, by chat and step."""
     replies: int = 0
-    """How many replies were begun: no two say the same words."""
+    """How many replies were started: no two say the same words."""
     calm: bool = False
     """Whether models have stopped failing and stalling."""
     faults: list[str] = msgspec.field(default_factory=list)
@@ -107,7 +107,7 @@ class SimulatedModel:
         random: Random,
         clock: SteadyClock,
         outside: Outside,
-        mischief: Mischief,
+        faults: Faults,
         *,
         agent: str = DEFAULT_AGENT,
         of_service: bool = False,
@@ -117,7 +117,7 @@ class SimulatedModel:
         self._random = random
         self._clock = clock
         self._outside = outside
-        self._mischief = mischief
+        self._faults = faults
         self._agent = agent
         self._serial = 0
 
@@ -125,12 +125,12 @@ class SimulatedModel:
         """Yield a reply, sometimes only a part of one."""
         self._outside.ask(request, self._agent)
         self._look_at(request, self._faults_of_agent(request))
-        parts = self._mischief.spoil(self._parts(request))
+        parts = self._faults.spoil(self._parts(request))
         fails_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.15) else None
         stalls_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.05) else None
         for number, part in enumerate(parts):
             await self._pause()
-            await self._mischief.act("model")
+            await self._faults.act("model")
             if number == stalls_after:
                 await anyio.sleep_forever()
             if number == fails_after:
@@ -141,7 +141,7 @@ class SimulatedModel:
         """Return a summary or a title; sometimes it is empty or fails."""
         self._look_at(request)
         await self._pause()
-        await self._mischief.act("summary")
+        await self._faults.act("summary")
         if self._is_bad(0.2):
             raise self._error()
         text = "" if self._is_bad(0.1) else f"summary of {len(request.messages)}"
@@ -162,7 +162,7 @@ class SimulatedModel:
             return
         own = SYSTEM_OF_CLERK if self._agent == CLERK else None
         if request.system != own and not str(request.system).startswith(SYSTEM_OF_CHAT):
-            yield f"the agent {self._agent} is told {request.system!r}"
+            yield f"the agent {self._agent} has the system prompt {request.system!r}"
         if request.tools and (ANSWER_TOOL in [tool.name for tool in request.tools]) is not (self._agent == CLERK):
             yield f"the agent {self._agent} is offered {[tool.name for tool in request.tools]}"
 
@@ -241,7 +241,7 @@ class _Hands(msgspec.Struct, frozen=True):
     random: Random
     clock: SteadyClock
     outside: Outside
-    mischief: Mischief
+    faults: Faults
     agent: str
 
     async def pay(self, what: str, context: ToolContext) -> str:
@@ -264,7 +264,7 @@ class _Hands(msgspec.Struct, frozen=True):
 
     async def recall(self, context: ToolContext) -> str | None:
         """Sometimes find what became of a call that a crash cut off."""
-        await self.mischief.act("reconcile")
+        await self.faults.act("reconcile")
         return f"{context.call_id} is done" if self.random.random() < 0.5 else None
 
     async def look(self, what: str, context: ToolContext) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class _Hands(msgspec.Struct, frozen=True):
             await anyio.lowlevel.checkpoint()
         if self.random.random() < 0.3:
             await sleep(self.clock, self.random.choice([1, 20, 50]))
-        await self.mischief.act("tool")
+        await self.faults.act("tool")
         if self.random.random() < 0.1:
             raise ValueError("the tool failed")
         if self.random.random() < 0.02:
@@ -289,21 +289,21 @@ class _Hands(msgspec.Struct, frozen=True):
 
 @cache
 def _declared() -> list[Tool]:
-    """Return the tools without anybody's hands: to read their type hints takes longer than some worlds live."""
-    nobody: Any = None
+    """Return the tools without their functions: to read their type hints takes longer than some worlds live."""
+    unbound: Any = None
     return [
-        tool()(partial(_Hands.pay, nobody)),
-        tool(policy="ask")(partial(_Hands.transfer, nobody)),
-        tool(crash="at_least_once")(partial(_Hands.note, nobody)),
-        tool(parallel_safe=True)(partial(_Hands.look, nobody)),
+        tool()(partial(_Hands.pay, unbound)),
+        tool(policy="ask")(partial(_Hands.transfer, unbound)),
+        tool(crash="at_least_once")(partial(_Hands.note, unbound)),
+        tool(parallel_safe=True)(partial(_Hands.look, unbound)),
     ]
 
 
 def simulated_tools(
-    random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief, *, agent: str = DEFAULT_AGENT
+    random: Random, clock: SteadyClock, outside: Outside, faults: Faults, *, agent: str = DEFAULT_AGENT
 ) -> list[Tool]:
     """Return an agent's tools, of each kind: at most once, at least once, one that only looks, and subagents."""
-    hands = _Hands(random, clock, outside, mischief, agent)
+    hands = _Hands(random, clock, outside, faults, agent)
     recalls = dict.fromkeys(("pay", "note"), hands.recall)
     own = [
         dataclasses.replace(one, run=getattr(hands, one.name), reconcile=recalls.get(one.name)) for one in _declared()
@@ -311,34 +311,34 @@ def simulated_tools(
     return [*own, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
 
 
-def simulated_clerk(random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> Agent:
+def simulated_clerk(random: Random, clock: SteadyClock, outside: Outside, faults: Faults) -> Agent:
     """Return a second agent, to which chats are given in mid-turn, too: it answers in a form."""
     return Agent(
         CLERK,
-        SimulatedModel(random, clock, outside, mischief, agent=CLERK),
+        SimulatedModel(random, clock, outside, faults, agent=CLERK),
         system=SYSTEM_OF_CLERK,
-        tools=simulated_tools(random, clock, outside, mischief, agent=CLERK),
+        tools=simulated_tools(random, clock, outside, faults, agent=CLERK),
         output={"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]},
-        reminders=[mischief.remind],
-        prepare_messages=mischief.prepare_messages,
+        reminders=[faults.remind],
+        prepare_messages=faults.prepare_messages,
     )
 
 
-def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy:
+def simulated_strategy(random: Random, faults: Faults) -> CompactionStrategy:
     """Return a strategy that keeps the latest messages, folds nothing, or fails."""
 
     async def fold(messages: Sequence[Message], _budget: CompactionInput) -> CompactionResult | None:
         await anyio.lowlevel.checkpoint()
-        await mischief.act("strategy")
+        await faults.act("strategy")
         chance = random.random()
         if chance < 0.1:
             raise ValueError("the strategy failed")
         if chance < 0.2:
             return None
-        kept = messages[-random.randrange(1, 4) :]
+        latest = messages[-random.randrange(1, 4) :]
         summary = replace(
             messages[-1], role="user", position=0, parts=(TextPart(text=f"strategy folded {len(messages)}"),)
         )
-        return CompactionResult(messages=[summary, *kept], usage=Usage(input_tokens=3))
+        return CompactionResult(messages=[summary, *latest], usage=Usage(input_tokens=3))
 
     return fold

@@ -24,26 +24,26 @@ from turnwise.states.values.plain import shown
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.actors import simulated_tools
-from turnwise.testing.simulation.mischief import Mischief
+from turnwise.testing.simulation.faults import Faults
 
 _CHANCE_OF_DELAY: Final = 0.5
 _DELAYS_S: Final = (1.0, 20.0)
 
-Toolmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], Sequence[Tool | ToolFunction]]
-Agentmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], Sequence[Agent]]
+Toolmaker = Callable[[Random, ManualClock, actors.Outside, Faults], Sequence[Tool | ToolFunction]]
+Agentmaker = Callable[[Random, ManualClock, actors.Outside, Faults], Sequence[Agent]]
 
 
-class Stage(msgspec.Struct, frozen=True):
-    """What a world lends to those who act in it."""
+class WorldParts(msgspec.Struct, frozen=True):
+    """What a world shares with its models, tools and agents."""
 
     random: Random
     clock: ManualClock
     outside: actors.Outside
-    mischief: Mischief
+    faults: Faults
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What a world was given to act in it; `None` for what it simulates."""
+    """What the service gave a world; `None` for what it simulates."""
 
     tools: Toolmaker | Sequence[Tool | ToolFunction] | None = None
     agents: Agentmaker | Sequence[Agent] | None = None
@@ -78,22 +78,22 @@ class Cast(msgspec.Struct, frozen=True):
         }
 
 
-def cast_of(given: Given, stage: Stage) -> Cast:
+def cast_of(given: Given, stage: WorldParts) -> Cast:
     """Return who acts.
 
     Raises:
         InvalidArgument: something was given that cannot.
         SettingsError: a tool or agent is invalid.
     """
-    random, clock, outside, mischief = stage.random, stage.clock, stage.outside, stage.mischief
+    random, clock, outside, faults = stage.random, stage.clock, stage.outside, stage.faults
     is_own = given.tools is not None or given.agents is not None
     maker = given.tools if is_own else simulated_tools
-    made = maker(random, clock, outside, mischief) if callable(maker) else () if maker is None else maker
+    made = maker(random, clock, outside, faults) if callable(maker) else () if maker is None else maker
     declared = _tools(_sequence("tools", made))
     tools = tuple(_slow(tool, stage) if is_own else tool for tool in declared)
-    simulated = actors.SimulatedModel(random, clock, outside, mischief, of_service=is_own)
+    simulated = actors.SimulatedModel(random, clock, outside, faults, of_service=is_own)
     check_deps(given.deps)
-    agents = _own_agents(given, stage) if is_own else (actors.simulated_clerk(random, clock, outside, mischief),)
+    agents = _own_agents(given, stage) if is_own else (actors.simulated_clerk(random, clock, outside, faults),)
     has_default = bool(tools) or not agents or given.agents is None
     names = tuple(dict.fromkeys([*((DEFAULT_AGENT,) if has_default else ()), *(agent.name for agent in agents)]))
     cast = Cast(
@@ -112,24 +112,24 @@ def cast_of(given: Given, stage: Stage) -> Cast:
     return msgspec.structs.replace(cast, client_tools=offered)
 
 
-def _own_agents(given: Given, stage: Stage) -> tuple[Agent, ...]:
+def _own_agents(given: Given, stage: WorldParts) -> tuple[Agent, ...]:
     """Return the service's agents; each without a model of its own has the world's."""
-    random, clock, outside, mischief = stage.random, stage.clock, stage.outside, stage.mischief
+    random, clock, outside, faults = stage.random, stage.clock, stage.outside, stage.faults
     maker = given.agents
-    made = maker(random, clock, outside, mischief) if callable(maker) else () if maker is None else maker
+    made = maker(random, clock, outside, faults) if callable(maker) else () if maker is None else maker
     agents: list[Agent] = []
     for agent in _sequence("agents", made):
         if not isinstance(agent, Agent):
             raise InvalidArgument("agents", f"must hold agents; one was {shown(agent)}")
         if agent.model is None and given.model is None:
-            own = actors.SimulatedModel(random, clock, outside, mischief, agent=agent.name, of_service=True)
+            own = actors.SimulatedModel(random, clock, outside, faults, agent=agent.name, of_service=True)
             agent = dataclasses.replace(agent, model=own)  # noqa: PLW2901 - the same agent, with a model
         slow = [_slow(tool, stage) for tool in _tools(agent.tools)]
         agents.append(dataclasses.replace(agent, tools=slow))
     return tuple(agents)
 
 
-def _slow(tool: Tool, stage: Stage) -> Tool:
+def _slow(tool: Tool, stage: WorldParts) -> Tool:
     """Return a tool that takes some of the world's time before it does anything: else nothing comes in between."""
     if not tool.is_async or filled_in(tool.run):
         return tool

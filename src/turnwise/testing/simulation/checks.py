@@ -24,7 +24,7 @@ from turnwise.states.writes import RecordUsage
 EVENTS = 1_000_000
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredRows(msgspec.Struct, frozen=True):
     """All that a store holds of a chat."""
 
     facts: Facts
@@ -39,9 +39,9 @@ class Stored(msgspec.Struct, frozen=True):
         return any(record.trigger == t.MessageErased.name for record in self.records)
 
 
-async def stored_of(store: ChatStore, chat_id: str) -> Stored:
+async def stored_of(store: ChatStore, chat_id: str) -> StoredRows:
     """Return what a store holds of a chat."""
-    return Stored(
+    return StoredRows(
         await store.facts(chat_id),
         await store.history(chat_id),
         await store.events(chat_id, after=0, limit=EVENTS),
@@ -58,7 +58,7 @@ async def problems_of(store: ChatStore, chat_id: str, *, pruned: bool = False) -
     return problems_in(await stored_of(store, chat_id), pruned=pruned)
 
 
-def problems_in(chat: Stored, *, pruned: bool) -> list[str]:
+def problems_in(chat: StoredRows, *, pruned: bool) -> list[str]:
     """Return every promise that a chat breaks by what is stored of it."""
     facts, history, events, records = chat.facts, chat.history, chat.events, chat.records
     problems = [f"the promise {promise} is broken in {facts.state}" for promise in broken_invariants(facts)]
@@ -84,14 +84,14 @@ def _of_the_events(events: list[Event], history: list[Message], *, gaps: bool) -
         yield f"its events are numbered {numbers}"
     transcript = fold(events)
     if transcript.messages != user_view(history):
-        from_events, kept = ([message.id for message in seen] for seen in (transcript.messages, user_view(history)))
-        yield f"its events tell the messages {from_events}, but its history has {kept}"
+        from_events, stored = ([message.id for message in seen] for seen in (transcript.messages, user_view(history)))
+        yield f"its events have the messages {from_events}, but its history has {stored}"
 
 
 def problems_of_parts(  # noqa: C901 - one case per kind of event
     events: Sequence[Event], *, gaps: bool
 ) -> Iterator[str]:
-    """Yield where parts come in a state that shows none, or are neither kept nor taken back.
+    """Yield where parts come in a state that shows none, or are neither stored nor taken back.
 
     All that was shown must be in the message; without `gaps` all of the message was shown, too.
     """
@@ -106,21 +106,21 @@ def problems_of_parts(  # noqa: C901 - one case per kind of event
                 if state is not ChatState.streaming:
                     yield f"event {event.seq} shows a part of step {event.step} while the chat is {state}"
                 if attempt not in (None, (event.step, event.attempt)):
-                    yield f"the parts of step and attempt {attempt} are neither kept nor taken back"
+                    yield f"the parts of step and attempt {attempt} are neither stored nor taken back"
                     words = ""
                 attempt = (event.step, event.attempt)
                 words += (event.part.delta or "") if event.part.type == "text" else ""
             case MessageEvent(message=Message(role="assistant")) if attempt and event.message.step == attempt[0]:
                 if not _keeps(event.message, words, gaps=gaps):
-                    yield f"step {attempt[0]} was shown as {words!r}, but is kept as {event.message.text!r}"
+                    yield f"step {attempt[0]} was shown as {words!r}, but is stored as {event.message.text!r}"
                 attempt, words = None, ""
             case TurnFinishedEvent() if words:
-                yield f"step and attempt {attempt} were shown as {words!r}, but nothing of it is kept"
+                yield f"step and attempt {attempt} were shown as {words!r}, but nothing of it is stored"
                 attempt, words = None, ""
             case AttemptDiscardedEvent() | TurnFinishedEvent():
                 attempt, words = None, ""
     if attempt is not None:
-        yield f"the parts of step and attempt {attempt} are neither kept nor taken back"
+        yield f"the parts of step and attempt {attempt} are neither stored nor taken back"
 
 
 def _keeps(message: Message, words: str, *, gaps: bool) -> bool:

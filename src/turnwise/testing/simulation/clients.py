@@ -21,7 +21,7 @@ from turnwise.states.messages import FilePart, TextPart
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.values.values import Json
 from turnwise.testing.simulation.actors import CLERK, SYSTEM_OF_CHAT, Outside
-from turnwise.testing.simulation.readers import Look, Question, Reading, Stream
+from turnwise.testing.simulation.readers import AskReading, Reading, StreamReading, TranscriptReading
 
 REFUSALS = (
     errors.ChatArchived,
@@ -35,7 +35,7 @@ REFUSALS = (
     errors.QueueFull,
     errors.ToolResultMismatch,
 )
-"""What a client may be told; the chat is then as it was."""
+"""How a client may be refused; the chat is then as it was."""
 MAX_FORKS = 2
 NAME = "name"
 """How every title begins that a client gives."""
@@ -114,7 +114,7 @@ class Clients:
     async def stream(self, engine: Engine, chat_id: str) -> None:
         """Send a message and stream its turn, sometimes not to the end."""
         when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
-        stream = Stream(chat_id, self._next_words())
+        stream = StreamReading(chat_id, self._next_words())
         with self._reading(stream):
             events = engine.stream(chat_id, stream.text, when_busy=when_busy)  # type: ignore[arg-type]
             async with aclosing(events):
@@ -127,7 +127,7 @@ class Clients:
 
     async def ask(self, engine: Engine, chat_id: str) -> None:
         """Send a message and wait for the answer."""
-        question = Question(chat_id, self._next_words())
+        question = AskReading(chat_id, self._next_words())
         with self._reading(question):
             result = await engine.ask(chat_id, question.text)
             question.result = copy.deepcopy(result)
@@ -136,11 +136,11 @@ class Clients:
     async def look(self, engine: Engine, chat_id: str) -> None:
         """Read the transcript."""
         transcript = await engine.transcript(chat_id)
-        self.readings.append(Look(chat_id, copy.deepcopy(transcript)))
+        self.readings.append(TranscriptReading(chat_id, copy.deepcopy(transcript)))
         scribble(transcript)
 
     @contextmanager
-    def _reading(self, reading: Stream | Question) -> Iterator[None]:
+    def _reading(self, reading: StreamReading | AskReading) -> Iterator[None]:
         """Keep what is read inside, unless it is refused."""
         self.readings.append(reading)
         try:
@@ -244,7 +244,7 @@ class Clients:
         await deed(chat_id)
 
     async def configure(self, engine: Engine, chat_id: str) -> None:
-        """Let another agent answer, or the same, and sometimes tell it something."""
+        """Let another agent answer, or the same, and sometimes give it a system prompt."""
         agent = self._random.choice(self._agents)
         system = self._random.choice([None, f"{SYSTEM_OF_CHAT} is day {self._serial}."])
         await engine.configure(chat_id, agent=agent, system=system)
@@ -269,7 +269,7 @@ class Clients:
             self.chats.append(fork)
 
     def still_wanted(self, chat_id: str, log: Sequence[AuditRecord]) -> list[str]:
-        """Return the messages that were accepted and that nobody has edited or deleted away since."""
+        """Return the messages that were accepted and that no client has edited or deleted since."""
         edited = max((record.version for record in log if record.trigger == t.EditMessage.name), default=0)
         deleted = {write.id for record in log for write in record.writes if write.kind == "dequeue:deleted"}
         return [
@@ -280,7 +280,7 @@ class Clients:
 
 
 def scribble(value: object) -> None:
-    """Change all that can be changed of what was handed out, or handed in: it is nobody else's."""
+    """Change all that can be changed of what was handed out, or handed in: it is shared with nothing."""
     match value:
         case dict():
             scribble([*value.values()])

@@ -16,14 +16,14 @@ from turnwise.persistence.sqlite import connection, queries
 from turnwise.persistence.sqlite.group_commit import Work
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
-from turnwise.testing.simulation.mischief import Mischief
+from turnwise.testing.simulation.faults import Faults
 
 _T = TypeVar("_T")
 _SERIAL: Final = count()
 
 
 class Disk:
-    """A SQLite database in memory: what is committed stays, whoever dies. One connection writes, and one reads."""
+    """A SQLite database in memory: what is committed survives every process. One connection writes, and one reads."""
 
     def __init__(self) -> None:
         place = f"file:/simulation{next(_SERIAL)}?vfs=memdb"
@@ -89,11 +89,11 @@ class SimulatedStore(SQLiteStore):
         *,
         now: Callable[[], datetime],
         pause: Callable[[str], Awaitable[None]],
-        mischief: Mischief,
+        faults: Faults,
     ) -> None:
         super().__init__(None, now=now)
         self._disk = disk
-        self._mischief = mischief
+        self._faults = faults
         self._pause = pause
         self._open = False
         self.dead = False
@@ -121,11 +121,11 @@ class SimulatedStore(SQLiteStore):
 
     async def _write(self, work: Work[_T]) -> _T:
         await self._live("before")
-        self._mischief.strike("store")
+        self._faults.strike("store")
         writer = self._disk.writer
         try:
             writer.execute("BEGIN IMMEDIATE")
-            done = self._mischief.failing(work, 0.02)(writer)
+            done = self._faults.failing(work, 0.02)(writer)
             writer.execute("COMMIT")
         except BaseException as error:
             if writer.in_transaction:
@@ -140,11 +140,11 @@ class SimulatedStore(SQLiteStore):
         await self._live("read")
         reader = self._disk.reader
         try:
-            return queries.in_one_snapshot(reader, self._mischief.failing(question, 0.05))
+            return queries.in_one_snapshot(reader, self._faults.failing(question, 0.05))
         except sqlite3.Error as error:
             raise connection.meaning_of(error, "simulated") from error
         except StoreError as error:
-            self._mischief.kept = error
+            self._faults.last_read_error = error
             raise
 
     async def _live(self, moment: str) -> None:

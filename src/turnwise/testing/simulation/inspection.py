@@ -15,10 +15,10 @@ from turnwise.states.events import ErrorEvent, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FilePart
 from turnwise.testing.simulation.actors import Outside
-from turnwise.testing.simulation.checks import EVENTS, Stored, problems_in, stored_of
+from turnwise.testing.simulation.checks import EVENTS, StoredRows, problems_in, stored_of
 from turnwise.testing.simulation.clients import NAME, Clients
 from turnwise.testing.simulation.disk import Disk
-from turnwise.testing.simulation.mischief import CONTAINED, blame
+from turnwise.testing.simulation.faults import CONTAINED, blame
 from turnwise.testing.simulation.readers import Subscriber, problems_of_readings
 
 AGES = 1_000_000.0
@@ -54,14 +54,14 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
         problems += await self._problems_of_pruning()
         return [*problems, *self.clients.problems, *self._problems_outside()]
 
-    def _problems_of_witnesses(self, chat_id: str, chat: Stored) -> Iterator[str]:
-        """Yield where what clients and subscribers were told of a chat is not what is stored."""
+    def _problems_of_witnesses(self, chat_id: str, chat: StoredRows) -> Iterator[str]:
+        """Yield where what clients and subscribers saw of a chat is not what is stored."""
         readings = self.clients.readings
         yield from problems_of_readings(readings, chat_id, chat.events, pruned=self.pruned, erased=chat.erased)
-        kept = [message.id for message in chat.history] + [queued.id for queued in chat.facts.queue]
+        stored_ids = [message.id for message in chat.history] + [queued.id for queued in chat.facts.queue]
         for message_id in self.clients.still_wanted(chat_id, chat.records):
-            if kept.count(message_id) != 1:
-                yield f"{chat_id}: message {message_id} was accepted and is kept {kept.count(message_id)} times"
+            if stored_ids.count(message_id) != 1:
+                yield f"{chat_id}: message {message_id} was accepted and is stored {stored_ids.count(message_id)} times"
         title = chat.facts.profile.title
         if chat_id in self.clients.named and not chat.erased and not str(title).startswith(NAME):
             yield f"{chat_id}: the title is {title!r}, which is none that a client gave"
@@ -75,7 +75,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
             if table != "profiles":
                 yield from (f"{chat_id}: {word!r} was erased; {table} holds {row}" for word in words if word in row)
 
-    async def _problems_of_files(self, chat: Stored) -> AsyncIterator[str]:
+    async def _problems_of_files(self, chat: StoredRows) -> AsyncIterator[str]:
         """Yield which files of messages are gone."""
         for message in chat.history:
             for part in message.parts:
@@ -131,8 +131,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
                 yield fault
 
 
-def _problems_of_errors(chat: Stored) -> Iterator[str]:
-    """Yield where a chat ended in an error of which it should have heard nothing, or only as the result of a call."""
+def _problems_of_errors(chat: StoredRows) -> Iterator[str]:
+    """Yield where a chat ended in an error that should not have reached it, or only as the result of a call."""
     for event in chat.events:
         for component in CONTAINED:
             if isinstance(event, ErrorEvent) and blame(component) in event.error.message:

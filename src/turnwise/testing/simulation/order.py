@@ -58,8 +58,8 @@ def in_order(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, name, kept in before:
-            setattr(owner, name, kept)
+        for owner, name, original in before:
+            setattr(owner, name, original)
         loop.set_task_factory(factory)
 
 

@@ -17,7 +17,7 @@ from turnwise.states.events import Event
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import RESTING, ChatState
 from turnwise.states.transcript import Transcript, fold
-from turnwise.testing.simulation.checks import Stored, problems_of_parts
+from turnwise.testing.simulation.checks import StoredRows, problems_of_parts
 
 
 class _Moment(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Reading(Protocol):
         """Yield where it differs from the chat's events, of which the parts of old replies may be `pruned`."""
 
 
-class Stream(msgspec.Struct):
+class StreamReading(msgspec.Struct):
     """What `Engine.stream` yielded for the turn of one message."""
 
     chat_id: str
@@ -58,13 +58,14 @@ class Stream(msgspec.Struct):
         seen = [event for event in self.seen if event.seq in left or not (pruned and event.kind == "part")]
         over = bool(seen) and isinstance(seen[-1], e.TurnFinishedEvent | e.HistoryResetEvent)
         if seen != [event for event in turn if event.seq <= _last(self.seen)]:
-            told = [event.seq for event in self.seen]
-            yield f"the stream of {self.text!r} told the events {told}; its turn has {[event.seq for event in turn]}"
+            yielded = [event.seq for event in self.seen]
+            of_turn = [event.seq for event in turn]
+            yield f"the stream of {self.text!r} yielded the events {yielded}; its turn has {of_turn}"
         elif self.ended and not (over or _could_rest(message_id, seen, log)):
             yield f"the stream of {self.text!r} ended after event {_last(self.seen)}, where the chat did not rest"
 
 
-class Question(msgspec.Struct):
+class AskReading(msgspec.Struct):
     """What `Engine.ask` answered."""
 
     chat_id: str
@@ -102,7 +103,7 @@ class Question(msgspec.Struct):
         return any(ids == [message.id for message in fold(_until(seq, turn)).messages] for seq in rests)
 
 
-class Look(msgspec.Struct):
+class TranscriptReading(msgspec.Struct):
     """What `Engine.transcript` showed."""
 
     chat_id: str
@@ -115,7 +116,7 @@ class Look(msgspec.Struct):
         if pruned:  # it may have shown parts that are gone
             so_far.live = copy.deepcopy(seen.live)
         if _plain(seen) != _plain(so_far):
-            yield f"a transcript shows {_plain(seen)} with event {seen.seq}; the log tells {_plain(so_far)}"
+            yield f"a transcript shows {_plain(seen)} with event {seen.seq}; the log has {_plain(so_far)}"
         elif _plain(fold(log, seen)) != _plain(fold(log)):
             yield f"going on after event {self.transcript.seq} of a transcript does not lead where the log does"
 
@@ -229,7 +230,7 @@ class Subscriber:
             if self._random.random() < 0.05:
                 return
 
-    def problems(self, chat: Stored, *, pruned: bool) -> list[str]:
+    def problems(self, chat: StoredRows, *, pruned: bool) -> list[str]:
         """Return where what it was shown is not what is stored, once it has caught up; parts may have been `pruned`."""
         stored, cursor, problems = chat.events, self.cursor, []
         left = {event.seq for event in stored}

@@ -78,7 +78,7 @@ class Witness(Observer):
 
         return ended
 
-    def begun_twice(self) -> Iterator[tuple[str, str]]:
+    def started_twice(self) -> Iterator[tuple[str, str]]:
         """Yield the chat of each call of an at-most-once tool that began more than once, and what is wrong with it."""
         for (chat_id, call_id, name), times in self._starts.items():
             if times > 1:

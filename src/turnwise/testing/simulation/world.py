@@ -25,11 +25,11 @@ from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
-from turnwise.testing.simulation.cast import Agentmaker, Given, Stage, Toolmaker, cast_of
+from turnwise.testing.simulation.cast import Agentmaker, Given, Toolmaker, WorldParts, cast_of
 from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
+from turnwise.testing.simulation.faults import EVERY_TURN, SOME_TURNS, Faults
 from turnwise.testing.simulation.inspection import Inspection
-from turnwise.testing.simulation.mischief import EVERY_TURN, SOME_TURNS, Mischief
 from turnwise.testing.simulation.order import in_order
 from turnwise.testing.simulation.readers import Subscriber
 from turnwise.testing.simulation.witness import Witness
@@ -48,7 +48,7 @@ class _Mortal(Engine):
         self._worker = None
 
 
-class Node(msgspec.Struct):
+class SimulatedProcess(msgspec.Struct):
     """One process of the simulation."""
 
     name: str
@@ -69,13 +69,13 @@ class World:
         chats: how many chats live in it.
         rounds: how many actions there are before the faults end and every chat has to come to rest.
         tools: the tools of the agent `default`, or a function of the world's random numbers, clock, outside and
-            mischief that makes them; by default, and without `agents`, turnwise's own simulated ones.
+            faults that makes them; by default, and without `agents`, turnwise's own simulated ones.
         agents: the agents, or such a function; by default a simulated one beside `default`. Each that has no model of
             its own is answered for by the simulated one.
         deps: what tools find in `ToolContext.deps`, as an engine is given it.
         model: the model, in the place of the simulated one. It may await only what the world owns.
         settings: the engines' settings.
-        mischief: the faults that no client causes.
+        faults: what goes wrong without a client.
 
     Raises:
         InvalidArgument: an argument is not what it may be.
@@ -94,14 +94,14 @@ class World:
         deps: Annotated[object, SkipValidation] = None,
         model: Model | None = None,
         settings: Settings | None = None,
-        mischief: Mischief | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)  # noqa: S311 - the dice of a simulation
         self.clock = ManualClock()
         self._began = self.clock.now()
         self.outside = actors.Outside()
-        self.mischief = Mischief(seed) if mischief is None else mischief
+        self.faults = Faults(seed) if faults is None else faults
         self.problems: list[str] = []
         self.trace: list[str] = []
         """What happened, in order: the same for the same seed."""
@@ -110,17 +110,17 @@ class World:
         self._namer = Random(f"{seed}: titles")  # noqa: S311 - the dice of a simulation
         self._rounds = rounds
         self._chat_count = chats
-        stage = Stage(self.random, self.clock, self.outside, self.mischief)
+        stage = WorldParts(self.random, self.clock, self.outside, self.faults)
         self.cast = cast_of(Given(tools, agents, deps, model), stage)
         """Who acts."""
         self.witness = Witness()
         """What the world has met."""
         self._settings = settings or self._drawn_settings()
-        self.mischief.draw_for(rounds, self._components())
+        self.faults.draw_for(rounds, self._components())
         self._disk: Disk
-        self._nodes: list[Node] = []
+        self._nodes: list[SimulatedProcess] = []
         self._clients = Clients(self.random, self.outside, agents=self.cast.names)
-        self._victims = Clients(self.mischief.random, actors.Outside(), agents=self.cast.names)
+        self._victims = Clients(self.faults.random, actors.Outside(), agents=self.cast.names)
         """The clients of the chat whose rows are damaged: their answers are not checked."""
         self._followers: list[Subscriber] = []
         self._boots = 0
@@ -141,10 +141,10 @@ class World:
                         await self._harm(tasks, number)
                     await self._come_to_rest(tasks)
                     await self._inspect()
-                    self.mischief.end.set()
+                    self.faults.end.set()
                     tasks.cancel_scope.cancel()
         finally:
-            self.mischief.end.set()
+            self.faults.end.set()
             self._disk.close()
         return self.problems
 
@@ -175,20 +175,20 @@ class World:
 
     async def _harm(self, tasks: TaskGroup, number: int) -> None:
         """Let clients act on the chat whose rows are damaged, damage them, and let the wall clock step."""
-        step = self.mischief.step_of_the_clock(number)
+        step = self.faults.step_of_the_clock(number)
         if step:
             self._note(f"the clock steps by {step:g} s")
             self.clock.step(step)
         victim = self._victims.chats[0]
-        if number in self.mischief.damages_at:
-            self._note(f"somebody writes {self.mischief.damage(self._disk.writer, victim)}")
-        elif self._nodes and self.mischief.random.random() < 0.3:
+        if number in self.faults.damages_at:
+            self._note(f"an administrator writes {self.faults.damage(self._disk.writer, victim)}")
+        elif self._nodes and self.faults.random.random() < 0.3:
             tasks.start_soon(self._act_on_victim, victim, self._victims.deed())
 
     async def _act_on_victim(self, victim: str, deed: Deed) -> None:
         if not self._nodes:
             return
-        engine = self.mischief.random.choice(self._nodes).engine
+        engine = self.faults.random.choice(self._nodes).engine
         with contextlib.suppress(TurnwiseError):
             await deed(engine, victim)
 
@@ -214,7 +214,7 @@ class World:
     async def _boot(self, tasks: TaskGroup) -> None:
         self._boots += 1
         name = f"n{self._boots}"
-        store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause, mischief=self.mischief)
+        store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause, faults=self.faults)
         engine = _Mortal(
             store,
             model=self.cast.model,
@@ -222,18 +222,18 @@ class World:
             agents=self.cast.agents,
             deps=self.cast.deps,
             settings=self._settings,
-            reminders=[self.mischief.remind],
-            prepare_messages=self.mischief.prepare_messages,
-            observers=[self.mischief.observer, self.witness],
+            reminders=[self.faults.remind],
+            prepare_messages=self.faults.prepare_messages,
+            observers=[self.faults.observer, self.witness],
             clock=self.clock,
         )
-        node = Node(name, engine, store, anyio.CancelScope())
+        node = SimulatedProcess(name, engine, store, anyio.CancelScope())
         tasks.start_soon(self._live, node)
         await node.up.wait()
         self._nodes.append(node)
         self._note(f"{name} is up")
 
-    async def _live(self, node: Node) -> None:
+    async def _live(self, node: SimulatedProcess) -> None:
         try:
             with node.scope:
                 async with node.engine:
@@ -276,7 +276,7 @@ class World:
 
     async def _come_to_rest(self, tasks: TaskGroup) -> None:
         """End the faults: with a live worker every chat must come to rest in a bounded number of rounds."""
-        self._calm = self.outside.calm = self.mischief.over = True
+        self._calm = self.outside.calm = self.faults.over = True
         if not self._nodes:
             await self._boot(tasks)
         engine = self._nodes[0].engine
@@ -315,7 +315,7 @@ class World:
     async def _inspect(self) -> None:
         """Look at everything that there is at the end."""
         keep = self._settings.keep_parts
-        elapsed = timedelta(days=1) if self.mischief.steps else self.clock.now() - self._began
+        elapsed = timedelta(days=1) if self.faults.steps else self.clock.now() - self._began
         inspection = Inspection(
             disk=self._disk,
             store=self._nodes[0].store,
@@ -327,11 +327,11 @@ class World:
             pruned=keep is not None and elapsed >= timedelta(seconds=keep),
         )
         self.problems += await inspection.problems()
-        self.problems += [problem for chat, problem in self.witness.begun_twice() if chat != self._victims.chats[0]]
+        self.problems += [problem for chat, problem in self.witness.started_twice() if chat != self._victims.chats[0]]
         self.problems += self.witness.hopeless() if self.cast.is_own else ()
 
     async def _create_victim(self, tasks: TaskGroup) -> None:
-        victim = await self._created(self.mischief.random)
+        victim = await self._created(self.faults.random)
         self._victims.chats.append(victim)
         tasks.start_soon(self._act_on_victim, victim, self._victims.send)  # so that there is something to damage
 
@@ -397,7 +397,7 @@ class World:
                 context_limit=actors.CONTEXT_LIMIT,
                 after_final_step=random.choice(["continue", "rest"]),
                 timeout=15,
-                strategy=actors.simulated_strategy(random, self.mischief) if random.random() < 0.3 else None,
+                strategy=actors.simulated_strategy(random, self.faults) if random.random() < 0.3 else None,
             ),
             inline_file_bytes=1,
             keep_parts=random.choice([None, 0.1, 10]),

@@ -58,7 +58,7 @@ SOME_TURNS: Final = ("tool", "reconcile", "summary", "strategy")
 """Where the code of an embedding service runs."""
 
 CONTAINED: Final = ("tool", "reconcile", "observer")
-"""Components whose failure fails no turn: the model sees a tool's, and nobody the others'."""
+"""Components whose failure fails no turn: the model sees a tool's, and the others stay hidden."""
 
 DAMAGES: Final[tuple[object, ...]] = (
     "not JSON",
@@ -96,7 +96,7 @@ def blame(component: str) -> str:
     return f"raised by the {component}"
 
 
-class Mischief:
+class Faults:
     """The faults of one world, drawn with random numbers of their own: those of the world stay the same.
 
     Args:
@@ -117,15 +117,15 @@ class Mischief:
         self.raises = self.random.choice(sorted(RAISED))
         """What components raise in this world."""
         self.damages_at: frozenset[int] = frozenset()
-        """The rounds in which somebody damages a chat."""
+        """The rounds in which a chat is damaged."""
         self.raised: set[tuple[str, str]] = set()
         """Which component has raised what, by their names."""
         self.damaged: list[str] = []
         """What was written into which column of the damaged chat."""
         self.steps: list[float] = []
         """By how many seconds the wall clock has stepped."""
-        self.kept: Exception | None = None
-        """What a read has raised, with its traceback: who reports errors may keep them for as long as they like."""
+        self.last_read_error: Exception | None = None
+        """What a read has raised, with its traceback: error reporters may keep exceptions as long as they like."""
         self._calls: Counter[str] = Counter()
         self._raises_at: dict[str, int] = {}
         """The components that raise, and at which of its calls each does so for sure, even when faults are over."""
@@ -172,9 +172,9 @@ class Mischief:
             inner.cancel()
             await inner
         if component == self._deaf and self._happens(0.1):
-            await self._listen_to_nobody()
+            await self._ignore_cancellation()
 
-    async def _listen_to_nobody(self) -> None:
+    async def _ignore_cancellation(self) -> None:
         with suppress(asyncio.CancelledError):
             await self.end.wait()
         with anyio.CancelScope(shield=True):  # else anyio cancels it again in every round of the loop
@@ -254,19 +254,19 @@ def _places(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
 
 
 class _Watcher(Observer):
-    def __init__(self, mischief: Mischief) -> None:
-        self._mischief = mischief
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
 
     def transitioned(self, decision: Decision) -> None:  # noqa: ARG002 - an observer's
-        self._mischief.strike("observer")
+        self._faults.strike("observer")
 
     def running(self, chats: int) -> None:  # noqa: ARG002 - as above
-        self._mischief.strike("observer")
+        self._faults.strike("observer")
 
     def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - as above
-        self._mischief.strike("observer")
-        return lambda: self._mischief.strike("observer")
+        self._faults.strike("observer")
+        return lambda: self._faults.strike("observer")
 
     def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
-        self._mischief.strike("observer")
-        return lambda: self._mischief.strike("observer")
+        self._faults.strike("observer")
+        return lambda: self._faults.strike("observer")

@@ -68,7 +68,7 @@ class Activity(msgspec.Struct, frozen=True):
     until: Instant | None
 
 
-class Life(msgspec.Struct, frozen=True):
+class ChatLife(msgspec.Struct, frozen=True):
     """A chat's life so far."""
 
     stays: tuple[Stay, ...]
@@ -79,11 +79,11 @@ class Life(msgspec.Struct, frozen=True):
     """The time of the last event."""
 
 
-def life_of(events: Iterable[Event]) -> Life:
+def life_of(events: Iterable[Event]) -> ChatLife:
     """Return a chat's life, read from its stored events, from the first on.
 
     Raises:
-        InvalidArgument: one of them is no event, or none tells of a state.
+        InvalidArgument: one of them is no event, or none is a change of state.
     """
     reader = _Reader()
     for event in events:
@@ -95,7 +95,7 @@ def life_of(events: Iterable[Event]) -> Life:
 
 
 class _Reader:
-    """Reads events in order. What has begun and not ended is open."""
+    """Reads events in order. What has started and not ended is open."""
 
     def __init__(self) -> None:
         self._stays: list[tuple[ChatState, str, Instant]] = []
@@ -107,10 +107,10 @@ class _Reader:
         self._compaction: Instant | None = None
         self._end: Instant | None = None
 
-    def life(self) -> Life:
+    def life(self) -> ChatLife:
         if self._end is None or not self._stays:
             raise InvalidArgument(
-                "events", "must be the stored events of a chat, from the first on; none tells of a state"
+                "events", "must be the stored events of a chat, from the first on; none is a change of state"
             )
         self._activities += self._attempts.until(self._end)
         self._activities += [Activity(*call, None) for call in self._calls.values()]
@@ -118,14 +118,14 @@ class _Reader:
             self._activities.append(Activity("compaction", "compaction", self._compaction, None))
         ends: Sequence[Instant | None] = [*(since for _, _, since in self._stays[1:]), None]
         stays = tuple(Stay(*stay, until) for stay, until in zip(self._stays, ends, strict=True))
-        return Life(stays, tuple(self._activities), tuple(self._message_times), self._end)
+        return ChatLife(stays, tuple(self._activities), tuple(self._message_times), self._end)
 
     def read(self, event: Event, clock: datetime) -> None:
         """Read an event that was stored when the clock said `clock`."""
         self._end = at = Instant(clock, timedelta()) if self._end is None else self._end.then(clock)
         if isinstance(event, MessageEvent):
             if event.message.id in self._message_ids:
-                return  # an erasure tells it again
+                return  # an erasure publishes it again
             self._message_ids.add(event.message.id)
         self._attempts.read(event, at)
         match event:
@@ -183,11 +183,11 @@ class _Open(msgspec.Struct, frozen=True):
 
     since: Instant
     name: str = "attempt"
-    foretold: bool = False
+    scheduled: bool = False
     """Whether it was only to begin at that time, after a back-off or right after a reply."""
 
-    def has_begun(self, at: Instant) -> bool:
-        return not self.foretold or self.since.passed < at.passed
+    def has_started(self, at: Instant) -> bool:
+        return not self.scheduled or self.since.passed < at.passed
 
 
 class _Attempts:
@@ -210,7 +210,7 @@ class _Attempts:
 
     def until(self, end: Instant) -> list[Activity]:
         """Return all attempts of a life that ends then, so far."""
-        if self._open is None or not self._open.has_begun(end):
+        if self._open is None or not self._open.has_started(end):
             return self._over
         return [*self._over, Activity("attempt", self._live or self._open.name, self._open.since, None)]
 
@@ -220,7 +220,7 @@ class _Attempts:
                 self._enter(event.state, at)
             case PartEvent():
                 self._live = _name(event.step, event.attempt)
-                self._open = msgspec.structs.replace(self._open or _Open(at), foretold=False)
+                self._open = msgspec.structs.replace(self._open or _Open(at), scheduled=False)
             case MessageEvent() if event.message.role == "assistant":
                 self._answer(event.message, at)
             case AttemptDiscardedEvent():
@@ -230,7 +230,7 @@ class _Attempts:
                 self._failed = (event.step, event.attempt)
                 if self._streaming:
                     begins = Instant(event.retry_at, at.passed + timedelta(seconds=event.delay))
-                    self._open = _Open(begins, _name(event.step, event.attempt + 1), foretold=True)
+                    self._open = _Open(begins, _name(event.step, event.attempt + 1), scheduled=True)
             case CompactionEvent() if event.phase == "started":
                 self._failed = (event.step, self._number(event.step))
             case ErrorEvent() if self._streaming:
@@ -245,7 +245,7 @@ class _Attempts:
         return self._failed[1] + 1 if self._failed[0] == step else 1
 
     def _enter(self, state: ChatState, at: Instant) -> None:
-        if self._open is not None and self._open.has_begun(at):
+        if self._open is not None and self._open.has_started(at):
             self._close("attempt", at)
             self._left = len(self._over) - 1
         self._streaming = state is ChatState.streaming
@@ -259,7 +259,7 @@ class _Attempts:
         elif self._left is not None:
             self._over[self._left] = msgspec.structs.replace(self._over[self._left], name=name)
         if self._streaming and not message.partial:
-            self._open = _Open(at, foretold=True)
+            self._open = _Open(at, scheduled=True)
 
     def _discard(self, event: AttemptDiscardedEvent, at: Instant) -> None:
         """End the attempt; of a worker that is gone, it is the one before, and another one is under way."""
@@ -275,14 +275,14 @@ class _Attempts:
         """End the attempt by an error, although some of it may have been kept as a message."""
         if self._open is None and self._over:
             self._over[-1] = msgspec.structs.replace(self._over[-1], kind="failed attempt")
-        elif self._open is not None and self._open.has_begun(at):
+        elif self._open is not None and self._open.has_started(at):
             self._close("failed attempt", at)
         self._open = None
 
     def _close(self, kind: Kind, at: Instant, name: str = "") -> None:
         if self._open is not None:
-            begun = min(self._open.since, at, key=lambda one: one.passed)
-            self._over.append(Activity(kind, name or self._open.name, begun, at))
+            started = min(self._open.since, at, key=lambda one: one.passed)
+            self._over.append(Activity(kind, name or self._open.name, started, at))
             self._open, self._live = None, ""
 
 
