@@ -187,7 +187,7 @@ async def test_commits_that_are_taken_back_run_no_call_twice(tmp_path: Path, cap
         await anyio.to_thread.run_sync(standby.promote)
         go_on.set()
         compared = {"checkpoints": published.read_text(), "public_key": key.public_pem}
-        found = [each.flaws[0].column async for each in engine.diagnose(**compared) if each.chat_id == chat.id]
+        found = [each.issues[0].column async for each in engine.diagnose(**compared) if each.chat_id == chat.id]
         assert found == ["audit.hash"]
         model.allow(99)
         rested = await engine.wait(chat.id, timeout=60)

@@ -227,7 +227,7 @@ def test_doctor_names_missing_files(terminal: Terminal, chat_id: str) -> None:
     assert line in report.words
     assert "turnwise erase CHAT MESSAGE" in report.words
     (found,) = json.loads(terminal.run("doctor", "--json", *NAMED).out)
-    assert (found["chat_id"], found["flaws"]) == (chat_id, [])
+    assert (found["chat_id"], found["issues"]) == (chat_id, [])
     assert [lost["digest"] for lost in found["files"]] == [digest_of(SCAN)]
     misuse = terminal.run("doctor", "--files", "--repair", chat_id)
     assert (misuse.code, "leave --repair and --export out" in misuse.words) == (2, True), misuse
@@ -279,8 +279,8 @@ def test_doctor_names_exports_and_repairs_a_chat(store: str, tmp_path: Path) -> 
             assert (explained.exit_code, "messages.body" in explained.output) == (exit_code, chat_id == broken)
     found = json.loads(_run("--store", store, "--json")[1])
     assert [diagnosis["chat_id"] for diagnosis in found] == [broken]
-    assert json.loads(explained.output)["unreadable"] == found[0]["flaws"]
-    assert [(set(flaw), flaw["column"]) for flaw in found[0]["flaws"]] == [({"column", "problem"}, "messages.body")]
+    assert json.loads(explained.output)["unreadable"] == found[0]["issues"]
+    assert [(set(issue), issue["column"]) for issue in found[0]["issues"]] == [({"column", "problem"}, "messages.body")]
     file = tmp_path / "rows.jsonl"
     assert _run("--store", store, "--export", broken, str(file))[0] == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]

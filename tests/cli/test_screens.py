@@ -27,7 +27,7 @@ from turnwise.cli.show import _table, explanation_table
 from turnwise.cli.style import clean, excerpt, plain_table, print_json, tokens
 from turnwise.diagrams import mermaid, slide, table
 from turnwise.engine.admin.explain import Explanation
-from turnwise.persistence.stored_chat import Flaw
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
@@ -148,7 +148,7 @@ EXPLAINED = Explanation(
     last_error=ErrorInfo(kind="quota", message="too\nmuch", step=1),
     legal_triggers=("interrupt", "resume"),
     broken_invariants=("one", "two"),
-    unreadable=(Flaw("messages.body", "no JSON"), Flaw("chats.state", "odd")),
+    unreadable=(IntegrityIssue("messages.body", "no JSON"), IntegrityIssue("chats.state", "odd")),
     reason="Because.",
 )
 
@@ -171,7 +171,7 @@ def test_explanation_prints_every_known_field() -> None:
 
 
 def test_invalid_chat_exits_1(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    for broken, unreadable, code in (((), (), 0), (("one",), (), 1), ((), (Flaw("chats.state", "odd"),), 1)):
+    for broken, unreadable, code in (((), (), 0), (("one",), (), 1), ((), (IntegrityIssue("chats.state", "odd"),), 1)):
         known = dataclasses.replace(EXPLAINED, broken_invariants=broken, unreadable=unreadable)
         monkeypatch.setattr("turnwise.cli.show.on_chat", lambda *_, known=known: known)
         for words in ((), ("--json",)):

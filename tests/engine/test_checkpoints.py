@@ -119,12 +119,12 @@ async def test_diagnosis_compares_the_store_with_checkpoints(tmp_path: Path, fil
         await engine.delete_chat(whole)
         assert [diagnosis async for diagnosis in engine.diagnose()] == []
         compared = {"checkpoints": text_of(file), "public_key": PUBLIC}
-        found = {each.chat_id: each.flaws async for each in engine.diagnose(**compared)}
+        found = {each.chat_id: each.issues async for each in engine.diagnose(**compared)}
         expected = {cut_short: "audit.hash", lost: "chats.id"}
-        assert {chat_id: flaws[0].column for chat_id, flaws in found.items()} == expected
+        assert {chat_id: issues[0].column for chat_id, issues in found.items()} == expected
         compared["public_key"] = SigningKey.generate().public_pem
         (unreliable,) = [each async for each in engine.diagnose(**compared)]
-        assert "not signed with a key" in unreliable.flaws[0].problem
+        assert "not signed with a key" in unreliable.issues[0].problem
 
 
 async def test_every_n_versions_make_a_checkpoint(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from turnwise.engine.admin.explain import explanation
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.protocol import Expiry
-from turnwise.persistence.stored_chat import Flaw
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
@@ -195,9 +195,9 @@ def test_next_timer_is_the_earliest(facts: Facts, expires: float | None, due: fl
 
 
 def test_unreadable_chat_is_the_first_reason() -> None:
-    flaw = Flaw("chats.turn", "is no JSON")
-    explained = explanation(standing(S.streaming), None, flaws=[flaw])
-    assert explained.unreadable == (flaw,)
+    issue = IntegrityIssue("chats.turn", "is no JSON")
+    explained = explanation(standing(S.streaming), None, issues=[issue])
+    assert explained.unreadable == (issue,)
     assert explained.reason.startswith("Something stored of the chat cannot be read: chats.turn: is no JSON. ")
     assert explanation(standing(S.streaming), None).unreadable == ()
 
@@ -205,21 +205,23 @@ def test_unreadable_chat_is_the_first_reason() -> None:
 # Diagnoses
 
 
-CHAT = Flaw("chats.turn", "is no JSON")
-LOG = Flaw("audit.hash", "is not that of its record")
+CHAT = IntegrityIssue("chats.turn", "is no JSON")
+LOG = IntegrityIssue("audit.hash", "is not that of its record")
 
 
 @pytest.mark.parametrize(
-    ("flaws", "repairs", "words"),
+    ("issues", "repairs", "words"),
     [([CHAT], True, (True, False)), ([LOG], False, (False, True)), ([CHAT, LOG], True, (True, True))],
 )
-def test_advice_repairs_everything_but_the_log(flaws: list[Flaw], repairs: bool, words: tuple[bool, bool]) -> None:
-    assert is_repairable(flaws) == repairs
-    advice = advice_on(flaws)
+def test_advice_repairs_everything_but_the_log(
+    issues: list[IntegrityIssue], repairs: bool, words: tuple[bool, bool]
+) -> None:
+    assert is_repairable(issues) == repairs
+    advice = advice_on(issues)
     assert ("--repair" in advice, "evidence" in advice) == words
 
 
-def test_summary_of_flaws_is_bounded() -> None:
+def test_summary_of_issues_is_bounded() -> None:
     assert summary_of([CHAT, LOG]) == "chats.turn: is no JSON; audit.hash: is not that of its record"
     assert summary_of([]) == ""
     many = summary_of([CHAT] * 500)
@@ -228,7 +230,7 @@ def test_summary_of_flaws_is_bounded() -> None:
 
 
 async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
-    """Make chats, all of which have a flaw but one; return their ids."""
+    """Make chats, all of which have an issue but one; return their ids."""
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=Settings(run_worker=False)) as engine:
         chats = [(await engine.create_chat(title="a title")).id for _ in range(of)]
@@ -237,7 +239,7 @@ async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 6])
-async def test_each_flawed_chat_is_diagnosed_once(
+async def test_each_damaged_chat_is_diagnosed_once(
     database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr("turnwise.engine.admin.diagnose.CHATS_PER_READ", at_once)
@@ -245,7 +247,7 @@ async def test_each_flawed_chat_is_diagnosed_once(
     async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
         found = [diagnosis async for diagnosis in engine.diagnose()]
     assert [each.chat_id for each in found] == [*chats[:3], chats[4]]
-    assert all(each.flaws[0].column == "profiles.body" for each in found)
+    assert all(each.issues[0].column == "profiles.body" for each in found)
     assert all("--repair" in each.advice for each in found)
 
 
@@ -261,11 +263,11 @@ async def test_orphaned_rows_are_reported_last(database: Path) -> None:
 async def test_repair_records_what_it_quarantined(database: Path) -> None:
     broken, sound = await _broken(database, of=2, sound=1)
     async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
-        (flaws,) = [diagnosis.flaws async for diagnosis in engine.diagnose()]
+        (issues,) = [diagnosis.issues async for diagnosis in engine.diagnose()]
         error = (await engine.repair(broken)).last_error
         assert error.kind == "repaired"
-        assert error.message == f"repaired, and put aside what could not be read: {summary_of(flaws)}"
-        assert (await engine.audit(broken))[-1].reason == summary_of(flaws)
+        assert error.message == f"repaired, and put aside what could not be read: {summary_of(issues)}"
+        assert (await engine.audit(broken))[-1].reason == summary_of(issues)
         assert [diagnosis async for diagnosis in engine.diagnose()] == []
         assert (await engine.get_chat(sound)).title == "a title"
 
@@ -464,7 +466,7 @@ async def test_unknown_state_is_reported_and_repaired(
         assert explained.broken_invariants == ("state_is_declared",)
         assert explained.legal_triggers == ("repaired",)
         assert "chats.state" in explained.reason
-        assert [flaw.column for flaw in explained.unreadable] == ["chats.state"]
+        assert [issue.column for issue in explained.unreadable] == ["chats.state"]
         assert "'dreaming' is no state of the table's" in explained.reason
         assert (await engine.list_chats(state="error")).items == []
         with pytest.raises(IllegalTransition) as refused:

@@ -15,7 +15,7 @@ from turnwise.engine.config.results import chat_of
 from turnwise.engine.prompt.inheritance import inheritance_of
 from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
 from turnwise.persistence.protocol import Snapshot
-from turnwise.persistence.stored_chat import Flaw, PartialRead
+from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
@@ -313,7 +313,7 @@ def test_open_calls_have_no_salt() -> None:
 @pytest.mark.parametrize("has_error", [True, False])
 def test_damaged_chat_is_unreadable_without_open_calls(has_error: bool) -> None:
     known = replace(asking().facts, last_error=ERROR if has_error else None)
-    chat = chat_of(PartialRead(known, (Flaw("chats.turn", "is no JSON"),)))
+    chat = chat_of(PartialRead(known, (IntegrityIssue("chats.turn", "is no JSON"),)))
     assert "chats.turn" in (chat.unreadable or "")
     assert chat.open_calls == []
     assert (chat.last_error == ERROR) == has_error
@@ -321,7 +321,7 @@ def test_damaged_chat_is_unreadable_without_open_calls(has_error: bool) -> None:
     assert (chat.id, chat.state) == ("c", ChatState.requires_action)
 
 
-def test_unknown_state_is_a_flaw() -> None:
+def test_unknown_state_is_an_issue() -> None:
     chat = chat_of(facts(stored_state="odd" * 50))
     assert "chats.state" in (chat.unreadable or "")
     assert "odd" * 30 not in (chat.unreadable or "")

@@ -241,7 +241,7 @@ async def test_fork_of_an_edited_chat_verifies(either_url: str) -> None:
         await engine.ask(fork.id, "three")
         await by_hand(either_url, f"DELETE FROM messages WHERE chat_id = '{fork.id}' AND position = 5")  # noqa: S608
         (found,) = [found async for found in engine.diagnose()]
-        assert "messages.position" in {flaw.column for flaw in found.flaws}
+        assert "messages.position" in {issue.column for issue in found.issues}
 
 
 @pytest.mark.parametrize("is_half", [False, True], ids=["no JSON", "half of it"])

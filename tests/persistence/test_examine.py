@@ -26,32 +26,32 @@ async def _lived(url: str) -> Rows:
 
 
 def _found(rows: Rows) -> set[str]:
-    return {f"{found.table}.{found.column}" for found in examine(CHAT, rows)}
+    return {issue.column for _, issue in examine(CHAT, rows)}
 
 
 def _problem(rows: Rows, place: str) -> str:
-    return next(found.problem for found in examine(CHAT, rows) if f"{found.table}.{found.column}" == place)
+    return next(issue.problem for _, issue in examine(CHAT, rows) if issue.column == place)
 
 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
-async def test_sound_chat_has_no_findings(either_url: str) -> None:
+async def test_sound_chat_has_no_issues(either_url: str) -> None:
     for rows, facts in await moments(either_url):
         assert examine(CHAT, rows) == [], facts.version
 
 
-async def test_unreadable_body_is_one_finding_at_its_row(either_url: str) -> None:
+async def test_unreadable_body_is_one_issue_at_its_row(either_url: str) -> None:
     rows = await _lived(either_url)
     for table in BODIES:
         for number, row in enumerate(rows.get(table, ())):
             for garbage in GARBAGE:
                 found = examine(CHAT, damaged(rows, table, number, body=garbage))
-                named = [(one.table, one.column) for one in found]
+                named = [issue.column for _, issue in found]
                 if garbage == "{}":  # an event of which the columns say all, a profile without an owner
-                    assert (table == "events" and not found) or (table, "body") in named, (row, garbage, found)
+                    assert (table == "events" and not found) or f"{table}.body" in named, (row, garbage, found)
                     continue
-                assert named == [(table, "body")], (row, garbage, found)
+                assert named == [f"{table}.body"], (row, garbage, found)
                 wrong = {**row, "body": garbage}
-                assert found[0].row == wrong, (row, garbage)
+                assert found[0][0] == wrong, (row, garbage)
 
 
 async def test_column_that_differs_from_its_body_is_found(either_url: str) -> None:
@@ -109,10 +109,10 @@ async def test_chat_row_must_match_the_other_rows(either_url: str) -> None:
         ({"event_seq": -1}, "event_seq", "count"),
     ):
         broken = damaged(rows, "chats", **values)
-        found = [one for one in examine(CHAT, broken) if (one.table, one.column) == ("chats", place)]
+        found = [one for one in examine(CHAT, broken) if one[1].column == f"chats.{place}"]
         assert len(found) == 1, values
-        assert word in found[0].problem, values
-        assert found[0].row == broken["chats"][0]
+        assert word in found[0][1].problem, values
+        assert found[0][0] == broken["chats"][0]
     assert "count" in _problem(damaged(rows, "chats", version="poison"), "chats.version")
     assert _found(damaged(rows, "chats", event_seq=chat["event_seq"] + 1)) == set()
     assert "'" not in _problem(damaged(rows, "chats", state="waiting"), "chats.state")
@@ -126,14 +126,14 @@ async def test_missing_rows_are_found(either_url: str) -> None:
     assert "1 message(s) are missing, first number 2" in _problem(gap, "messages.position")
     assert _found(without(rows, "profiles")) == {"profiles.body"}
     assert _problem(without(rows, "profiles"), "profiles.body") == "the row is missing"
-    (found,) = examine(CHAT, without(rows, "calls", where(rows, "calls", call_id="b")))
-    assert (found.table, found.column, found.row) == ("calls", "call_id", rows["chats"][0])
+    ((row, issue),) = examine(CHAT, without(rows, "calls", where(rows, "calls", call_id="b")))
+    assert (row, issue.column) == (rows["chats"][0], "calls.call_id")
     body = "chats.facts" if "facts" in rows["chats"][0] else "facts.body"
     table, _, column = body.partition(".")
     for garbage in ("poison", "[]"):
         assert body in _found(damaged(rows, table, **{column: garbage}))
-    (found,) = [one for one in examine(CHAT, damaged(rows, table, **{column: "poison"})) if one.column == column]
-    assert found.row == damaged(rows, table, **{column: "poison"})[table][0]
+    (row,) = [row for row, issue in examine(CHAT, damaged(rows, table, **{column: "poison"})) if issue.column == body]
+    assert row == damaged(rows, table, **{column: "poison"})[table][0]
     for ended in ("leases", "audit", "queue"):
         if rows.get(ended):
             assert _found({**rows, ended: []}) >= {
@@ -146,8 +146,8 @@ async def test_invalid_lease_is_found(either_url: str) -> None:
     table = "leases" if "leases" in rows else "chats"
     for column, garbage in (("worker", b"\xff"), ("worker", 1), ("token", "poison"), ("token", -1)):
         found = examine(CHAT, damaged(rows, table, **{column: garbage}))
-        assert [(one.table, one.column) for one in found] == [(table, column)]
-        assert found[0].row == damaged(rows, table, **{column: garbage})[table][0]
+        assert [issue.column for _, issue in found] == [f"{table}.{column}"]
+        assert found[0][0] == damaged(rows, table, **{column: garbage})[table][0]
 
 
 async def test_gaps_and_garbage_in_the_log_are_found(either_url: str) -> None:
@@ -157,9 +157,9 @@ async def test_gaps_and_garbage_in_the_log_are_found(either_url: str) -> None:
     assert _found(shuffled) == set()
     for number in range(count - 1):
         left = without(rows, "audit", number)
-        (found,) = [one for one in examine(CHAT, left) if one.column == "version"]
-        assert (found.table, found.row) == ("audit", rows["audit"][number + 1])
-        assert f"{count - 1} records" in found.problem
+        ((row, issue),) = [one for one in examine(CHAT, left) if one[1].column == "audit.version"]
+        assert row == rows["audit"][number + 1]
+        assert f"{count - 1} records" in issue.problem
     tail = without(rows, "audit")
     assert _found(tail) == {"chats.version", "chats.head"}
     twice = {**rows, "audit": [*rows["audit"], rows["audit"][-1]]}

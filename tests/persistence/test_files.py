@@ -209,7 +209,7 @@ async def test_lost_file_is_reported_with_its_message(
         await damage(either_url, folder)
         for files, problem in ((False, told), (True, told_by_reading)):
             found = await diagnosed(engine, files=files)
-            assert [(each.chat_id, each.flaws) for each in found] == ([(chat_id, ())] if problem else [])
+            assert [(each.chat_id, each.issues) for each in found] == ([(chat_id, ())] if problem else [])
             for (lost,) in (each.files for each in found):
                 assert (lost.digest, lost.problem) == (digest_of(SCAN), problem)
                 assert (lost.place, lost.part) == ("messages[m1].body", 1)

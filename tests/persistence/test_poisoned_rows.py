@@ -58,12 +58,12 @@ async def test_poisoned_column_affects_one_chat(
     poison(lived, path, table, column, value)
     async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         diagnosed = await _diagnosed(engine)
-        named = {flaw.column for found in diagnosed for flaw in found.flaws}
+        named = {issue.column for found in diagnosed for issue in found.issues}
         if (table, column, value) not in SENSIBLE:
             assert {f"{table}.{column}"} & named or _tells_of_identity(table, column, named), named
         for found in filter(_is_unreadable, diagnosed):
             explained = await engine.explain(str(found.chat_id))
-            assert {flaw.column for flaw in found.flaws} == {flaw.column for flaw in explained.unreadable}
+            assert {issue.column for issue in found.issues} == {issue.column for issue in explained.unreadable}
             assert "--repair" in explained.reason
     async with Engine(f"sqlite:///{path}", model=ScriptedModel([Reply("hi")] * 9), tools=[look]) as engine:
         assert len((await engine.list_chats()).items) == CHATS
@@ -80,7 +80,7 @@ async def test_poisoned_column_affects_one_chat(
             assert repaired.state is ChatState.error
             assert repaired == await engine.get_chat(found.chat_id)
             rest = [left for left in await _diagnosed(engine) if left.chat_id == found.chat_id]
-            assert all(flaw.column.startswith("audit.") for left in rest for flaw in left.flaws), rest
+            assert all(issue.column.startswith("audit.") for left in rest for issue in left.issues), rest
             assert (await engine.get_chat(found.chat_id)).unreadable is None
             await engine.send_message(found.chat_id, "go on", when_busy="interrupt")
             await engine.wait(found.chat_id, timeout=60)
@@ -91,7 +91,7 @@ async def _diagnosed(engine: Engine) -> list[Diagnosis]:
 
 
 def _is_unreadable(found: Diagnosis) -> bool:
-    return found.chat_id is not None and not all(flaw.column.startswith("audit.") for flaw in found.flaws)
+    return found.chat_id is not None and not all(issue.column.startswith("audit.") for issue in found.issues)
 
 
 def _tells_of_identity(table: str, column: str, named: Collection[str]) -> bool:
@@ -99,7 +99,7 @@ def _tells_of_identity(table: str, column: str, named: Collection[str]) -> bool:
     return (table, column) == ("chats", "id") or (column == "chat_id" and f"{table}.chat_id" in named)
 
 
-async def test_all_flaws_of_a_chat_are_listed(lived: Path, tmp_path: Path) -> None:
+async def test_all_issues_of_a_chat_are_listed(lived: Path, tmp_path: Path) -> None:
     """Calls, the queue and the lease at once: none hides another."""
     path = tmp_path / "chats.db"
     shutil.copy(lived, path)
@@ -108,7 +108,7 @@ async def test_all_flaws_of_a_chat_are_listed(lived: Path, tmp_path: Path) -> No
             on.execute(f"UPDATE {damage} WHERE chat_id = 'poisoned'")
         on.execute("DELETE FROM calls WHERE chat_id = 'poisoned' AND call_id = 'b'")
     async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        named = {flaw.column for found in await _diagnosed(engine) for flaw in found.flaws}
+        named = {issue.column for found in await _diagnosed(engine) for issue in found.issues}
         assert {"calls.body", "calls.call_id", "queue.body", "leases.token"} <= named
 
 

@@ -180,6 +180,6 @@ async def test_poisoned_row_affects_one_chat(postgres_url: str, beside: asyncpg.
                 await engine.rename("poisoned", "a title")
         found = [diagnosis async for diagnosis in engine.diagnose()]
         assert [diagnosis.chat_id for diagnosis in found] == ["poisoned"]
-        assert column in {flaw.column for diagnosis in found for flaw in diagnosis.flaws}
+        assert column in {issue.column for diagnosis in found for issue in diagnosis.issues}
         assert (await engine.repair("poisoned")).state is ChatState.error
         assert [diagnosis async for diagnosis in engine.diagnose()] == []

@@ -75,7 +75,7 @@ def _counts(facts: Facts) -> dict[str, object]:
 async def test_repair_of_a_sound_chat_changes_nothing(either_url: str) -> None:
     for rows, facts in await moments(either_url, *MORE):
         found = repair_of(CHAT, rows, AT)
-        assert (found.aside, found.marks, found.flaws) == ((), (), ())
+        assert (found.aside, found.marks, found.issues) == ((), (), ())
         assert (found.facts, found.head) == (facts, rows["chats"][0]["head"])
 
 
@@ -101,7 +101,7 @@ async def test_rebuilt_counters_never_go_back(either_url: str) -> None:
         known = _counts(facts)
         for damage in (broken, damaged(broken, "audit", 0, body="poison")):  # what comes after it still counts
             found = repair_of(CHAT, damage, AT)
-            assert found.flaws
+            assert found.issues
             after = _counts(found.facts)
             assert {name: after[name] for name in kept} == {name: known[name] for name in kept}, facts.version
 
@@ -112,7 +112,7 @@ async def test_unreadable_message_becomes_a_mark(either_url: str) -> None:
         found = repair_of(CHAT, damaged(rows, "messages", number, body="poison"), AT)
         (put,) = [one for one in found.aside if one.table == "messages"]
         assert (put.row["position"], put.deleted) == (row["position"], True)
-        assert put.problem.startswith("body: ")
+        assert put.problem.startswith("messages.body: ")
         (mark,) = found.marks
         assert is_mark(mark)
         assert (mark.position, mark.created_at) == (row["position"], AT)
@@ -122,7 +122,7 @@ async def test_unreadable_message_becomes_a_mark(either_url: str) -> None:
             assert mark.audience is Audience.user
         assert found.facts.history.length == facts.history.length
         assert found.facts.serial == facts.serial
-        assert found.flaws[0].column == "messages.body"
+        assert found.issues[0].column == "messages.body"
 
 
 @tool
@@ -165,8 +165,8 @@ async def test_doctor_names_tokens_that_were_granted_twice(either_url: str, monk
     await store.close()
     async with Engine(either_url, model="demo", settings=Settings(run_worker=False)) as engine:
         (torn,) = [diagnosis async for diagnosis in engine.diagnose()]
-    assert (torn.chat_id, torn.flaws[0].column) == ("torn", "audit.body")
-    assert "token 1 was granted to another" in torn.flaws[0].problem
+    assert (torn.chat_id, torn.issues[0].column) == ("torn", "audit.body")
+    assert "token 1 was granted to another" in torn.issues[0].problem
 
 
 async def test_unreadable_row_is_quarantined_once(either_url: str) -> None:

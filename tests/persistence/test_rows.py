@@ -264,7 +264,7 @@ def test_unknown_statement_lists_known_names() -> None:
         parsed("-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;", "a.sql")["tow"]
 
 
-# Where a chat stands, as it is stored: read whole, or as much of it as can be, and each flaw told at its place
+# Where a chat stands, as it is stored: read whole, or as much of it as can be, and each issue told at its place
 
 
 SUNKEN: Final = '{"created_at":"2026-11-27T12:00:00Z","depth":-1}'
@@ -313,7 +313,7 @@ async def test_garbled_value_is_named_and_the_rest_kept(lived: list[tuple[Stored
             assert (caught.value.column, caught.value.chat_id) == (column, CHAT), (field, value)
             rest = facts_or_rest(broken)
             assert rest == salvage(broken)
-            assert [flaw.column for flaw in rest.flaws] == [column]
+            assert [issue.column for issue in rest.issues] == [column]
             assert rest.error.column == column
             assert rest.error.chat_id == CHAT
             assert rest.facts.stored_state == UNREADABLE
@@ -349,36 +349,36 @@ async def test_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts]]) 
     body = json.loads(stored.facts)
     broken = stored._replace(facts=json.dumps({**body, "serial": "poison", "turn": [], "more": 1}))
     rest = salvage(broken)
-    assert {flaw.column for flaw in rest.flaws} == {"chats.facts"}
+    assert {issue.column for issue in rest.issues} == {"chats.facts"}
     assert (rest.facts.step, rest.facts.history, rest.facts.fence) == (facts.step, facts.history, facts.fence)
     assert (rest.facts.serial, rest.facts.turn.number) == (0, 0)
     profile = json.loads(stored.profile)
     rest = salvage(stored._replace(profile=json.dumps({**profile, "title": 5, "owner": "bob"})))
-    assert [flaw.column for flaw in rest.flaws] == ["profiles.body"]
+    assert [issue.column for issue in rest.issues] == ["profiles.body"]
     assert (rest.facts.profile.owner, rest.facts.profile.title) == ("bob", None)
     assert rest.facts.profile.created_at == facts.profile.created_at
     nested = "[" * 200 + "]" * 200
     deep_facts, deep_profile = (f'{{"more":{nested},{body[1:]}' for body in (stored.facts, stored.profile))
     rest = salvage(stored._replace(facts=deep_facts, profile=deep_profile))
-    assert [flaw.column for flaw in rest.flaws] == ["chats.facts", "profiles.body"]
+    assert [issue.column for issue in rest.issues] == ["chats.facts", "profiles.body"]
     assert (rest.facts.turn, rest.facts.profile) == (facts.turn, facts.profile)
     del profile["created_at"]
     rest = salvage(stored._replace(profile=json.dumps({**profile, "title": 5})))
     assert (rest.facts.profile.owner, rest.facts.profile.created_at) == ("ann", datetime(1970, 1, 1, tzinfo=UTC))
 
 
-def test_flaw_hides_the_stored_value() -> None:
+def test_issue_hides_the_stored_value() -> None:
     stored = Stored("c", b"hunter2", 1, 0, 1, "[]", "{}", '{"created_at": "hunter2"}', (), (), None, None, 0, "f", "l")
-    told = str(salvage(stored).flaws)
+    told = str(salvage(stored).issues)
     assert "hunter2" not in told
     assert "bytes" in told
-    assert "nothing" in str(salvage(stored._replace(state=None)).flaws)
+    assert "nothing" in str(salvage(stored._replace(state=None)).issues)
 
 
-async def test_contradictory_facts_are_one_flaw(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_contradictory_facts_are_one_issue(lived: list[tuple[Stored, Facts]]) -> None:
     stored, facts = lived[-1]
     odd = stored._replace(facts=json.dumps({**json.loads(stored.facts), "lease": 5}))
-    assert salvage(odd).flaws == ()
+    assert salvage(odd).issues == ()
     with pytest.raises(ChatUnreadable, match=r"chats\.facts"):
         facts_of(odd)
     rest = facts_or_rest(odd)

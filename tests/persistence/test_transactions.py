@@ -166,9 +166,9 @@ def test_orphaned_rows_name_table_and_chat(chats: Chats) -> None:
     assert raw_rows.orphans(chats.on) == []
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("UPDATE messages SET chat_id = 'gone'")
-    (flaw,) = raw_rows.orphans(chats.on)
-    assert flaw.column == "messages.chat_id"
-    assert "1 row(s) of 'gone'" in flaw.problem
+    (issue,) = raw_rows.orphans(chats.on)
+    assert issue.column == "messages.chat_id"
+    assert "1 row(s) of 'gone'" in issue.problem
 
 
 def test_only_damage_is_blamed_on_the_chat_rows(chats: Chats) -> None:

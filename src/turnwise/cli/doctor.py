@@ -83,8 +83,8 @@ def _print_diagnoses(diagnoses: list[Diagnosis], *, read: bool, as_json: bool) -
         print_json(diagnoses)
     for diagnosis in () if as_json else diagnoses:
         console.print(clean(diagnosis.chat_id or "of no chat"), style="bold red", soft_wrap=True)
-        for flaw in diagnosis.flaws:
-            console.print(f"  {clean(flaw.column)}: {clean(flaw.problem)}", soft_wrap=True)
+        for issue in diagnosis.issues:
+            console.print(f"  {clean(issue.column)}: {clean(issue.problem)}", soft_wrap=True)
         for lost in diagnosis.files:
             console.print(f"  {clean(_lost_line(lost))}", soft_wrap=True)
         console.print(f"  {diagnosis.advice}", style="dim", soft_wrap=True)

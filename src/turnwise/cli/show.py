@@ -158,7 +158,7 @@ def explanation_table(explanation: Explanation) -> Table:
         "last error": excerpt(explanation.last_error.message, 300) if explanation.last_error else "",
         "in detail": excerpt(explanation.last_error.detail or "", 1000) if explanation.last_error else "",
         "may come": ", ".join(explanation.legal_triggers),
-        "unreadable": clean("; ".join(f"{flaw.column}: {flaw.problem}" for flaw in explanation.unreadable)),
+        "unreadable": clean("; ".join(f"{issue.column}: {issue.problem}" for issue in explanation.unreadable)),
         "broken": ", ".join(explanation.broken_invariants),
     }
     table = plain_table("", "")

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 from pydantic import Field, InstanceOf, SkipValidation
 
 from turnwise.engine import chat_ids
-from turnwise.engine.admin.diagnose import Diagnosis, diagnose, flaws_of
+from turnwise.engine.admin.diagnose import Diagnosis, diagnose, issues_of
 from turnwise.engine.admin.erase import Erasable, Erasure, wanted
 from turnwise.engine.admin.explain import Explanation, explanation
 from turnwise.engine.admin.transfer import exported
@@ -1072,14 +1072,14 @@ class Engine:
         For a chat that cannot be read it says which table and column is wrong, and what can be done.
         """
         store = self._chats()
-        rest, flaws = await store.rest(chat_id), await flaws_of(store, chat_id)
+        rest, issues = await store.rest(chat_id), await issues_of(store, chat_id)
         try:
             lease = await store.lease_expiry(chat_id)
         except ChatUnreadable:
             lease = None
         archived = await archived_subagents(store, rest.facts)
-        flaws = flaws or rest.flaws
-        return explanation(rest.facts, lease, flaws=flaws, archived=archived)
+        issues = issues or rest.issues
+        return explanation(rest.facts, lease, issues=issues, archived=archived)
 
     # Chats that cannot be read
 

@@ -13,7 +13,7 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.blobs.protocol import HeldFiles
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.integrity.raw_chat import Rows
-from turnwise.persistence.stored_chat import Flaw, PartialRead
+from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -292,14 +292,14 @@ class ChatStore(HeldFiles, Protocol):
         Only those whose number is above `after`.
         """
 
-    async def orphans(self) -> list[Flaw]:
-        """Return a flaw for each table and id whose rows belong to no chat."""
+    async def orphans(self) -> list[IntegrityIssue]:
+        """Return an issue for each table and id whose rows belong to no chat."""
 
     async def lease_expiry(self, chat_id: str) -> Expiry | None:
         """Return when the chat's lease runs out, with the database's time; `None` without one."""
 
     async def rest(self, chat_id: str) -> PartialRead:
-        """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none."""
+        """Return what can be read of where a chat stands, and every issue that was found; a sound chat has none."""
 
     async def head(self, chat_id: str) -> tuple[int, str]:
         """Return a chat's version and the hash of its last record."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
@@ -30,7 +29,7 @@ from turnwise.states.facts import Facts, Lease, Profile
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.values.plain import COUNTABLE, is_shallow
-from turnwise.states.values.values import place_and_problem
+from turnwise.states.values.values import Value, place_and_problem
 
 _T = TypeVar("_T")
 
@@ -46,8 +45,7 @@ UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """When a chat was created or deleted of which that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class IntegrityIssue(Value, frozen=True):
     """One place whose value is not what turnwise stored, and the problem."""
 
     column: str
@@ -79,17 +77,17 @@ class Stored(NamedTuple):
 
 
 class PartialRead(msgspec.Struct, frozen=True):
-    """The part of a chat that can be read, and the flaws of the rest."""
+    """The part of a chat that can be read, and the issues of the rest."""
 
     facts: Facts
-    """The facts, with defaults for what cannot be read. If there is a flaw, `stored_state` is `UNREADABLE_STATE`."""
-    flaws: tuple[Flaw, ...]
+    """The facts, with defaults for what cannot be read. If there is an issue, `stored_state` is `UNREADABLE_STATE`."""
+    issues: tuple[IntegrityIssue, ...]
 
     @property
     def error(self) -> ChatUnreadable:
-        """The error that names the first flaw."""
-        flaw = self.flaws[0]
-        return ChatUnreadable(flaw.column, flaw.problem, chat_id=self.facts.chat_id)
+        """The error that names the first issue."""
+        issue = self.issues[0]
+        return ChatUnreadable(issue.column, issue.problem, chat_id=self.facts.chat_id)
 
 
 def facts_of(stored: Stored) -> Facts:
@@ -102,7 +100,7 @@ def facts_of(stored: Stored) -> Facts:
         return _facts_of(stored)
     except (ChatUnreadable, *GARBLED) as error:
         salvaged = salvage(stored)
-        if salvaged.flaws:
+        if salvaged.issues:
             raise salvaged.error from None
         raise ChatUnreadable(stored.facts_column, described(error), chat_id=stored.id) from None
 
@@ -113,11 +111,11 @@ def facts_or_rest(stored: Stored) -> Facts | PartialRead:
         return facts_of(stored)
     except ChatUnreadable as error:
         rest = salvage(stored)
-        return rest if rest.flaws else flawed(rest.facts, (Flaw(error.column, error.problem),))
+        return rest if rest.issues else partial_read(rest.facts, (IntegrityIssue(error.column, error.problem),))
 
 
 def salvage(stored: Stored) -> PartialRead:
-    """Return as much of the facts as can be read, with every flaw that was found."""
+    """Return as much of the facts as can be read, with every issue that was found."""
     return _Salvage(stored).done()
 
 
@@ -132,12 +130,12 @@ def rest_of(chat_id: str, read: Callable[[], Stored], *, without: tuple[type[Exc
         raise
     except GARBLED as error:
         blank = Facts(chat_id=chat_id, profile=Profile(created_at=UNKNOWN_TIME))
-        return flawed(blank, (Flaw("chats", described(error)),))
+        return partial_read(blank, (IntegrityIssue("chats", described(error)),))
 
 
-def flawed(facts: Facts, flaws: Sequence[Flaw]) -> PartialRead:
-    """Return what is left of a chat with flaws."""
-    return PartialRead(replace(facts, stored_state=UNREADABLE_STATE), tuple(flaws))
+def partial_read(facts: Facts, issues: Sequence[IntegrityIssue]) -> PartialRead:
+    """Return what is left of a chat with issues."""
+    return PartialRead(replace(facts, stored_state=UNREADABLE_STATE), tuple(issues))
 
 
 def ids_of(call_ids: Any) -> list[str]:
@@ -211,10 +209,10 @@ class _Salvage:
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
-        self._flaws: list[Flaw] = []
+        self._issues: list[IntegrityIssue] = []
 
     def done(self) -> PartialRead:
-        """Return the readable facts and the flaws."""
+        """Return the readable facts and the issues."""
         stored = self._stored
         state = self._checked("chats.state", stored.state, isinstance(stored.state, str), "a text")
         is_declared = state in _STATES
@@ -232,12 +230,12 @@ class _Salvage:
             queue=self._each(QUEUE, stored.queue),
             lease=self._lease(),
         )
-        return flawed(facts, self._flaws) if self._flaws else PartialRead(facts, ())
+        return partial_read(facts, self._issues) if self._issues else PartialRead(facts, ())
 
     def _checked(self, column: str, value: _T, right: bool, belongs: str) -> _T | None:  # noqa: FBT001
         if right:
             return value
-        self._flaws.append(Flaw(column, f"{belongs} belongs here, found {_named(value)}"))
+        self._issues.append(IntegrityIssue(column, f"{belongs} belongs here, found {_named(value)}"))
         return None
 
     def _flag(self, column: str, value: Any, *, default: bool) -> bool:
@@ -264,17 +262,17 @@ class _Salvage:
 
     def _object(self, column: str, body: Any) -> dict[str, Any]:
         if body is None:
-            self._flaws.append(Flaw(column, MISSING))
+            self._issues.append(IntegrityIssue(column, MISSING))
             return {}
         try:
             decoded = decode(body)
         except GARBLED as error:
-            self._flaws.append(Flaw(column, described(error)))
+            self._issues.append(IntegrityIssue(column, described(error)))
             return {}
         fields = self._checked(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
         shallow = {name: field for name, field in fields.items() if is_shallow(field, DEEPEST_STORED - 1)}
         if len(shallow) < len(fields):
-            self._flaws.append(Flaw(column, TOO_DEEP))
+            self._issues.append(IntegrityIssue(column, TOO_DEEP))
         return shallow
 
     def _whole(self, column: str, stored_fields: dict[str, Any], read: Callable[[dict[str, Any]], _T]) -> _T | None:
@@ -283,7 +281,7 @@ class _Salvage:
             try:
                 return read(stored_fields)
             except GARBLED as error:
-                self._flaws.append(Flaw(column, described(error)))
+                self._issues.append(IntegrityIssue(column, described(error)))
                 place = place_and_problem(error)[0] if isinstance(error, msgspec.ValidationError) else ""
                 wrong = re.split(r"\W", place)[0]
                 if wrong not in stored_fields:
@@ -295,10 +293,12 @@ class _Salvage:
         try:
             ids = ids_of(self._stored.call_ids)
         except GARBLED as error:
-            self._flaws.append(Flaw("chats.calls", described(error)))
+            self._issues.append(IntegrityIssue("chats.calls", described(error)))
             return calls
         if len(self._stored.calls) != len(ids):
-            self._flaws.append(Flaw("calls.call_id", f"{len(self._stored.calls)} of {len(ids)} calls are there"))
+            self._issues.append(
+                IntegrityIssue("calls.call_id", f"{len(self._stored.calls)} of {len(ids)} calls are there")
+            )
         return calls
 
     def _each(self, kind: Body[_T], bodies: Sequence[Any]) -> tuple[_T, ...]:
@@ -307,7 +307,7 @@ class _Salvage:
             try:
                 read.append(kind.load(body, self._stored.id))
             except ChatUnreadable as error:
-                self._flaws.append(Flaw(error.column, error.problem))
+                self._issues.append(IntegrityIssue(error.column, error.problem))
         return tuple(read)
 
     def _lease(self) -> Lease | None:
@@ -324,7 +324,7 @@ def _named(value: object) -> str:
     return "nothing" if value is None else f"{type(value).__name__} of other content"
 
 
-def unread(flaws: Sequence[Flaw]) -> ErrorInfo:
-    """Return flaws as a chat's `last_error`."""
-    problems = "; ".join(dict.fromkeys(f"{flaw.column}: {flaw.problem}" for flaw in flaws))
+def unread(issues: Sequence[IntegrityIssue]) -> ErrorInfo:
+    """Return issues as a chat's `last_error`."""
+    problems = "; ".join(dict.fromkeys(f"{issue.column}: {issue.problem}" for issue in issues))
     return ErrorInfo(kind=UNREADABLE, message=problems)

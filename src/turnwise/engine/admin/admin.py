@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from turnwise.engine.admin.delete import if_resting
-from turnwise.engine.admin.diagnose import flaws_of, is_repairable, repairing
+from turnwise.engine.admin.diagnose import is_repairable, issues_of, repairing
 from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
 from turnwise.engine.admin.transfer import arriving, read
 from turnwise.engine.config.results import Chat, chat_of
@@ -52,7 +52,7 @@ class Admin(msgspec.Struct, frozen=True):
         Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
         If the caller is cancelled, either nothing is erased, or the bytes are gone from the files, too.
         """
-        if "everything" in wish.what and is_repairable(await flaws_of(self.runtime.store, chat_id)):
+        if "everything" in wish.what and is_repairable(await issues_of(self.runtime.store, chat_id)):
             await self.repair(chat_id)
         while True:
             facts, rows = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
@@ -177,6 +177,6 @@ class Admin(msgspec.Struct, frozen=True):
 
     async def repair(self, chat_id: str) -> Chat:
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
-        flaws = await flaws_of(self.runtime.store, chat_id)
-        repaired = self.runtime.writer.repair(chat_id, repairing(flaws), actor=self.actor)
+        issues = await issues_of(self.runtime.store, chat_id)
+        repaired = self.runtime.writer.repair(chat_id, repairing(issues), actor=self.actor)
         return chat_of((await finish(repaired)).facts)

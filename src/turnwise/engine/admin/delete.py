@@ -15,7 +15,7 @@ def if_resting(if_version: int | None, rest: PartialRead, now: datetime) -> None
         NotResting: it works.
         VersionMismatch: it is not at the version that is asked for.
     """
-    readable = not rest.flaws and rest.facts.stored_state is None
+    readable = not rest.issues and rest.facts.stored_state is None
     if if_version is not None and rest.facts.version != if_version:
         raise VersionMismatch(rest.facts.chat_id, if_version, rest.facts.version)
     if readable and not rest.facts.resting:

@@ -15,7 +15,7 @@ from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.integrity.examine import examine
 from turnwise.persistence.integrity.raw_chat import Rows
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.stored_chat import Flaw
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.errors import REPAIRED, ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.triggers import Repaired
@@ -49,11 +49,11 @@ _NOT_LOOKED_AT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The flaws and lost files of one chat, or the flaws of rows that belong to no chat."""
+    """The issues and lost files of one chat, or the issues of rows that belong to no chat."""
 
     chat_id: str | None
     """`None` for rows that belong to no chat."""
-    flaws: tuple[Flaw, ...]
+    issues: tuple[IntegrityIssue, ...]
     advice: str
     """What can be done."""
     files: tuple[LostFile, ...] = ()
@@ -61,7 +61,7 @@ class Diagnosis:
 
 
 async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = None) -> AsyncGenerator[Diagnosis, None]:
-    """Yield a diagnosis of each chat with a flaw or a lost file, one chat after another; files are read if asked for.
+    """Yield a diagnosis of each chat with an issue or a lost file, one chat after another; files are read if asked for.
 
     Then one of each chat that contradicts published checkpoints. If the files cannot be looked at, the
     last diagnosis says so.
@@ -74,7 +74,7 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
                 diagnosis = await _diagnosis(chat_id, search)
             except ChatNotFound:
                 continue  # deleted meanwhile
-            if diagnosis.flaws or diagnosis.files:
+            if diagnosis.issues or diagnosis.files:
                 yield diagnosis
     if elsewhere is not None:
         async for diagnosis in _contradicted(store, elsewhere):
@@ -83,7 +83,7 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
     if orphans:
         yield Diagnosis(None, tuple(orphans), _NOBODYS)
     if search.failure is not None:
-        yield Diagnosis(None, (Flaw("file_store.name", search.failure.problem),), _NOT_LOOKED_AT)
+        yield Diagnosis(None, (IntegrityIssue("file_store.name", search.failure.problem),), _NOT_LOOKED_AT)
 
 
 async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
@@ -91,28 +91,30 @@ async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerato
     try:
         checkpoints = await run_in_thread(elsewhere.by_chat)
     except ValueError as error:
-        yield Diagnosis(None, (Flaw("checkpoints", f"they cannot be relied on: {error}"),), _UNRELIABLE)
+        yield Diagnosis(None, (IntegrityIssue("checkpoints", f"they cannot be relied on: {error}"),), _UNRELIABLE)
         return
     for chat_id, of_chat in checkpoints.items():
-        flaw = await _contradiction_of(store, chat_id, of_chat)
-        if flaw is not None:
-            yield Diagnosis(chat_id, (flaw,), _TAKEN_BACK)
+        issue = await _contradiction_of(store, chat_id, of_chat)
+        if issue is not None:
+            yield Diagnosis(chat_id, (issue,), _TAKEN_BACK)
 
 
-async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequence[Stood]) -> Flaw | None:
+async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequence[Stood]) -> IntegrityIssue | None:
     counted = max(checkpoint.count for checkpoint in checkpoints)
     try:
         await store.head(chat_id)
         covered_by(checkpoints, [record.hash for record in await store.audit(chat_id)])
     except Contradiction as contradiction:
-        return Flaw("audit.hash", str(contradiction))
+        return IntegrityIssue("audit.hash", str(contradiction))
     except ChatDeleted:
         tombstone = await store.tombstone(chat_id)
         if tombstone is not None and tombstone.records < counted:
-            return Flaw("tombstones.records", f"a checkpoint counts {counted} records, this {tombstone.records}")
+            return IntegrityIssue(
+                "tombstones.records", f"a checkpoint counts {counted} records, this {tombstone.records}"
+            )
     except ChatNotFound:
         problem = f"a checkpoint counts {counted} records of it, and the store knows no such chat, not even as deleted"
-        return Flaw("chats.id", problem)
+        return IntegrityIssue("chats.id", problem)
     except ChatUnreadable:
         pass  # which was found already
     return None
@@ -120,53 +122,53 @@ async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequenc
 
 async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
     rows = await search.files.store.raw_rows(chat_id)
-    flaws, lost = await _flaws_in(chat_id, rows), await search.lost_by(chat_id, rows)
-    if not flaws:
-        flaws = await _flaws_of_log(search.files.store, chat_id)
-    advice = [*([advice_on(flaws)] if flaws else []), *([_LOST] if lost else [])]
-    return Diagnosis(chat_id, flaws, "; ".join(advice), lost)
+    issues, lost = await _issues_in(chat_id, rows), await search.lost_by(chat_id, rows)
+    if not issues:
+        issues = await _issues_of_log(search.files.store, chat_id)
+    advice = [*([advice_on(issues)] if issues else []), *([_LOST] if lost else [])]
+    return Diagnosis(chat_id, issues, "; ".join(advice), lost)
 
 
-async def _flaws_of_log(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
+async def _issues_of_log(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:
     """Return what is wrong with a log that can be read, such as a token that was granted to two workers."""
     records = await store.audit(chat_id)
     verdict = await run_in_thread(lambda: verify_records(records))
-    return () if verdict.ok else (Flaw("audit.body", verdict.problem or "the log does not verify"),)
+    return () if verdict.ok else (IntegrityIssue("audit.body", verdict.problem or "the log does not verify"),)
 
 
-async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
-    """Return all flaws of a chat."""
-    return await _flaws_in(chat_id, await store.raw_rows(chat_id))
+async def issues_of(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:
+    """Return all issues of a chat."""
+    return await _issues_in(chat_id, await store.raw_rows(chat_id))
 
 
-async def _flaws_in(chat_id: str, rows: Rows) -> tuple[Flaw, ...]:
-    findings = await run_in_thread(lambda: examine(chat_id, rows))
-    return tuple(finding.flaw for finding in findings)
+async def _issues_in(chat_id: str, rows: Rows) -> tuple[IntegrityIssue, ...]:
+    found = await run_in_thread(lambda: examine(chat_id, rows))
+    return tuple(issue for _, issue in found)
 
 
-def is_repairable(flaws: Sequence[Flaw]) -> bool:
-    """Return whether a repair would mend some of the flaws; it does not mend the audit log."""
-    return any(not flaw.column.startswith("audit.") for flaw in flaws)
+def is_repairable(issues: Sequence[IntegrityIssue]) -> bool:
+    """Return whether a repair would mend some of the issues; it does not mend the audit log."""
+    return any(not issue.column.startswith("audit.") for issue in issues)
 
 
-def advice_on(flaws: Sequence[Flaw]) -> str:
-    """Return what can be done about flaws."""
-    in_log = any(flaw.column.startswith("audit.") for flaw in flaws)
-    if not is_repairable(flaws):
+def advice_on(issues: Sequence[IntegrityIssue]) -> str:
+    """Return what can be done about issues."""
+    in_log = any(issue.column.startswith("audit.") for issue in issues)
+    if not is_repairable(issues):
         return _EVIDENCE
     return f"{_REPAIRABLE}; {_EVIDENCE}" if in_log else _REPAIRABLE
 
 
-def summary_of(flaws: Sequence[Flaw]) -> str:
-    """Return flaws in one line."""
-    return "; ".join(f"{flaw.column}: {flaw.problem}" for flaw in flaws)[:_MOST_CHARACTERS]
+def summary_of(issues: Sequence[IntegrityIssue]) -> str:
+    """Return issues in one line."""
+    return "; ".join(f"{issue.column}: {issue.problem}" for issue in issues)[:_MOST_CHARACTERS]
 
 
-def repairing(flaws: Sequence[Flaw]) -> Change:
+def repairing(issues: Sequence[IntegrityIssue]) -> Change:
     """Return the change that brings what is left of a chat to `error`."""
 
     def repair(unit: UnitOfWork) -> None:
-        summary = summary_of(flaws)
+        summary = summary_of(issues)
         error = ErrorInfo(kind=REPAIRED, message=f"repaired, and put aside what could not be read: {summary}")
         unit.fire(Repaired(error=error), reason=summary)
 

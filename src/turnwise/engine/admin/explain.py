@@ -11,7 +11,7 @@ from turnwise.engine.admin.diagnose import advice_on, summary_of
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.protocol import Expiry
-from turnwise.persistence.stored_chat import Flaw
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
@@ -46,21 +46,21 @@ class Explanation:
     last_error: ErrorInfo | None
     legal_triggers: tuple[str, ...]
     broken_invariants: tuple[str, ...]
-    unreadable: tuple[Flaw, ...] = ()
+    unreadable: tuple[IntegrityIssue, ...] = ()
     """The stored values that cannot be read: each place, as `table.column`, with the problem."""
     reason: str
     """One sentence: why the chat is not moving, or what it is doing."""
 
 
 def explanation(
-    facts: Facts, lease: Expiry | None, *, flaws: Sequence[Flaw] = (), archived: Collection[str] = ()
+    facts: Facts, lease: Expiry | None, *, issues: Sequence[IntegrityIssue] = (), archived: Collection[str] = ()
 ) -> Explanation:
-    """Return the explanation of a chat; if it has flaws, of what could be read.
+    """Return the explanation of a chat; if it has issues, of what could be read.
 
     Args:
         facts: of the chat.
         lease: when its lease runs out, and the time by the store's clock: that of this machine may be another.
-        flaws: what cannot be read.
+        issues: what cannot be read.
         archived: those of the subagents it waits for that are archived.
     """
     timers = [
@@ -82,13 +82,13 @@ def explanation(
         last_error=facts.last_error,
         legal_triggers=legal_triggers(facts),
         broken_invariants=broken_invariants(facts),
-        unreadable=tuple(flaws),
-        reason=_unreadable(flaws) if flaws else _reason(facts, lease, archived),
+        unreadable=tuple(issues),
+        reason=_unreadable(issues) if issues else _reason(facts, lease, archived),
     )
 
 
-def _unreadable(flaws: Sequence[Flaw]) -> str:
-    return f"Something stored of the chat cannot be read: {summary_of(flaws)}. What can be done: {advice_on(flaws)}."
+def _unreadable(issues: Sequence[IntegrityIssue]) -> str:
+    return f"Something stored of the chat cannot be read: {summary_of(issues)}. What can be done: {advice_on(issues)}."
 
 
 def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str]) -> str:

@@ -11,8 +11,8 @@ from typing import Final
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
-from turnwise.persistence.archive.flaws import flaws_in
 from turnwise.persistence.archive.format import WholeChat
+from turnwise.persistence.archive.issues import issues_in
 from turnwise.persistence.archive.reader import ChatReader
 from turnwise.persistence.archive.writer import ArchiveWriter
 from turnwise.persistence.audit.verify import verify_stored
@@ -42,8 +42,8 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
     if not verdict.ok:
         problem = f"{(verdict.problem or '').rstrip('.')}, so no store would take the chat in"
         raise ChatUnreadable(verdict.place or "audit.body", problem, chat_id=chat_id)
-    for flaw in await run_in_thread(lambda: [finding.flaw for finding in flaws_in(chat)]):
-        raise ChatUnreadable(flaw.column, f"{flaw.problem}, so no store would take the chat in", chat_id=chat_id)
+    for _, issue in await run_in_thread(lambda: [*issues_in(chat)]):
+        raise ChatUnreadable(issue.column, f"{issue.problem}, so no store would take the chat in", chat_id=chat_id)
     writer = ArchiveWriter(chat)
     lines = writer.rows()
     while batch := await run_in_thread(lambda: [*islice(lines, _AT_ONCE)]):

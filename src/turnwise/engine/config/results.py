@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from turnwise.persistence.stored_chat import Flaw, PartialRead, unread
+from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
@@ -161,10 +161,10 @@ class Page(Generic[Item]):
 
 def chat_of(source: Facts | PartialRead) -> Chat:
     """Return the public view of a chat, or of what could be read of it: a copy, which whoever gets it may change."""
-    facts, flaws = (source, ()) if isinstance(source, Facts) else (source.facts, source.flaws)
-    if facts.stored_state is not None and not flaws:
-        flaws = (Flaw("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
-    unreadable = unread(flaws) if flaws else None
+    facts, issues = (source, ()) if isinstance(source, Facts) else (source.facts, source.issues)
+    if facts.stored_state is not None and not issues:
+        issues = (IntegrityIssue("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
+    unreadable = unread(issues) if issues else None
     profile = facts.profile
     return Chat(
         id=facts.chat_id,

@@ -89,7 +89,7 @@ def _if_unchanged(seconds: float, as_of: datetime) -> Permission:
     def permit(rest: PartialRead, now: datetime) -> None:
         facts = rest.facts
         unchanged = _is_unchanged(facts, min(now, as_of), seconds)
-        if not rest.flaws and not (facts.archived and facts.resting and unchanged):
+        if not rest.issues and not (facts.archived and facts.resting and unchanged):
             raise NotDue(facts.chat_id)
 
     return permit

@@ -6,7 +6,6 @@ from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from turnwise.persistence.archive.flaws import flaws_in
 from turnwise.persistence.archive.format import (
     CHAT_ID,
     COLUMNS,
@@ -18,6 +17,7 @@ from turnwise.persistence.archive.format import (
     signature_of,
     unportable,
 )
+from turnwise.persistence.archive.issues import issues_in
 from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.audit.record import GENESIS, Entry, object_of
 from turnwise.persistence.audit.verify import verify_stored
@@ -230,9 +230,10 @@ class ChatReader:
 
     def _examine(self, whole: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""
-        for finding in flaws_in(whole):
-            self._line = self._line_of(f"{finding.table}[{name_of(finding.table, finding.row)}]")
-            self._refuse(f"{finding.flaw.column}: {finding.flaw.problem}")
+        for row, issue in issues_in(whole):
+            table = issue.column.partition(".")[0]
+            self._line = self._line_of(f"{table}[{name_of(table, row)}]")
+            self._refuse(f"{issue.column}: {issue.problem}")
 
     def _line_of(self, place: str) -> int:
         """Return the line of what a check calls `table[row].column`; of events it may name a first and a last."""

@@ -16,7 +16,7 @@ from turnwise.persistence.audit.row_digests import (
     digested_fields,
 )
 from turnwise.persistence.chat_rows import ChatRows, Place, Row
-from turnwise.persistence.integrity.columns import misfits
+from turnwise.persistence.integrity.columns import wrong_values
 from turnwise.persistence.rows import (
     CALLS,
     GARBLED,
@@ -36,7 +36,7 @@ from turnwise.states.values.digests import canonical, digest, salted
 from turnwise.states.writes import ERASED, digest_of_call, digest_of_lease, digest_of_time
 
 
-class Finding(NamedTuple):
+class Mismatch(NamedTuple):
     """A stored value that differs from what the log says."""
 
     version: int
@@ -58,9 +58,9 @@ class Evidence:
         self._expected = expected
         self._stored = stored
 
-    def findings(self) -> Iterator[Finding]:
+    def mismatches(self) -> Iterator[Mismatch]:
         """Yield every difference between rows and log, in no order. Never raises, whatever is stored."""
-        yield from self._misfits()
+        yield from self._wrong_kinds()
         yield from self._guarded("audit", self._asides())
         yield from self._guarded("messages", self._rows("messages"))
         yield from self._guarded("boundaries", self._boundaries())
@@ -73,20 +73,20 @@ class Evidence:
         yield from self._guarded("events", self._events())
         yield from self._guarded("chats", self._chat())
 
-    def lasting(self) -> Iterator[Finding]:
-        """Yield the findings that no later record could explain, for a log of which only the beginning is sound."""
-        yield from filter(self._lasts, self.findings())
+    def lasting(self) -> Iterator[Mismatch]:
+        """Yield the mismatches that no later record could explain, for a log of which only the beginning is sound."""
+        yield from filter(self._lasts, self.mismatches())
 
-    def _lasts(self, finding: Finding) -> bool:
-        table, name, columns = finding.place.table, finding.place.row, finding.place.columns
+    def _lasts(self, mismatch: Mismatch) -> bool:
+        table, name, columns = mismatch.place.table, mismatch.place.row, mismatch.place.columns
         rows = self._stored.tables.get(table, ())
         row: Row = next((row for row in rows if name_of(table, row) == name), {})
         lasts = {
             "messages": name in self._expected.rows["messages"] and not row.get("erased") and columns != ("cut",),
             "receipts": name in self._expected.rows["receipts"] and '"content_digest":""' not in str(row.get("body")),
             "usage": name in self._expected.rows["usage"],
-            "boundaries": finding.problem != _UNTOLD and columns != ("cut",),
-            "audit": finding.problem != _REASON_MISSING,
+            "boundaries": mismatch.problem != _UNTOLD and columns != ("cut",),
+            "audit": mismatch.problem != _REASON_MISSING,
             "events": name in self._expected.spans and not self._is_anything_erased(),
         }
         return lasts.get(table, False)
@@ -96,7 +96,7 @@ class Evidence:
         blank = any(ERASED in str(row["body"]) for row in rows["events"])
         return blank or any(row["erased"] for row in rows["messages"])
 
-    def _misfits(self) -> Iterator[Finding]:
+    def _wrong_kinds(self) -> Iterator[Mismatch]:
         """Yield the columns whose value is not of the kind that turnwise stores there."""
         log, stored = self._expected, self._stored
         named = [(table, row) for table, rows in stored.tables.items() for row in rows]
@@ -106,63 +106,65 @@ class Evidence:
         for table, row in named:
             name = name_of(table, row)
             expected = log.rows.get(table, {}).get(name)
-            for column, problem in misfits(table, row):
+            for column, problem in wrong_values(table, row):
                 version = log.last if expected is None else expected.version
-                yield Finding(version, Place(table, name, (column,)), problem)
+                yield Mismatch(version, Place(table, name, (column,)), problem)
 
-    def _guarded(self, table: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """Yield the findings of a table; if the comparison itself fails, yield that as a finding."""
+    def _guarded(self, table: str, mismatches: Iterator[Mismatch]) -> Iterator[Mismatch]:
+        """Yield the mismatches of a table; if the comparison itself fails, yield that as a mismatch."""
         try:
-            yield from findings
+            yield from mismatches
         except (*GARBLED, TurnwiseError) as error:
             problem = f"it cannot be held against the log: {described(error)}"
-            yield Finding(self._expected.last, Place(table), problem)
+            yield Mismatch(self._expected.last, Place(table), problem)
 
-    def _rows(self, table: str) -> Iterator[Finding]:
+    def _rows(self, table: str) -> Iterator[Mismatch]:
         """Yield the rows that are missing, too many, or not what the log says of them."""
         expected_rows = self._expected.rows[table]
         rows = {name_of(table, row): row for row in self._stored.tables[table]}
         for name, expected in expected_rows.items():
             if name not in rows:
-                yield Finding(expected.version, Place(table, name), "the row is missing")
+                yield Mismatch(expected.version, Place(table, name), "the row is missing")
                 continue
             try:
                 faults = list(_FAULTS[table](expected, rows[name]))
             except (*GARBLED, TurnwiseError) as error:
                 faults = [(("body",), f"it cannot be held against the log: {described(error)}")]
             for columns, problem in faults:
-                yield Finding(expected.version, Place(table, name, columns), problem)
+                yield Mismatch(expected.version, Place(table, name, columns), problem)
         for name in rows.keys() - expected_rows.keys():
-            yield Finding(self._expected.last, Place(table, name), _UNTOLD)
+            yield Mismatch(self._expected.last, Place(table, name), _UNTOLD)
 
-    def _asides(self) -> Iterator[Finding]:
+    def _asides(self) -> Iterator[Mismatch]:
         for record, entry in zip(self._expected.records, self._stored.audit, strict=True):
             place = Place("audit", str(record.version), ("aside",))
             try:
                 aside = Aside.load(entry.aside)
             except GARBLED as error:
-                yield Finding(record.version, place, f"it cannot be read: {described(error)}")
+                yield Mismatch(record.version, place, f"it cannot be read: {described(error)}")
                 continue
             expected = self._expected.reasons.get(record.version)
             if aside.reason is not None and (
                 expected is None or salted(aside.salt, canonical(aside.reason)) != expected.digest
             ):
-                yield Finding(record.version, place, "the reason is not the one that was given")
+                yield Mismatch(record.version, place, "the reason is not the one that was given")
             elif aside.reason is None and aside.salt:
-                yield Finding(record.version, place, "there is a salt, and nothing that it is of")
+                yield Mismatch(record.version, place, "there is a salt, and nothing that it is of")
             elif aside.events and not any(write.kind == "events" for write in record.writes):
-                yield Finding(record.version, place, "there is a salt of events, and the record covers none")
+                yield Mismatch(record.version, place, "there is a salt of events, and the record covers none")
             elif aside.reason is None and expected is not None and record.version > self._expected.reasons_erased:
-                yield Finding(record.version, place, _REASON_MISSING)
+                yield Mismatch(record.version, place, _REASON_MISSING)
 
-    def _boundaries(self) -> Iterator[Finding]:
+    def _boundaries(self) -> Iterator[Mismatch]:
         unmatched = {str(row["position"]): row for row in self._stored.tables["boundaries"]}
         positions = {row["id"]: row["position"] for row in self._stored.tables["messages"]}
         for expected in self._expected.boundaries:
             name = next((name for name, row in unmatched.items() if _digest_of_boundary(row) == expected.digest), None)
             if name is None:
                 place = Place("boundaries", "", ("position", "carried"))
-                yield Finding(expected.version, place, f"the boundary of step {expected.id} is missing, or was changed")
+                yield Mismatch(
+                    expected.version, place, f"the boundary of step {expected.id} is missing, or was changed"
+                )
                 continue
             row = unmatched.pop(name)
             position = row["position"]
@@ -170,68 +172,70 @@ class Evidence:
             expected.cut = min((version for version in cuts if version > expected.version), default=None)
             demanded = {"reason": expected.kind.partition(":")[2], "step": int(expected.id), "cut": expected.cut}
             for columns, problem in _unlike(row, demanded, "the log"):
-                yield Finding(expected.version, Place("boundaries", name, columns), problem)
+                yield Mismatch(expected.version, Place("boundaries", name, columns), problem)
         for name in unmatched:
-            yield Finding(self._expected.last, Place("boundaries", name), _UNTOLD)
+            yield Mismatch(self._expected.last, Place("boundaries", name), _UNTOLD)
 
-    def _queue(self) -> Iterator[Finding]:
+    def _queue(self) -> Iterator[Mismatch]:
         log, rows = self._expected, {row["id"]: row for row in self._stored.tables["queue"]}
         order = sorted(rows, key=lambda name: rows[name]["rank"])
         if sorted(order) == sorted(log.order) and order != log.order:
             version = max(expected.version for expected in log.rows["queue"].values())
-            yield Finding(version, Place("queue", "", ("rank",)), f"the order is {order}, but the log says {log.order}")
+            yield Mismatch(
+                version, Place("queue", "", ("rank",)), f"the order is {order}, but the log says {log.order}"
+            )
         yield from self._rows("queue")
 
-    def _profile(self) -> Iterator[Finding]:
+    def _profile(self) -> Iterator[Mismatch]:
         rows, expected = self._stored.tables["profiles"], self._expected.profile
         if not rows or expected is None:
-            yield Finding(1, Place("profiles"), "the row is missing")
+            yield Mismatch(1, Place("profiles"), "the row is missing")
             return
         row = rows[0]
         if salted(row["salt"] or "", row["body"]) != expected.digest:
             place = Place("profiles", "", ("body", "salt"))
-            yield Finding(expected.version, place, "it is not what the log has the digest of")
+            yield Mismatch(expected.version, place, "it is not what the log has the digest of")
         else:
             profile, needed = PROFILES.load(row["body"], self._stored.chat["id"]), self._calls().agent_needed
             if self._stored.chat["owner"] != profile.owner:
-                yield Finding(expected.version, Place("chats", "", ("owner",)), "the profile names another owner")
+                yield Mismatch(expected.version, Place("chats", "", ("owner",)), "the profile names another owner")
             if self._stored.chat["agent"] != (needed or profile.agent):
                 version, who = (
                     (self._expected.last, "open calls name") if needed else (expected.version, "profile names")
                 )
-                yield Finding(version, Place("chats", "", ("agent",)), f"the {who} another agent")
+                yield Mismatch(version, Place("chats", "", ("agent",)), f"the {who} another agent")
 
-    def _lease(self) -> Iterator[Finding]:
+    def _lease(self) -> Iterator[Mismatch]:
         row, expected = self._stored.lease, self._expected.lease
         if expected is None:
             if row is not None:
-                yield Finding(self._expected.last, Place("leases"), "the log says that nobody holds the chat")
+                yield Mismatch(self._expected.last, Place("leases"), "the log says that nobody holds the chat")
         elif row is None:
-            yield Finding(expected.version, Place("leases"), "the lease is missing")
+            yield Mismatch(expected.version, Place("leases"), "the lease is missing")
         elif str(row["token"]) != expected.id:
-            yield Finding(expected.version, Place("leases", "", ("token",)), f"the log says {expected.id}")
+            yield Mismatch(expected.version, Place("leases", "", ("token",)), f"the log says {expected.id}")
         elif digest_of_lease(row["token"], row["worker"]) != expected.digest:
-            yield Finding(expected.version, Place("leases", "", ("worker",)), "the lease was given to another worker")
+            yield Mismatch(expected.version, Place("leases", "", ("worker",)), "the lease was given to another worker")
 
-    def _events(self) -> Iterator[Finding]:
+    def _events(self) -> Iterator[Mismatch]:
         rows = {row["seq"]: row for row in self._stored.tables["events"] if row["kind"] not in FLEETING}
         spans = {name: tuple(map(int, name.split("-"))) for name in self._expected.spans}
         numbers = sorted(seq for seq in rows if isinstance(seq, int))
         for name, expected in self._expected.spans.items():
             first, last = spans[name]
             if not self._could_be_told(first, last):
-                yield Finding(expected.version, Place("events", name), "the log says that more was told than ever was")
+                yield Mismatch(expected.version, Place("events", name), "the log says that more was told than ever was")
                 continue
             spanned = numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
             yield from self._span(expected, first, last, [rows.pop(seq) for seq in spanned if seq in rows])
         for seq in rows:
-            yield Finding(self._expected.last, Place("events", str(seq)), _UNTOLD)
+            yield Mismatch(self._expected.last, Place("events", str(seq)), _UNTOLD)
 
     def _could_be_told(self, first: int, last: int) -> bool:
         newest = self._expected.facts
         return first <= last and (newest is None or last <= int(newest.id))
 
-    def _span(self, expected: ExpectedRow, first: int, last: int, rows: Sequence[Row]) -> Iterator[Finding]:
+    def _span(self, expected: ExpectedRow, first: int, last: int, rows: Sequence[Row]) -> Iterator[Mismatch]:
         at = self._expected.records[expected.version - 1].at
         try:
             salt = Aside.load(self._stored.audit[expected.version - 1].aside).events
@@ -240,42 +244,42 @@ class Evidence:
         digests = digest_of_events(first, last, map(digested_fields, rows), salt=salt)
         if [one.digest for one in digests] != [expected.digest]:
             problem = f"what was told is something else, or `audit.aside` of version {expected.version} was changed"
-            yield Finding(expected.version, Place("events", f"{first}-{last}", EVENT_COLUMNS), problem)
+            yield Mismatch(expected.version, Place("events", f"{first}-{last}", EVENT_COLUMNS), problem)
         for row in rows:
             for columns, problem in _unlike(row, {"at": micros_of(at)}, "the log"):
-                yield Finding(expected.version, Place("events", str(row["seq"]), columns), problem)
+                yield Mismatch(expected.version, Place("events", str(row["seq"]), columns), problem)
 
-    def _chat(self) -> Iterator[Finding]:
+    def _chat(self) -> Iterator[Mismatch]:
         row, log = self._stored.chat, self._expected
         demanded = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
         for columns, problem in _unlike(row, demanded, "the log"):
-            yield Finding(log.last, Place("chats", "", columns), problem)
+            yield Mismatch(log.last, Place("chats", "", columns), problem)
         if row["state"] == demanded["state"]:
             yield from self._standing()
         yield from self._guarded("chats", self._needs())
 
-    def _standing(self) -> Iterator[Finding]:
+    def _standing(self) -> Iterator[Mismatch]:
         row, log, expected = self._stored.chat, self._expected, self._expected.facts
         if expected is None or expected.version != log.last:
-            yield Finding(log.last, Place("chats"), "the last record does not cover the row")
+            yield Mismatch(log.last, Place("chats"), "the last record does not cover the row")
             return
         last_seq = max([int(expected.id), *(event["seq"] for event in self._stored.tables["events"])])
         if row["event_seq"] < last_seq or (self._stored.lease is None and row["event_seq"] != last_seq):
             problem = f"it holds {row['event_seq']!a:.80}, but the last event is {last_seq}"
-            yield Finding(log.last, Place("chats", "", ("event_seq",)), problem)
+            yield Mismatch(log.last, Place("chats", "", ("event_seq",)), problem)
         elif not _is_as_digested(row, expected):
             place = Place("chats", "", ("settled", "archived", "calls", "facts", "since", "salt"))
-            yield Finding(log.last, place, "the chat does not stand where the log says")
+            yield Mismatch(log.last, place, "the chat does not stand where the log says")
 
-    def _needs(self) -> Iterator[Finding]:
+    def _needs(self) -> Iterator[Mismatch]:
         chat, calls = self._stored.chat, self._calls()
         needs, awaits = calls.needs, calls.awaited if chat["state"] == ChatState.requires_action else None
         if chat["awaits"] != awaits:
             problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
-            yield Finding(self._expected.last, Place("chats", "", ("awaits",)), problem)
+            yield Mismatch(self._expected.last, Place("chats", "", ("awaits",)), problem)
         if _listed(chat["needs"]) != [*needs]:
             problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"
-            yield Finding(self._expected.last, Place("chats", "", ("needs",)), problem)
+            yield Mismatch(self._expected.last, Place("chats", "", ("needs",)), problem)
 
     def _calls(self) -> StepCalls:
         """Return the calls of the last step, as they are stored."""

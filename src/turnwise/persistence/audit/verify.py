@@ -114,10 +114,10 @@ def verify_stored(chat_id: str, stored: ChatRows, elsewhere: Published | None = 
     if not sound:
         return verdict
     evidence = Evidence(ExpectedRows(sound), replace(stored, audit=stored.audit[: len(sound)]))
-    findings = list(evidence.findings() if verdict.ok else evidence.lasting())
-    if not findings:
+    mismatches = list(evidence.mismatches() if verdict.ok else evidence.lasting())
+    if not mismatches:
         return walk.compared(elsewhere) if verdict.ok else verdict
-    version, place, problem = min(findings, key=lambda finding: finding.version)
+    version, place, problem = min(mismatches, key=lambda mismatch: mismatch.version)
     name = str(place.renamed(stored.names))
     return Verdict(ok=False, problem=f"{name}, of version {version}: {problem}.", position=version, place=name)
 

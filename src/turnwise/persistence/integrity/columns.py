@@ -17,7 +17,7 @@ from turnwise.states.events import EVENTS
 from turnwise.states.names import Awaited
 
 
-def misfits(table: str, row: Row) -> Iterator[tuple[str, str]]:
+def wrong_values(table: str, row: Row) -> Iterator[tuple[str, str]]:
     """Yield the columns of a row whose value is of the wrong kind, and what belongs there."""
     for column, wanted in COLUMNS.get(table, {}).items():
         if column in row and not wanted.fits(row[column]):

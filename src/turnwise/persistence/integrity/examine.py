@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from turnwise.persistence.audit import record as audit_log
-from turnwise.persistence.integrity.columns import COLUMNS, misfits
+from turnwise.persistence.integrity.columns import COLUMNS, wrong_values
 from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.rows import (
     CALLS,
@@ -24,53 +24,47 @@ from turnwise.persistence.rows import (
     message_of,
     micros_of,
 )
-from turnwise.persistence.stored_chat import Flaw, ids_of, is_count, salvage
+from turnwise.persistence.stored_chat import IntegrityIssue, ids_of, is_count, salvage
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_invariants
 
-
-class Finding(NamedTuple):
-    """One problem of one row."""
-
-    table: str
-    row: Row
-    column: str
-    problem: str
-
-    @property
-    def flaw(self) -> Flaw:
-        """The flaw: the place and the problem, with the key of the row."""
-        names = ", ".join(f"{key} {self.row.get(key)!a:.40}" for key in KEYS.get(self.table, ()))
-        return Flaw(f"{self.table}.{self.column}", f"{names}: {self.problem}" if names else self.problem)
+Found = tuple[Row, IntegrityIssue]
+"""A row and what is wrong with it."""
 
 
-def examine(chat_id: str, rows: Rows) -> list[Finding]:
+def found_in(table: str, row: Row, column: str, problem: str) -> Found:
+    """Return a problem of one row; its text begins with the key of the row."""
+    names = ", ".join(f"{key} {row.get(key)!a:.40}" for key in KEYS.get(table, ()))
+    return row, IntegrityIssue(f"{table}.{column}", f"{names}: {problem}" if names else problem)
+
+
+def examine(chat_id: str, rows: Rows) -> list[Found]:
     """Return all problems of a chat's rows, one by one and taken together."""
-    findings: list[Finding] = []
+    found: list[Found] = []
     for table in COLUMNS:
         for row in rows.get(table, ()):
-            findings += [Finding(table, row, column, problem) for column, problem in misfits(table, row)]
+            found += [found_in(table, row, column, problem) for column, problem in wrong_values(table, row)]
     for table, read in _READ.items():
         for row in rows.get(table, ()):
-            findings += [Finding(table, row, column, problem) for column, problem in _unread(chat_id, row, read)]
+            found += [found_in(table, row, column, problem) for column, problem in _unread(chat_id, row, read)]
     messages = {row["position"]: row for row in rows.get("messages", ())}
     for row in rows.get("events", ()):
         problems = _event_problems(chat_id, row, messages)
-        findings += [Finding("events", row, column, problem) for column, problem in problems]
-    findings += _standing_problems(chat_id, rows)
-    findings += _log_problems(chat_id, rows)
-    return list({(finding.table, id(finding.row), finding.column): finding for finding in findings}.values())
+        found += [found_in("events", row, column, problem) for column, problem in problems]
+    found += _standing_problems(chat_id, rows)
+    found += _log_problems(chat_id, rows)
+    return list({(issue.column, id(row)): (row, issue) for row, issue in found}.values())
 
 
 def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
     """Return the error for a chat whose rows could not be read: it names their first problem."""
     try:
-        flaws = [finding.flaw for finding in examine(chat_id, rows)]
+        issues = [issue for _, issue in examine(chat_id, rows)]
     except GARBLED:
-        flaws = []
-    flaw = flaws[0] if flaws else Flaw("chats", described(error))
-    return ChatUnreadable(flaw.column, flaw.problem, chat_id=chat_id)
+        issues = []
+    issue = issues[0] if issues else IntegrityIssue("chats", described(error))
+    return ChatUnreadable(issue.column, issue.problem, chat_id=chat_id)
 
 
 # One row: what its columns repeat of its body
@@ -161,56 +155,58 @@ def _event_problems(chat_id: str, row: Row, messages: Mapping[Any, Row]) -> Iter
 # The chat as a whole
 
 
-def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
+def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Found]:
     chat = rows["chats"][0]
     rest = salvage(stored_in(chat_id, rows))
-    for flaw in rest.flaws:
-        table, _, column = flaw.column.partition(".")
+    for issue in rest.issues:
+        table, _, column = issue.column.partition(".")
         if table in ("calls", "queue") and column == "body":
             continue  # reported with its row
         own = table in ("facts", "profiles", "leases")
-        yield Finding(table, next(iter(rows.get(table, ())), chat) if own else chat, column, flaw.problem)
-    if rest.flaws:
+        yield found_in(table, next(iter(rows.get(table, ())), chat) if own else chat, column, issue.problem)
+    if rest.issues:
         return
     facts = rest.facts
     named = "" if facts.stored_state is None else f": {facts.stored_state!r} is no state of the table's"
     for invariant in broken_invariants(facts):
-        yield Finding("chats", chat, "state", f"the invariant {invariant} is broken{named}")
+        yield found_in("chats", chat, "state", f"the invariant {invariant} is broken{named}")
     yield from _repeated_elsewhere(chat, facts)
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
-        yield Finding("chats", chat, "since", "it is not what the facts say")
+        yield found_in("chats", chat, "since", "it is not what the facts say")
     last = last_seq_in(rows)
     if chat["event_seq"] < last:
-        yield Finding("chats", chat, "event_seq", f"there is an event of number {last}")
+        yield found_in("chats", chat, "event_seq", f"there is an event of number {last}")
     missing = missing_messages(rows, facts.history.length)
     if missing:
-        yield Finding("messages", chat, "position", f"{len(missing)} message(s) are missing, first number {missing[0]}")
+        yield found_in(
+            "messages", chat, "position", f"{len(missing)} message(s) are missing, first number {missing[0]}"
+        )
 
 
-def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Finding]:
+def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Found]:
     """Find columns by which chats are found, and which do not repeat what other tables say."""
     if chat["owner"] != facts.profile.owner:
-        yield Finding("chats", chat, "owner", "it is not what the profile says")
+        yield found_in("chats", chat, "owner", "it is not what the profile says")
     if chat["agent"] != facts.agent_needed:
-        yield Finding("chats", chat, "agent", "it is not what the profile and the open calls say")
+        yield found_in("chats", chat, "agent", "it is not what the profile and the open calls say")
     if facts.stored_state is None and chat["awaits"] != facts.awaits:
-        yield Finding("chats", chat, "awaits", "it is not what the open calls say")
+        yield found_in("chats", chat, "awaits", "it is not what the open calls say")
     try:
         needs = ids_of(chat["needs"])
     except GARBLED:
         return  # reported with its column
     if tuple(needs) != facts.calls.needs:
-        yield Finding("chats", chat, "needs", "it is not what the open calls say")
+        yield found_in("chats", chat, "needs", "it is not what the open calls say")
 
 
-def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
+def _log_problems(chat_id: str, rows: Rows) -> Iterator[Found]:
     chat, log = rows["chats"][0], sorted(rows.get("audit", ()), key=lambda row: str(row["version"]).zfill(20))
     versions = [row["version"] for row in log]
     if versions != list(range(1, len(log) + 1)):
         wrong = next(row for place, row in enumerate(log, 1) if row["version"] != place)
-        yield Finding("audit", wrong, "version", f"the log has {len(log)} records that do not follow one another")
+        yield found_in("audit", wrong, "version", f"the log has {len(log)} records that do not follow one another")
     elif is_count(chat["version"]) and chat["version"] != len(log):
-        yield Finding("chats", chat, "version", f"the log has {len(log)} records")
+        yield found_in("chats", chat, "version", f"the log has {len(log)} records")
     hash_ = ""
     for row in log:
         try:
@@ -220,7 +216,7 @@ def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
             else:
                 hash_ = audit_log.from_json(row["body"]).hash
         except GARBLED as error:
-            yield Finding("audit", row, "body", described(error))
+            yield found_in("audit", row, "body", described(error))
             hash_ = ""
     if hash_ and chat["head"] != hash_:
-        yield Finding("chats", chat, "head", "it is not the hash of the last record")
+        yield found_in("chats", chat, "head", "it is not the hash of the last record")

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.integrity import raw_chat
-from turnwise.persistence.integrity.examine import Finding, examine
+from turnwise.persistence.integrity.examine import Found, examine
 from turnwise.persistence.integrity.marks import mark_at, mark_for
 from turnwise.persistence.rows import GARBLED, USAGE, message_of
-from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, salvage
+from turnwise.persistence.stored_chat import IntegrityIssue, is_count, is_hash, partial_read, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
 from turnwise.states.message_order import in_call_order
 from turnwise.states.messages import Message
@@ -61,15 +61,15 @@ class Repair(msgspec.Struct, frozen=True):
     aside: tuple[PutAside, ...]
     marks: tuple[Message, ...]
     """Messages that take the place of those put aside."""
-    flaws: tuple[Flaw, ...]
+    issues: tuple[IntegrityIssue, ...]
 
 
 def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
-    """Return the repair of a chat; without a flaw it puts nothing aside and keeps the facts."""
-    findings = examine(chat_id, rows)
-    flaws = tuple(finding.flaw for finding in findings)
+    """Return the repair of a chat; without an issue it puts nothing aside and keeps the facts."""
+    found = examine(chat_id, rows)
+    issues = tuple(issue for _, issue in found)
     facts = salvage(raw_chat.stored_in(chat_id, rows)).facts
-    aside = tuple(_aside(findings))
+    aside = tuple(_aside(found))
     gone = {id(put.row) for put in aside if put.deleted}
     sound = {table: [row for row in stored if id(row) not in gone] for table, stored in rows.items()}
     end = len(rows.get("messages", ())) + raw_chat.PLAUSIBLE
@@ -77,10 +77,10 @@ def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
     marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
     there = {**sound, "messages": [*sound.get("messages", ()), *({"position": mark.position} for mark in marks)]}
     marks += tuple(
-        mark_at(position, at) for position in raw_chat.missing_messages(there, facts.history.length) if findings
+        mark_at(position, at) for position in raw_chat.missing_messages(there, facts.history.length) if found
     )
-    if flaws:
-        facts = flawed(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(findings)), flaws).facts
+    if issues:
+        facts = partial_read(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(issues)), issues).facts
     versions = [row["version"] for row in rows.get("audit", ()) if is_count(row["version"])]
     version, last_seq = max(versions, default=facts.version), max(facts.last_seq, raw_chat.last_seq_in(rows))
     return Repair(
@@ -88,21 +88,22 @@ def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
         head=_head(rows),
         aside=aside,
         marks=marks,
-        flaws=flaws,
+        issues=issues,
     )
 
 
-def _aside(findings: Iterable[Finding]) -> Iterable[PutAside]:
+def _aside(found: Iterable[Found]) -> Iterable[PutAside]:
     rows: dict[int, PutAside] = {}
-    for finding in findings:
-        if finding.table not in _EVIDENCE and finding.row:
-            table = "chats" if "event_seq" in finding.row else finding.table  # a missing row is a flaw of `chats`
-            rows.setdefault(id(finding.row), PutAside(table, finding.row, f"{finding.column}: {finding.problem}"))
+    for row, issue in found:
+        table = issue.column.partition(".")[0]
+        if table not in _EVIDENCE and row:
+            origin = "chats" if "event_seq" in row else table  # a missing row is an issue of `chats`
+            rows.setdefault(id(row), PutAside(origin, row, f"{issue.column}: {issue.problem}"))
     return rows.values()
 
 
-def _is_blank(findings: Iterable[Finding]) -> bool:
-    return any((one.table, one.column) in {("chats", "facts"), ("facts", "body")} for one in findings)
+def _is_blank(issues: Iterable[IntegrityIssue]) -> bool:
+    return any(issue.column in {"chats.facts", "facts.body"} for issue in issues)
 
 
 def _head(rows: raw_chat.Rows) -> str:

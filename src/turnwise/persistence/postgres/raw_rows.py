@@ -14,7 +14,7 @@ from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES, columns_of_message
 from turnwise.persistence.sql.statements import statements_of
-from turnwise.persistence.stored_chat import Flaw
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.messages import FORMAT
 from turnwise.states.writes import InsertMessage
 
@@ -76,16 +76,16 @@ async def chat_ids(connection: asyncpg.Connection, *, after: int, limit: int) ->
     return [(row["number"], row["id"]) for row in await connection.fetch(sql, after, limit)]
 
 
-async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
-    """Return a flaw for each table and id whose rows belong to no chat."""
-    flaws: list[Flaw] = []
+async def orphans(connection: asyncpg.Connection) -> list[IntegrityIssue]:
+    """Return an issue for each table and id whose rows belong to no chat."""
+    issues: list[IntegrityIssue] = []
     for table in await tables_of(connection):
         if table == "chat_files":
             continue  # a chat holds files before it is imported
         for row in await connection.fetch(connection.readable(_SQL["orphans"].format(table=table))):
             problem = f"{row['rows']} row(s) of {row['chat_id']!a:.60}, which is no chat"
-            flaws.append(Flaw(f"{table}.chat_id", problem))
-    return flaws
+            issues.append(IntegrityIssue(f"{table}.chat_id", problem))
+    return issues
 
 
 async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
@@ -102,7 +102,7 @@ async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
     for mark in repair.marks:
         columns, digest = columns_of_message(mark).values(), InsertMessage(mark).digest
         await connection.execute(_SQL["insert_mark"], chat_id, *columns, version, digest, FORMAT, MESSAGES.dump(mark))
-    if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
+    if any(issue.column.startswith("profiles.") for issue in repair.issues):
         await connection.execute(
             "INSERT INTO profiles (chat_id, body) VALUES ($1, $2) ON CONFLICT (chat_id) DO UPDATE SET body = $2",
             chat_id,

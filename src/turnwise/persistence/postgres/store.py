@@ -47,7 +47,7 @@ from turnwise.persistence.protocol import (
 )
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.store_url import check_password, without_password
-from turnwise.persistence.stored_chat import Flaw, PartialRead
+from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -233,7 +233,7 @@ class PostgresStore(ChatStore):
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         return await self._pool.run(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
 
-    async def orphans(self) -> list[Flaw]:
+    async def orphans(self) -> list[IntegrityIssue]:
         return await self._pool.run(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> Expiry | None:

@@ -16,7 +16,7 @@ from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.sqlite.connection import REFUSED
 from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.sqlite.write_rows import insert_messages
-from turnwise.persistence.stored_chat import Flaw
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.values.digests import canonical_row
 from turnwise.states.writes import InsertMessage
 
@@ -63,18 +63,18 @@ def chat_ids(connection: sqlite3.Connection, *, after: int, limit: int) -> list[
     return [(number, str(id_)) for number, id_ in connection.execute(sql, (after, limit))]
 
 
-def orphans(connection: sqlite3.Connection) -> list[Flaw]:
-    """Return a flaw for each table and id whose rows belong to no chat."""
-    flaws: list[Flaw] = []
+def orphans(connection: sqlite3.Connection) -> list[IntegrityIssue]:
+    """Return an issue for each table and id whose rows belong to no chat."""
+    issues: list[IntegrityIssue] = []
     for table in tables_of(connection):
         if table == "chat_files":
             continue  # a chat holds files before it is imported
         sql = f"SELECT chat_id, count(*) FROM {table} WHERE chat_id NOT IN (SELECT id FROM chats) GROUP BY 1"  # noqa: S608
-        flaws += [
-            Flaw(f"{table}.chat_id", f"{n} row(s) of {id_!a:.60}, which is no chat")
+        issues += [
+            IntegrityIssue(f"{table}.chat_id", f"{n} row(s) of {id_!a:.60}, which is no chat")
             for id_, n in connection.execute(sql)
         ]
-    return flaws
+    return issues
 
 
 def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> None:
@@ -94,7 +94,7 @@ def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> Non
     for number, mark in enumerate(repair.marks):
         tables.add(InsertMessage(mark), version, number)
     insert_messages(connection, tables)
-    if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
+    if any(issue.column.startswith("profiles.") for issue in repair.issues):
         connection.execute(
             "INSERT OR REPLACE INTO profiles (chat_id, body) VALUES (?, ?)",
             (chat_id, PROFILES.dump(repair.facts.profile)),

@@ -47,7 +47,7 @@ from turnwise.persistence.sqlite.optimistic import OptimisticCommits
 from turnwise.persistence.sqlite.scrub import scrub
 from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, stored_tombstone
 from turnwise.persistence.sqlite.transactions import Transactions
-from turnwise.persistence.stored_chat import Flaw, PartialRead, salvage
+from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, salvage
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -225,7 +225,7 @@ class SQLiteStore(ChatStore):
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
 
-    async def orphans(self) -> list[Flaw]:
+    async def orphans(self) -> list[IntegrityIssue]:
         return await self._read(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> Expiry | None:

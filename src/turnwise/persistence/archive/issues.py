@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from turnwise.persistence.archive.format import WholeChat, unportable
 from turnwise.persistence.chat_rows import Row
-from turnwise.persistence.integrity.examine import Finding, examine
+from turnwise.persistence.integrity.examine import Found, examine, found_in
 
 
-def flaws_in(chat: WholeChat) -> Iterator[Finding]:
-    """Yield what a store could not read, and what breaks a promise."""
+def issues_in(chat: WholeChat) -> Iterator[Found]:
+    """Yield what a store could not read, and what breaks an invariant."""
     rows = chat.rows
     leases = [] if rows.lease is None else [rows.lease]
     yield from examine(chat.chat_id, {**rows.tables, "chats": [rows.chat], "leases": leases, "audit": _log_of(chat)})
     for row in chat.quarantine:
         for column, problem in unportable("quarantine", row):
-            yield Finding("quarantine", row, column, problem)
+            yield found_in("quarantine", row, column, problem)
 
 
 def _log_of(chat: WholeChat) -> list[Row]:
