@@ -136,7 +136,7 @@ async def main(options: argparse.Namespace) -> None:
             if not asked:
                 break
             yes = options.yes or not (options.model or sys.stdin.isatty())
-            await engine.submit_tool_results(chat.id, [decision(call, yes=yes) for call in asked], actor="user")
+            await engine.acting("user").submit_tool_results(chat.id, [decision(call, yes=yes) for call in asked])
 
 
 if __name__ == "__main__":

@@ -149,16 +149,16 @@ async def main(model: str | None) -> None:
     async with Engine("sqlite:///shop-chats.db", agents=[support], deps=open_deps) as engine:
         ann, bob = log_in("ann", "blue vase"), log_in("bob", "tin drum")
         chat, other = await chat_of(engine, ann), await chat_of(engine, bob)
-        await show(engine.stream(chat.id, "My vase came broken, order 4711!", client_id="broken", actor=ann))
+        await show(engine.acting(ann).stream(chat.id, "My vase came broken, order 4711!", client_id="broken"))
         try:
             await chat_of(engine, bob, chat.id)
         except ChatNotFound as refusal:
             console.print(f"Bob opens Ann's chat: {refusal}")
-        await show(engine.stream(other.id, "Pay order 4711 back to me!", client_id="greedy", actor=bob))
+        await show(engine.acting(bob).stream(other.id, "Pay order 4711 back to me!", client_id="greedy"))
         for asking in (await engine.list_chats(awaiting="client")).items:
             answers = [ToolResult(call.call_id, decision(call.arguments)) for call in asking.open_calls]
             console.print("Eve says:", *(str(answer.output) for answer in answers))
-            await engine.submit_tool_results(asking.id, answers, actor="eve")
+            await engine.acting("eve").submit_tool_results(asking.id, answers)
             await show(engine.events(asking.id, after=asking.last_seq, until_rest=True))
         log = await engine.export_audit(chat.id, key=AUDITORS_KEY)
     table = Table("", "who", "what", "state", title="The log of Ann's chat")

@@ -8,6 +8,7 @@ from turnwise.engine.admin.erase import Erasure
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.delegate import delegate
+from turnwise.engine.chats.chats import Chats
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.config.results import (
     Chat,
@@ -89,6 +90,7 @@ __all__ = [
     "ChatState",
     "ChatStore",
     "ChatUnreadable",
+    "Chats",
     "Checkpoints",
     "ClientTool",
     "Compaction",

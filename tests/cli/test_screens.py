@@ -51,8 +51,8 @@ def three_chats(terminal: Terminal) -> list[str]:
                 chat = await engine.create_chat(title=SLY_TEXT, system=SLY_TEXT, client_tools=[LOOK_TOOL])
                 await engine.ask(chat.id, SLY_TEXT)
                 ids.append(chat.id)
-            await engine.rename(ids[0], SLY_TEXT, actor=f"jane {SLY_TEXT}")
-            await engine.archive(ids[0], actor="ops:team:jane")
+            await engine.acting(f"jane {SLY_TEXT}").rename(ids[0], SLY_TEXT)
+            await engine.acting("ops:team:jane").archive(ids[0])
             return ids
 
     return anyio.run(live)

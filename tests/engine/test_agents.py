@@ -198,7 +198,7 @@ async def test_configure_applies_from_the_next_step(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop(support=support, research=research)) as engine:
         chat = await engine.create_chat(agent="support", parameters={"top_k": 3}, system="Be brief.")
         await engine.ask(chat.id, "hi")
-        moved = await engine.configure(chat.id, agent="research", actor="user:ann")
+        moved = await engine.acting("user:ann").configure(chat.id, agent="research")
         assert (moved.agent, moved.parameters) == ("research", None)
         assert (await engine.ask(chat.id, "go on")).text == "Two."
         assert (await engine.configure(chat.id, system="Be long.")).agent == "research"

@@ -111,7 +111,7 @@ async def test_if_version_refuses_stale_changes(open_chat: OpenChat) -> None:
 async def test_invalid_actor_is_refused(actor: Any, open_chat: OpenChat) -> None:
     async with open_chat([]) as (engine, chat, _), untouched(engine, chat.id):
         with pytest.raises(SettingsError, match="actor"):
-            await engine.rename(chat.id, "title", actor=actor)
+            engine.acting(actor)
 
 
 @tool

@@ -279,8 +279,8 @@ LONG: Final = 0.5
 """Seconds that the answer takes here."""
 QUESTIONS: Final[dict[str, tuple[str, Callable[[Engine, str], Awaitable[Any]]]]] = {
     "explain": ("engine.admin.diagnose.examine", lambda engine, chat: engine.explain(chat)),
-    "verify": ("engine.engine.verify_stored", lambda engine, chat: engine.verify(chat)),
-    "export the log": ("engine.engine.export", lambda engine, chat: engine.export_audit(chat, key=b"key")),
+    "verify": ("engine.commands.report_handlers.verify_stored", lambda engine, chat: engine.verify(chat)),
+    "export the log": ("engine.chats.reports.export", lambda engine, chat: engine.export_audit(chat, key=b"key")),
     "export the rows": ("engine.engine.lines_of", lambda engine, chat: engine.export_rows(chat)),
 }
 

@@ -314,7 +314,7 @@ async def test_profile_with_a_wrong_parent_or_call_is_found(
         version, head = await engine._store.head(chat.id)
         spelled = stood_at and stood_at.format(version=version, head=head, another=head[::-1])
         profile = {"parent": chat.id, "helps": "call_one", "helps_at": spelled, **names}
-        name, writer = subagent_id(chat.id, "call_one"), engine._commands("someone").runtime.writer
+        name, writer = subagent_id(chat.id, "call_one"), engine._handlers(changes=True)._runtime.writer
         await writer.create(
             name, Create(profile=Profile(created_at=chat.created_at, agent="research", **profile)), actor="someone"
         )

@@ -48,7 +48,7 @@ TALK = [HI, said("assistant", "Hello!"), said("user", "Look."), ASKED, answer("b
 async def test_model_sees_the_imported_history(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["It is shut."])
     async with open_engine(model) as engine:
-        chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")], actor="user:ann")
+        chat = await engine.acting("user:ann").create_chat(history=[*TALK, said("assistant", "A door.")])
         assert (chat.state, chat.version, chat.turn, chat.step) == ("waiting", 1, 2, 3)
         (record,) = await engine.audit(chat.id)
         assert (record.trigger, record.actor, record.reason) == ("create", "user:ann", "imported messages: 7")

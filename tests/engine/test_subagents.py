@@ -170,7 +170,7 @@ async def test_no_more_subagents_start_than_may_run(open_engine: OpenEngine, mon
     async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
         chat = await sent(engine)
         await engine.wait(chat.id, until=["requires_action"], timeout=60)
-        runtime, act = engine._commands("someone").runtime, engine._worker.act  # type: ignore[union-attr]
+        runtime, act = engine._handlers(changes=True)._runtime, engine._worker.act  # type: ignore[union-attr]
         parent = await engine._store.facts(chat.id)
         for _ in range(2):
             await SubagentCalls(runtime, act, parent=parent).answer()

@@ -62,8 +62,8 @@ async def test_both_accept_a_log_with_names_of_any_script(node: AskVerifier) -> 
     """Names of people are in a log as they are: both must spell them alike before they hash them."""
     async with Engine("sqlite://", model="demo") as engine:
         for actor in ("Zoë Öztürk", "小林 🦊", 'a "quoted" \\ud800 \u2028 \x7f\t\x01 \u0085 name'):
-            chat = await engine.create_chat(actor=actor)
-            await engine.ask(chat.id, "Hello!", client_id=actor, actor=actor)
+            chat = await engine.acting(actor).create_chat()
+            await engine.acting(actor).ask(chat.id, "Hello!", client_id=actor)
             text = await engine.export_audit(chat.id)
             raw = "\n".join(json.dumps(json.loads(line), ensure_ascii=False) for line in text.splitlines())
             assert node(text) == python(text) == node(raw) == python(raw) == (True, None)

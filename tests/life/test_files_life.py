@@ -124,7 +124,7 @@ async def live(moves: list[Move]) -> None:
         crashing: Any = files
         taken = Files(engine._store, crashing, engine.settings)
         engine._files = taken
-        engine._commands_or_none.runtime.files = taken
+        engine._open_handlers._runtime.files = taken
         world = World(engine, files)
         await world.create()
         for move, chat, which in moves:

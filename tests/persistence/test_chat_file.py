@@ -81,7 +81,7 @@ async def _moved(engine: Engine, elsewhere: Engine, chat_id: str) -> None:
     """Move a chat, and swear that all of it has arrived."""
     before, chat = await client_view(engine, chat_id), await engine.get_chat(chat_id)
     events = [event async for event in engine.events(chat_id, follow=False)]
-    there = await elsewhere.import_chat(await exported(engine, chat_id), actor="mover")
+    there = await elsewhere.acting("mover").import_chat(await exported(engine, chat_id))
     after = await client_view(elsewhere, chat_id)
     record = after[-1].pop()  # type: ignore[attr-defined]
     assert after == before

@@ -41,7 +41,7 @@ async def test_deleted_chat_is_stored_nowhere(either_url: str) -> None:
         chat_id = await live(engine, prefix=SECRET)
         records = await engine.audit(chat_id)
         assert SECRET in await stored_text(either_url)
-        left = await engine.delete_chat(chat_id, actor="ann")
+        left = await engine.acting("ann").delete_chat(chat_id)
         stored = await stored_text(either_url)
         assert [word for word in (SECRET, "client-1", "kept-title") if word in stored] == ["kept-title"]
         assert left.overwritten is either_url.startswith("sqlite")

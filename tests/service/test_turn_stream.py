@@ -14,6 +14,7 @@ from support.gated_model import GatedModel
 from support.served import GENEROUS, Served, served
 from turnwise import Agent, Chat, ClientTool, Engine, ModelError, Settings
 from turnwise.engine.agents import models
+from turnwise.engine.commands.handlers import Handlers
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.protocol import Model
@@ -333,14 +334,14 @@ async def test_concurrent_agent_change_is_checked_again(monkeypatch: pytest.Monk
     """Either request alone is accepted; after the other, this one would give the clerk a disabled tool."""
     async with served(shop()) as service, service.client() as ada:
         chat = (await ada.post("/chats", json={"agent": "cashier"})).json()
-        configure = service.engine.configure
+        configure = Handlers.configure
 
-        async def overtaken(chat_id: str, **changes: Any) -> Chat:
-            monkeypatch.setattr(service.engine, "configure", configure)
-            await configure(chat_id, agent="clerk")
-            return await configure(chat_id, **changes)
+        async def overtaken(handlers: Handlers, chat_id: str, **changes: Any) -> Chat:
+            monkeypatch.setattr(Handlers, "configure", configure)
+            await configure(handlers, chat_id, agent="clerk")
+            return await configure(handlers, chat_id, **changes)
 
-        monkeypatch.setattr(service.engine, "configure", overtaken)
+        monkeypatch.setattr(Handlers, "configure", overtaken)
         refused = await ada.post(f"/chats/{chat['id']}/configure", json={"active_tools": ["refund"]})
         (left,) = await everything(service)
     assert problem_of(refused)[2] == LEFT_OUT

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.planted_faults import nothing, plant_functions, plant_no_refusal
-from turnwise.engine import engine
+from turnwise.engine.commands import handlers, report_handlers
 from turnwise.engine.prompt import history
 from turnwise.engine.subscriptions import broadcast
 from turnwise.engine.subscriptions.turns import TurnReader
@@ -143,19 +143,19 @@ def leave_results_out_of_streams(patch: Patch) -> None:
 
 
 def answer_queued_messages(patch: Patch) -> None:
-    result = engine.turn_result
-    patch.setattr(engine, "turn_result", lambda *given: dataclasses.replace(result(*given), message_state="taken"))
+    result = handlers.turn_result
+    patch.setattr(handlers, "turn_result", lambda *given: dataclasses.replace(result(*given), message_state="taken"))
 
 
 def number_transcripts_too_low(patch: Patch) -> None:
-    transcript_of = engine.transcript_of
+    transcript_of = report_handlers.transcript_of
 
     def numbered(snapshot: Any) -> Any:
         transcript = transcript_of(snapshot)
         transcript.last_seq = max(transcript.last_seq - 1, 0)
         return transcript
 
-    patch.setattr(engine, "transcript_of", numbered)
+    patch.setattr(report_handlers, "transcript_of", numbered)
 
 
 FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {

@@ -6,11 +6,12 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import anyio
 
 from turnwise.cli.options import files_in, naming_the_option
+from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
@@ -177,17 +178,17 @@ def on_chat(
     return anyio.run(run)
 
 
-async def acted(method: Callable[..., Awaitable[Result]], *args: Any, actor: str, **named: Any) -> Result:
-    """Call a method of `Chats` as an actor. A service knows the actor by the token.
+def acting(chats: Chats, actor: str) -> LocalChats | Client:
+    """Return the chats on behalf of an actor. A service knows the actor by the token.
 
     Raises:
         SettingsError: the service would be given another actor.
     """
-    if isinstance(getattr(method, "__self__", None), Engine):
-        return await method(*args, actor=actor, **named)
+    if isinstance(chats, Engine):
+        return chats.acting(actor)
     if actor != OPERATOR:
         raise SettingsError("--actor", "a service knows by the token who acts; leave it, and TURNWISE_ACTOR, out")
-    return await method(*args, **named)
+    return chats
 
 
 async def chosen_id(chats: Chats, name: str) -> str:

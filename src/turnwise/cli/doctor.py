@@ -63,7 +63,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
-        chat = _on_chat(store, repair, partial(Engine.repair, actor=actor))
+        chat = _on_chat(store, repair, lambda engine, chat_id: engine.acting(actor).repair(chat_id))
         if as_json:
             print_json(chat)
         else:

@@ -11,7 +11,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.connect import OPERATOR, Chats, acted, attached, chosen_id, on_chat, place_of
+from turnwise.cli.connect import OPERATOR, Chats, acting, attached, chosen_id, on_chat, place_of
 from turnwise.cli.options import (
     DEFAULT_STORE,
     ActorOption,
@@ -76,7 +76,7 @@ def erase(  # noqa: PLR0913 - the options of a command
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {clean(chat_id)}, for good?", done="erased")
 
     async def erased(chats: Chats, chosen: str) -> Erasure:
-        return await acted(chats.erase, chosen, messages=names, what=whole, actor=actor)
+        return await acting(chats, actor).erase(chosen, messages=names, what=whole)
 
     erasure = on_chat(place, chat_id, erased, file_folder=file_folder)
     if as_json:
@@ -150,7 +150,7 @@ async def _meant(place: str, file_folder: Path | None, chat: str) -> tuple[str, 
 
 async def _deleted(place: str, file_folder: Path | None, chat_id: str, actor: str) -> Tombstone:
     async with attached(place, file_folder) as chats:
-        return await acted(chats.delete_chat, chat_id, actor=actor)
+        return await acting(chats, actor).delete_chat(chat_id)
 
 
 def _lines_of(tombstone: Tombstone) -> Iterator[tuple[str, str]]:

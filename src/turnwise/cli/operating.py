@@ -14,7 +14,7 @@ import typer
 from pydantic_core import from_json
 from rich.text import Text
 
-from turnwise.cli.connect import OPERATOR, Chats, acted, on_chat, place_of
+from turnwise.cli.connect import OPERATOR, Chats, acting, on_chat, place_of
 from turnwise.cli.event_view import NOTE
 from turnwise.cli.files import read_file
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
@@ -41,8 +41,8 @@ def send(  # noqa: PLR0913 - the options of a command
     """Send a message to a chat, as its user would."""
 
     async def sent(chats: Chats, chat_id: str) -> SendReceipt:
-        options = {"when_busy": when_busy, "client_id": client_id}
-        return await acted(chats.send_message, chat_id, message, actor=actor, **options)
+        whose = acting(chats, actor)
+        return await whose.send_message(chat_id, message, when_busy=when_busy, client_id=client_id)
 
     place = place_of(store, server)
     receipt = on_chat(place, chat, sent)
@@ -65,7 +65,7 @@ def interrupt(
     """Stop a chat: what was shown is kept, open calls are closed, the queue waits."""
 
     async def stopped(chats: Chats, chat_id: str) -> Chat:
-        return await acted(chats.interrupt, chat_id, reason=reason, actor=actor)
+        return await acting(chats, actor).interrupt(chat_id, reason=reason)
 
     _change(place_of(store, server), chat, stopped, as_json=as_json)
 
@@ -82,7 +82,8 @@ def _operation(method: Literal["resume", "archive", "unarchive"], purpose: str) 
         as_json: JsonOption = False,
     ) -> None:
         async def operated(chats: Chats, chat_id: str) -> Chat:
-            return await acted(getattr(chats, method), chat_id, actor=actor)
+            operation: Callable[[str], Awaitable[Chat]] = getattr(acting(chats, actor), method)
+            return await operation(chat_id)
 
         _change(place_of(store, server), chat, operated, as_json=as_json)
 
@@ -148,7 +149,7 @@ def submit(  # noqa: PLR0913 - the options of a command
 
     async def submitted(chats: Chats, chat_id: str) -> SubmissionReceipt:
         if from_file is not None:
-            return await acted(chats.submit_tool_results, chat_id, from_file, actor=actor)
+            return await acting(chats, actor).submit_tool_results(chat_id, from_file)
         chat = await chats.get_chat(chat_id)
         open_ids = [call.call_id for call in chat.open_calls if call.is_client]
         # What looks like an answer of the one open call may be given to another one again.
@@ -156,7 +157,7 @@ def submit(  # noqa: PLR0913 - the options of a command
         said = await chats.messages(chat_id) if may_be_again else []
         all_ids = [*open_ids, *(call.call_id for message in said for call in message.calls)]
         named = [_result(answer, open_ids, all_ids, failed=failed) for answer in answers or ()]
-        return await acted(chats.submit_tool_results, chat_id, named, actor=actor)
+        return await acting(chats, actor).submit_tool_results(chat_id, named)
 
     place = place_of(store, server)
     receipt = on_chat(place, chat, submitted)

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 import typer
 
-from turnwise.cli.connect import OPERATOR, SCHEMES, Chats, acted, attached, on_chat, place_of
+from turnwise.cli.connect import OPERATOR, SCHEMES, Chats, acting, attached, on_chat, place_of
 from turnwise.cli.files import InputLines, WholeFile
 from turnwise.cli.keys import VARIABLE, KeyOption, signing_key
 from turnwise.cli.operating import report
@@ -83,8 +83,8 @@ def import_chat(  # noqa: PLR0913 - the options of a command
 
         async def taken_in() -> Chat:
             async with attached(place, file_folder) as chats, aclosing(input_lines.read(source)) as lines:
-                signed = {} if secret is None else {"key": secret}
-                return await acted(chats.import_chat, lines, actor=actor, **signed)
+                signed: dict[str, Any] = {} if secret is None else {"key": secret}
+                return await acting(chats, actor).import_chat(lines, **signed)
 
         chat = anyio.run(taken_in)
     if as_json:

@@ -15,6 +15,7 @@ from fastapi import Depends, Path, Security
 from fastapi.security import HTTPBearer
 from starlette.requests import Request
 
+from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.config.results import Chat, SubmissionReceipt
 from turnwise.engine.engine import Engine
 from turnwise.foreign import text_of
@@ -57,9 +58,9 @@ class Caller:
         return self.service.engine
 
     @property
-    def actor(self) -> str:
-        """The caller's name in the audit log."""
-        return self.principal.actor
+    def chats(self) -> LocalChats:
+        """The engine's chats, with the caller as the actor in the audit log."""
+        return self.engine.acting(self.principal.actor)
 
     def events(
         self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
@@ -179,7 +180,7 @@ class Caller:
         async def submitted(seen: Chat, version: int) -> SubmissionReceipt:
             if not self.may_give(results, seen):
                 raise NotAllowed(self.principal.role, "'operator' to answer a call that an operator has to allow")
-            return await self.engine.submit_tool_results(chat.id, results, if_version=version, actor=self.actor)
+            return await self.chats.submit_tool_results(chat.id, results, if_version=version)
 
         return await self.as_seen(chat, submitted, if_version=if_version)
 

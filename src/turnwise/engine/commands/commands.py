@@ -38,7 +38,6 @@ from turnwise.states.errors import (
     DeadlineExpired,
     IllegalTransition,
     MessageNotFound,
-    SettingsError,
     StoreError,
     ToolResultMismatch,
     TurnwiseError,
@@ -46,7 +45,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part
-from turnwise.states.names import WORKER, ChatState, WhenBusy
+from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.triggers import (
     DeadlinePassed,
     EditMessage,
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
-LONGEST_NAME: Final = 1024
-"""Bytes that an actor's name may have: every record of the log holds it."""
 
 
 class Commands(msgspec.Struct, frozen=True):
@@ -77,19 +74,7 @@ class Commands(msgspec.Struct, frozen=True):
     actor: str = CLIENT
 
     def acting(self, actor: str) -> Commands:
-        """Return these commands on behalf of another actor.
-
-        Raises:
-            SettingsError: the name is empty, too long, or like that of a worker.
-        """
-        if not actor:
-            raise SettingsError("actor", f"must say who acts, as a string that is not empty; it was {actor!r}")
-        if len(actor.encode(errors="surrogatepass")) > LONGEST_NAME:
-            raise SettingsError("actor", f"must be {LONGEST_NAME:,} bytes at most; it was {len(actor.encode()):,}")
-        if actor.startswith(WORKER):
-            raise SettingsError(
-                "actor", f"must not begin with {WORKER!r}: that is how the log names turnwise's workers"
-            )
+        """Return these commands on behalf of another actor."""
         return self if actor == self.actor else replace(self, actor=actor)
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -165,6 +165,13 @@ class Lifetime:
             if owner.cancelled():
                 raise EngineClosed("the task of the engine was cancelled", waited=True)
             owner.result()
+
+    async def here(self, stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Yield from a stream in the engine's own event loop; it may be made in a thread that has none."""
+        self.check_loop()
+        async with aclosing(stream) as items:
+            async for item in items:
+                yield item
 
     def check_loop(self) -> None:
         """Raise a `SettingsError` if the engine is used in another event loop than the one in which it was entered."""

@@ -63,12 +63,11 @@ async def create_chat(
         if not caller.principal.sees_all:
             _check_shown(body.history)
         fields = body.model_dump(exclude={"owner", "client_tools"})
-        chat = await caller.engine.create_chat(
+        chat = await caller.chats.create_chat(
             **fields,
             owner=owner,
             client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
             client_id=idempotency_key,
-            actor=caller.actor,
         )
     response.headers["Location"] = f"chats/{quote(chat.id)}"
     return tagged(response, chat)
@@ -198,7 +197,7 @@ async def update_chat(
     """Change title, metadata, and whether the chat is archived, all at once or not at all."""
     await caller.chat(chat_id)
     fields = body.model_dump(exclude_unset=True)
-    changed = await caller.engine.update_chat(chat_id, **fields, if_version=version_in(if_match), actor=caller.actor)
+    changed = await caller.chats.update_chat(chat_id, **fields, if_version=version_in(if_match))
     return tagged(response, changed)
 
 
@@ -212,7 +211,7 @@ async def configure(
 
     async def configured(seen: Chat, version: int) -> Chat:
         caller.service.choices.check_tools(body.agent or seen.agent, body.active_tools)
-        return await caller.engine.configure(chat_id, **fields, if_version=version, actor=caller.actor)
+        return await caller.chats.configure(chat_id, **fields, if_version=version)
 
     return tagged(response, await caller.as_seen(chat, configured, if_version=version_in(if_match)))
 
@@ -220,7 +219,7 @@ async def configure(
 async def fork(caller: Sender, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:
     """Create a chat that begins with another's history as of a version."""
     await caller.chat(chat_id)
-    forked = await caller.engine.fork(chat_id, at_version=body.at_version, actor=caller.actor)
+    forked = await caller.chats.fork(chat_id, at_version=body.at_version)
     response.headers["Location"] = f"../{quote(forked.id)}"
     return tagged(response, forked)
 
@@ -234,7 +233,7 @@ async def list_subagents(caller: Sender, chat_id: ChatId, paging: Paging) -> lis
 async def erase(caller: Sender, chat_id: ChatId, body: ToErase) -> Erasure:
     """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
     await caller.check_sees(chat_id)
-    erasure = await caller.engine.erase(chat_id, messages=body.messages, what=body.what, actor=caller.actor)
+    erasure = await caller.chats.erase(chat_id, messages=body.messages, what=body.what)
     with rest_of_request():
         return replace(erasure, forks=await caller.seen_of(erasure.forks))
 
@@ -243,7 +242,7 @@ async def delete_chat(caller: Sender, chat_id: ChatId, if_match: IfMatch = None)
     """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
     with suppress(ChatDeleted):  # an operator, who is told again what is left of it
         await caller.check_sees(chat_id)
-    left = await caller.engine.delete_chat(chat_id, if_version=version_in(if_match), actor=caller.actor)
+    left = await caller.chats.delete_chat(chat_id, if_version=version_in(if_match))
     with rest_of_request():
         return replace(left, forks=await caller.seen_of(left.forks), children=await caller.seen_of(left.children))
 
@@ -270,7 +269,7 @@ async def list_ids(
 async def repair(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     """Bring a chat that cannot be read to `error`, with all of it that can be."""
     await caller.check_sees(chat_id)
-    return tagged(response, await caller.engine.repair(chat_id, actor=caller.actor))
+    return tagged(response, await caller.chats.repair(chat_id))
 
 
 async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
@@ -315,7 +314,7 @@ async def import_chat(caller: Sender, request: Request, response: Response) -> C
         if not caller.sees(chat):
             raise NotAllowed(caller.principal.role, "'operator' to import a chat of another owner")
 
-    taken = await caller.engine.import_chat(lines_of(request), permit=permit, actor=caller.actor)
+    taken = await caller.chats.import_chat(lines_of(request), permit=permit)
     response.headers["Location"] = quote(taken.id)
     return tagged(response, taken)
 

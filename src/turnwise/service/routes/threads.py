@@ -66,13 +66,12 @@ async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[C
         NotAllowed: the caller may not create chats, or choose the agent.
     """
     await caller.check("create_chat", *(["create_chat.agent"] if agent is not None else []))
-    return await caller.engine.create_chat(
+    return await caller.chats.create_chat(
         owner=caller.principal.name,
         client_id=name,
         agent=agent,
         client_tools=tools,
         metadata={"thread": name},
-        actor=caller.actor,
     )
 
 
@@ -118,7 +117,7 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     if waiting := [receipt for receipt in sent if receipt.message_id in queued_ids]:
         if chat.state in _STOPPED or _asks_client(chat):  # or else its turn comes by itself
             await caller.check("promote_queued", chat_id=chat.id)
-            await caller.engine.promote_queued(chat.id, waiting[0].message_id, actor=caller.actor)
+            await caller.chats.promote_queued(chat.id, waiting[0].message_id)
         return turns_of(waiting)
     edited = await _said_again(caller, sent[-1], new_input.messages[-1][1])
     return Turns(await turn_start(caller.engine, edited))
@@ -138,7 +137,7 @@ async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) ->
         if latest is not None and says(latest.message, content):  # or else it is another question by now
             message_id = latest.message.id
         try:
-            return await caller.engine.edit_message(receipt.chat.id, message_id, content, actor=caller.actor)
+            return await caller.chats.edit_message(receipt.chat.id, message_id, content)
         except MessageNotFound:
             if message_id == tried:
                 raise
@@ -156,12 +155,11 @@ async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: boo
                 if client_id in by_name:
                     receipt = await _receipt_of_known(caller.engine, chat, client_id, by_name[client_id], content)
                 else:
-                    receipt = await caller.engine.send_message(
+                    receipt = await caller.chats.send_message(
                         chat.id,
                         content,
                         when_busy="interrupt" if moves_on else "queue",
                         client_id=client_id,
-                        actor=caller.actor,
                     )
         except ConflictingReplay as conflict:
             if client_id != new_input.messages[-1][0]:

@@ -33,9 +33,7 @@ async def send_message(
 ) -> SendReceipt:
     """Accept a message: it is answered next, or waits in the queue."""
     await caller.chat(chat_id)
-    return await caller.engine.send_message(
-        chat_id, body.content, when_busy=body.when_busy, client_id=idempotency_key, actor=caller.actor
-    )
+    return await caller.chats.send_message(chat_id, body.content, when_busy=body.when_busy, client_id=idempotency_key)
 
 
 async def ask(
@@ -55,11 +53,11 @@ async def ask(
 ) -> TurnResult[Any] | SendReceipt:
     """Send a message and answer 200 with its turn, or 202 if that takes longer: then ask the same again."""
     await caller.chat(chat_id)
-    engine, key, actor = caller.engine, idempotency_key, caller.actor
-    receipt = await engine.send_message(chat_id, body.content, client_id=key, actor=actor)
+    chats, key = caller.chats, idempotency_key
+    receipt = await chats.send_message(chat_id, body.content, client_id=key)
     try:
         with after_receipt(receipt):
-            return with_json(await engine.ask(chat_id, body.content, client_id=key, timeout=within, actor=actor))
+            return with_json(await chats.ask(chat_id, body.content, client_id=key, timeout=within))
     except TimeoutError:
         response.status_code = 202
         return receipt
@@ -107,13 +105,12 @@ async def edit_message(  # noqa: PLR0913, PLR0917 - headers and body
 ) -> Chat:
     """Replace a user message; what followed it is cut."""
     await caller.chat(chat_id)
-    edited = await caller.engine.edit_message(
+    edited = await caller.chats.edit_message(
         chat_id,
         message_id,
         body.content,
         client_id=idempotency_key,
         if_version=version_in(if_match),
-        actor=caller.actor,
     )
     return tagged(response, edited)
 
@@ -131,25 +128,25 @@ async def interrupt(caller: Sender, chat_id: ChatId, response: Response, body: R
     """Stop the chat; what was shown is kept."""
     await caller.chat(chat_id)
     reason = None if body is None else body.reason
-    return tagged(response, await caller.engine.interrupt(chat_id, reason=reason, actor=caller.actor))
+    return tagged(response, await caller.chats.interrupt(chat_id, reason=reason))
 
 
 async def resume(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     """Go on after an interrupt or an error."""
     await caller.chat(chat_id)
-    return tagged(response, await caller.engine.resume(chat_id, actor=caller.actor))
+    return tagged(response, await caller.chats.resume(chat_id))
 
 
 async def compact(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     """Compact a resting chat now."""
     await caller.chat(chat_id)
-    return tagged(response, await caller.engine.request_compaction(chat_id, actor=caller.actor))
+    return tagged(response, await caller.chats.request_compaction(chat_id))
 
 
 async def clear(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     """Let the model forget what was said; the transcript stays."""
     await caller.chat(chat_id)
-    return tagged(response, await caller.engine.clear_context(chat_id, actor=caller.actor))
+    return tagged(response, await caller.chats.clear_context(chat_id))
 
 
 async def list_compactions(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Compaction]:
@@ -174,9 +171,7 @@ async def edit_queued(
 ) -> Chat:
     """Replace a queued message; it keeps its place."""
     await caller.chat(chat_id)
-    edited = await caller.engine.edit_queued(
-        chat_id, queued_id, body.content, if_version=version_in(if_match), actor=caller.actor
-    )
+    edited = await caller.chats.edit_queued(chat_id, queued_id, body.content, if_version=version_in(if_match))
     return tagged(response, edited)
 
 
@@ -185,11 +180,11 @@ async def delete_queued(
 ) -> Chat:
     """Take a message out of the queue."""
     await caller.chat(chat_id)
-    left = await caller.engine.delete_queued(chat_id, queued_id, if_version=version_in(if_match), actor=caller.actor)
+    left = await caller.chats.delete_queued(chat_id, queued_id, if_version=version_in(if_match))
     return tagged(response, left)
 
 
 async def promote_queued(caller: Sender, chat_id: ChatId, queued_id: MessageId, response: Response) -> Chat:
     """Make a queued message the next turn at once; the current turn is interrupted."""
     await caller.chat(chat_id)
-    return tagged(response, await caller.engine.promote_queued(chat_id, queued_id, actor=caller.actor))
+    return tagged(response, await caller.chats.promote_queued(chat_id, queued_id))

@@ -97,7 +97,7 @@ def no_such_argument(called: str, name: str, names: Iterable[str]) -> str:
 
 
 def _checked_function(function: Any, within: str) -> Any:
-    parameters = _Parameters(function, within)
+    parameters = Parameters(function, within)
 
     if inspect.iscoroutinefunction(function):
 
@@ -116,7 +116,7 @@ def _checked_function(function: Any, within: str) -> Any:
     return call
 
 
-class _Parameters:
+class Parameters:
     """The parameters of a function. Resolved at the first call, when every name in the type hints exists."""
 
     def __init__(self, function: Callable[..., Any], within: str) -> None:

@@ -1,0 +1,236 @@
+"""Chats as a whole: create, find, label, configure, fork, erase, repair and delete them."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from turnwise.engine.admin.erase import Erasable, Erasure
+from turnwise.engine.chats.declaration import Commanded, command
+from turnwise.engine.config.results import Chat, Page
+from turnwise.engine.prompt.imported_history import History
+from turnwise.engine.unchanged import UNCHANGED, Unchanged
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.calls import ClientTool
+from turnwise.states.names import Answerer, ChatState
+from turnwise.states.values.limits import JsonObject, Key, Label, Name, Ordinal, PageSize
+
+
+class ChatManagement(Commanded):
+    """What can be done with chats as a whole."""
+
+    @command("POST", "/chats", 201)
+    async def create_chat(  # noqa: PLR0913 - the contract
+        self,
+        *,
+        system: str | None = None,
+        client_tools: Sequence[ClientTool] = (),
+        owner: Key | None = None,
+        title: Label | None = None,
+        metadata: JsonObject | None = None,
+        parent: str | None = None,
+        agent: Name | None = None,
+        model: Name | None = None,
+        parameters: JsonObject | None = None,
+        active_tools: Sequence[str] | None = None,
+        history: History | None = None,
+        client_id: Name | None = None,
+    ) -> Chat:
+        """Create a chat, in `waiting`.
+
+        Args:
+            system: the system prompt, instead of the agent's.
+            client_tools: tools that only the client can run.
+            owner: whose chat it is.
+            title: for people.
+            metadata: whatever the service wants to keep with the chat.
+            parent: another chat.
+            agent: who answers; the engine's only agent, or `default`, if none is named.
+            model: the name of a model that is asked instead of the agent's. Never pass a user's choice: a name may hold
+                an address, and whoever answers there gets the provider's key and the agent's prompt.
+            parameters: of model calls; each stands for the agent's own of that name. Never pass a user's
+                `provider_options`: they are sent as they are, and may replace the key, the prompt and the model.
+            active_tools: the tools to offer, as in `Settings.active_tools`.
+            history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
+                mappings with the fields of one. They are marked as `imported`, numbered anew, and hold nothing of what
+                only the provider knows: no signatures and no metadata.
+            client_id: the client's own name of the chat: the same `owner` with the same one again creates nothing, and
+                gets the chat as it stands.
+
+        Raises:
+            ChatDeleted: the chat of that `client_id` was deleted.
+            SettingsError: a client tool is invalid, or there is no such agent, model, parameter or tool.
+            InvalidContent: a message of the history cannot stand there. The text names it.
+            ChatNotFound: there is no chat `parent`.
+            StoreError: a large file of the history cannot be stored.
+        """
+
+    @command("GET", "/chats")
+    async def list_chats(
+        self,
+        *,
+        owner: Key | None = None,
+        state: ChatState | str | None = None,
+        awaiting: Answerer | None = None,
+        limit: PageSize = 50,
+        after: str | None = None,
+    ) -> Page[Chat]:
+        """Return chats, newest first, a page at a time.
+
+        `awaiting="client"` wants those whose open calls the client has to answer, a person's inbox, and `"subagents"`
+        those that wait for subagents; a chat may be both. Archived chats take no answer, and are in neither.
+
+        A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
+
+        Raises:
+            InvalidArgument: there is no chat `after`, and never was; one that was deleted keeps its place.
+        """
+
+    @command("GET", "/chat-ids", operation="list_ids")
+    async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
+        """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""
+
+    @command("GET", "/chats/{chat_id}/subagents", operation="list_subagents")
+    async def subagents(self, chat_id: str) -> list[Chat]:
+        """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+
+    @command("PATCH", "/chats/{chat_id}")
+    async def update_chat(
+        self,
+        chat_id: str,
+        *,
+        title: Label | Unchanged | None = UNCHANGED,
+        metadata: JsonObject | Unchanged = UNCHANGED,
+        archived: bool | Unchanged = UNCHANGED,
+        if_version: Ordinal | None = None,
+    ) -> Chat:
+        """Change title, metadata and whether a chat is archived, in one transaction. What is not given stays.
+
+        Only a resting chat can be archived. An archived one is changed only if it is unarchived as well.
+
+        Args:
+            chat_id: the chat.
+            title: for people.
+            metadata: instead of all that was there.
+            archived: whether the chat accepts nothing more.
+            if_version: the version that the caller has seen.
+
+        Raises:
+            VersionMismatch: the chat has changed since `if_version`.
+            SettingsError: nothing to change was given.
+        """
+
+    async def rename(self, chat_id: str, title: Label | None) -> Chat:
+        """Give a chat another title; if it has that one, nothing is changed."""
+        return await self.update_chat(chat_id, title=title)
+
+    async def set_metadata(self, chat_id: str, metadata: JsonObject) -> Chat:
+        """Replace a chat's metadata; if it has these, nothing is changed."""
+        return await self.update_chat(chat_id, metadata=metadata)
+
+    async def archive(self, chat_id: str) -> Chat:
+        """Close a resting chat to everything but `unarchive`; if it is closed, nothing is changed."""
+        return await self.update_chat(chat_id, archived=True)
+
+    async def unarchive(self, chat_id: str) -> Chat:
+        """Open an archived chat again; if it is open, nothing is changed."""
+        return await self.update_chat(chat_id, archived=False)
+
+    @command("POST", "/chats/{chat_id}/configure", 202)
+    async def configure(  # noqa: PLR0913 - the contract
+        self,
+        chat_id: str,
+        *,
+        agent: Name | Unchanged = UNCHANGED,
+        model: Name | Unchanged | None = UNCHANGED,
+        parameters: JsonObject | Unchanged | None = UNCHANGED,
+        active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
+        system: str | Unchanged | None = UNCHANGED,
+        if_version: Ordinal | None = None,
+    ) -> Chat:
+        """Change who answers, or how, from the next model call on. What is not given stays; `None` is the agent's.
+
+        Another agent takes over with its own prompt, model, parameters and tools, unless these are given, too.
+
+        Raises:
+            VersionMismatch: the chat has changed since `if_version`.
+            SettingsError: there is no such agent, model, parameter or tool, the agent has a tool with the name of one
+                of the client's, or nothing to change was given.
+        """
+
+    @command("POST", "/chats/{chat_id}/fork", 201)
+    async def fork(self, chat_id: str, *, at_version: Ordinal) -> Chat:
+        """Create a chat that begins with another's history as of a version; the other chat is not changed.
+
+        Calls that were open then are closed. The new chat's audit log names the parent, the version and its hash.
+
+        Raises:
+            SettingsError: the chat has no such version.
+        """
+
+    @command("DELETE", "/chats/{chat_id}")
+    async def delete_chat(self, chat_id: str, *, if_version: Ordinal | None = None) -> Tombstone:
+        """Delete a resting chat for good, archived or not, readable or not, and return the tombstone that is left.
+
+        Nothing of it stays in the store but the tombstone. From then on every method raises `ChatDeleted` for it, and
+        whoever follows it gets that, too. Deleting it again changes nothing and returns the same tombstone. Forks and
+        children are chats of their own and stay.
+
+        Raises:
+            NotResting: the chat works; interrupt it first. Nothing was deleted.
+            VersionMismatch: the chat has changed since `if_version`. Nothing was deleted.
+            ChatNotFound: there never was such a chat.
+        """
+
+    @command("GET", "/chats/{chat_id}/tombstone", operation="read_tombstone")
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        """Return what is left of a deleted chat; `None` if the chat is still there.
+
+        Raises:
+            ChatNotFound: there never was such a chat.
+        """
+
+    @command("POST", "/chats/{chat_id}/erase")
+    async def erase(
+        self,
+        chat_id: str,
+        *,
+        messages: Sequence[str] = (),
+        what: Collection[Erasable] = (),
+    ) -> Erasure:
+        """Erase messages by id, or whole kinds of content, and return what was erased and where copies may remain.
+
+        Of a chat that cannot be read only `everything` can be erased: a repair brings it to `error` first.
+
+        Raises:
+            MessageNotFound: the chat never had one of the messages.
+            InvalidArgument: neither `messages` nor `what` names anything.
+            ChatUnreadable: a stored value cannot be read, and `everything` was not asked for; nothing was erased.
+        """
+
+    async def erase_message(self, chat_id: str, message_id: str) -> Chat:
+        """Blank a message for good, wherever it is stored. The audit log still verifies.
+
+        Any message can be erased: also one that an edit has cut, a summary, one that is queued or was deleted from the
+        queue, and any message of an archived chat. `erase` does the same, and returns what was erased.
+
+        Raises:
+            MessageNotFound: the chat never had such a message.
+        """
+        return (await self.erase(chat_id, messages=[message_id])).chat
+
+    @command("POST", "/chats/{chat_id}/repair", 202)
+    async def repair(self, chat_id: str) -> Chat:
+        """Bring a chat that cannot be read, or breaks a promise, to `error`, with all of it that can be read.
+
+        Rows that cannot be read are kept in the table `quarantine`. The audit log records the repair and is otherwise
+        left as it is.
+
+        Raises:
+            IllegalTransition: nothing is wrong with the chat.
+        """

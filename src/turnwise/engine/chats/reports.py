@@ -1,0 +1,213 @@
+"""Reports: messages, events, usage, the audit log and the files of chats."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, InstanceOf, SkipValidation
+
+from turnwise.engine.admin.explain import Explanation
+from turnwise.engine.blobs.streams import FileContent
+from turnwise.engine.chats.declaration import Commanded, command
+from turnwise.engine.config.results import Chat, Compaction, UsageEntry
+from turnwise.engine.isolation.tasks import run_in_thread
+from turnwise.engine.prompt.views import HistoryView
+from turnwise.persistence.audit.record import AuditRecord, export
+from turnwise.persistence.audit.signing import SigningKey
+from turnwise.persistence.audit.verify import Verdict
+from turnwise.states.errors import SettingsError
+from turnwise.states.events import Event
+from turnwise.states.messages import FilePart, Message
+from turnwise.states.names import RESTING, ChatState
+from turnwise.states.transcript import Transcript
+from turnwise.states.usage import Usage
+from turnwise.states.values.checked import checked
+from turnwise.states.values.limits import Label, Name, Ordinal, Seconds
+
+
+class Reports(Commanded):
+    """What can be read of a chat."""
+
+    @command("GET", "/chats/{chat_id}")
+    async def get_chat(self, chat_id: str) -> Chat:
+        """Return a chat as it stands.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+
+    @command("GET", "/chats/{chat_id}/messages", operation="list_messages")
+    async def messages(self, chat_id: str, *, view: HistoryView = "user") -> list[Message]:
+        """Return the history: as the user sees it, as the model's next request holds it, or without synthetic messages.
+
+        Changes that `prepare_messages` and reminders make to a request are not included.
+        """
+
+    @command("GET", "/chats/{chat_id}/transcript", operation="read_transcript")
+    async def transcript(self, chat_id: str) -> Transcript:
+        """Return what a person sees of the chat now, including the reply under way, without reading its events.
+
+        All of it is of one moment: `events(after=transcript.seq)` yields exactly what comes after it.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+
+    @command("GET", "/chats/{chat_id}/compactions", operation="list_compactions")
+    async def compactions(self, chat_id: str) -> list[Compaction]:
+        """Return the compactions of a chat, oldest first, with the summary that each put in place of older messages.
+
+        Summaries are for the model: no event and no user's view shows them, so take care who gets to see them.
+        """
+
+    @command("GET", "/chats/{chat_id}/usage", operation="read_usage")
+    async def usage(self, chat_id: str) -> list[UsageEntry]:
+        """Return what the model calls of a chat used, in order: one entry per attempt of a step, compaction and title.
+
+        The entry of a compaction that called no model has no figures.
+        """
+
+    @command("GET", "/chats/{chat_id}/family-usage", operation="read_family_usage")
+    async def family_usage(self, chat_id: str) -> Usage:
+        """Return what a chat, its subagents and theirs have used until now: those that work still or were stopped, too.
+
+        It is `partial` if one of them was deleted or cannot be read.
+        """
+
+    @command("GET", "/chats/{chat_id}/argument-schemas", operation="read_argument_schemas")
+    async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:
+        """Return the JSON schemas of the arguments of a chat's open calls, by tool: a form can be made from them.
+
+        They are those of the agent that asked for the calls, whoever answers by now, and those that approvals with
+        other arguments are checked against. A tool that this agent does not have in this engine is left out.
+        """
+
+    @command("GET", "/chats/{chat_id}/events", operation="stream_events")
+    def events(
+        self, chat_id: str, *, after: Ordinal = 0, follow: bool = True, until_rest: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the chat's stored events after number `after`, then new ones as they come, unless `follow` is false.
+
+        With `until_rest` it ends once the chat rests and all of its events were yielded: what is left of a turn after
+        its calls were answered, or after a restart.
+        """
+
+    @command()
+    async def wait(
+        self,
+        chat_id: str,
+        *,
+        until: Annotated[Collection[ChatState | str], Field(min_length=1)] = RESTING,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
+    ) -> Chat:
+        """Return the chat once its state is in `until`; `interrupted` counts once settled.
+
+        By default that is where the chat rests: not in `requires_action` while only subagents have to answer.
+
+        Raises:
+            TimeoutError: it did not get there in `timeout` seconds, or with 0 is not there now.
+            InvalidArgument: `until` is empty.
+        """
+
+    @command("GET", "/chats/{chat_id}/explain")
+    async def explain(self, chat_id: str) -> Explanation:
+        """Return where the chat stands, and in one sentence why it is not moving.
+
+        For a chat that cannot be read it says which table and column is wrong, and what can be done.
+        """
+
+    @command("GET", "/chats/{chat_id}/audit", operation="read_audit")
+    async def audit(self, chat_id: str) -> list[AuditRecord]:
+        """Return one record for every transition, in order of version."""
+
+    @checked
+    async def export_audit(self, chat_id: str, *, key: bytes | None = None, signer: SigningKey | None = None) -> str:
+        """Return the log as JSON Lines. `verify_export` checks it without a store.
+
+        Args:
+            chat_id: the chat.
+            key: signs it so that whoever has the same key can check the signature (HMAC).
+            signer: signs it so that whoever has the public key can (Ed25519).
+        """
+        records = await self.audit(chat_id)
+        return await run_in_thread(lambda: export(chat_id, records, key=key, signer=signer))
+
+    @command("GET", "/chats/{chat_id}/verify")
+    async def verify(
+        self,
+        chat_id: str,
+        *,
+        family: bool = False,
+        files: bool = False,
+        checkpoints: Annotated[str, InstanceOf] | None = None,
+        public_key: bytes | None = None,
+    ) -> Verdict:
+        """Check the log's unit, every transition and promise against the table, and every row against the log.
+
+        Args:
+            chat_id: the chat.
+            family: also those of its subagents and theirs, and that their logs name each other as they were.
+            files: also that what the chat's messages refer to is in the file store, byte for byte: each file is read.
+            checkpoints: lines that `Checkpoints` has published: the log must be the one that they tell of, so that
+                whoever has rewritten all of the database is found. Those of subagents are not looked at.
+            public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
+
+        Raises:
+            SettingsError: there are checkpoints and no usable public key, or a public key and no checkpoints.
+        """
+
+    @command("POST", "/files", 201)
+    async def put_file(
+        self,
+        chat_id: str,
+        content: Annotated[FileContent, SkipValidation],
+        *,
+        media_type: Name | None = None,
+        name: Label | None = None,
+    ) -> FilePart:
+        """Keep a file for a chat, and return the part by which messages of this chat refer to it.
+
+        The content is streamed and never held as a whole. The same bytes are kept once, whoever puts them. What is
+        never sent is removed after `Settings.keep_unsent_files`.
+
+        Args:
+            chat_id: the chat. In another one the part is worth nothing, but in forks of it from a version that has the
+                file in a message.
+            content: the path of a file on the disk, bytes, or something that yields bytes.
+            media_type: guessed from the name of a file on the disk by default.
+            name: the file's own by default, with U+FFFD for what is no UTF-8 in it.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+            ChatArchived: the chat is archived.
+            InvalidContent: the file is too large, empty, of a type that is not allowed, or cannot be read.
+        """
+
+    @command()
+    def open_file(self, chat_id: str, file: Annotated[FilePart | str, SkipValidation]) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a file that a chat holds, piece by piece.
+
+        Args:
+            chat_id: the chat.
+            file: a part of one of its messages, or the digest of one.
+
+        Raises:
+            FileNotFound: the chat holds no such file, or its bytes are gone; if they are damaged, after the last piece.
+            ChatNotFound: there is no such chat.
+            InvalidArgument: the file is given by address: turnwise fetches nothing.
+        """
+
+
+def state_of(state: ChatState | str, argument: str = "state") -> ChatState:
+    """Return the state of that name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    try:
+        return ChatState(state)
+    except ValueError:
+        raise SettingsError(argument, f"must be one of {', '.join(ChatState)}; it was {state!r}") from None

@@ -1,0 +1,68 @@
+"""The methods of an engine's chats, each run by the handlers of the engine, on behalf of an actor."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from turnwise.engine.agents.agent import Agent, Output
+from turnwise.engine.chats.declaration import Call
+from turnwise.engine.chats.local import LocalChats
+from turnwise.engine.commands.handlers import Handlers
+from turnwise.engine.config.results import TurnResult
+from turnwise.states.errors import SettingsError
+from turnwise.states.messages import Content
+from turnwise.states.names import WORKER
+
+LONGEST_NAME: Final = 1024
+"""Bytes that an actor's name may have: every record of the log holds it."""
+
+
+class HandledChats(LocalChats):
+    """Chats whose methods are run by handlers."""
+
+    @abstractmethod
+    def _handlers(self, *, changes: bool) -> Handlers:
+        """Return the handlers; those that change chats are gone before those that read them."""
+
+    async def _run(self, call: Call) -> Any:
+        return await call.run(self._handlers(changes=not call.command.is_read))
+
+    def _follow(self, call: Call) -> AsyncGenerator[Any, None]:
+        return call.follow(self._handlers(changes=False))
+
+    async def _answer(
+        self,
+        chat_id: str,
+        content: Content,
+        client_id: str | None,
+        agent: Agent[Any, Output] | None,
+        *,
+        at_once: bool,
+    ) -> TurnResult[Output]:
+        handlers = self._handlers(changes=True)
+        return await handlers._answer(chat_id, content, client_id, agent, at_once=at_once)  # noqa: SLF001 - of `Chats`
+
+
+class ActingChats(HandledChats):
+    """The chats of an engine on behalf of another actor: a view, of which the engine has any number.
+
+    Raises:
+        SettingsError: the name of the actor is empty, too long, or like that of a worker.
+    """
+
+    def __init__(self, chats: HandledChats, actor: str) -> None:
+        if not actor:
+            raise SettingsError("actor", f"must say who acts, as a string that is not empty; it was {actor!r}")
+        if len(actor.encode(errors="surrogatepass")) > LONGEST_NAME:
+            raise SettingsError("actor", f"must be {LONGEST_NAME:,} bytes at most; it was {len(actor.encode()):,}")
+        if actor.startswith(WORKER):
+            raise SettingsError(
+                "actor", f"must not begin with {WORKER!r}: that is how the log names turnwise's workers"
+            )
+        self._chats = chats
+        self._actor = actor
+
+    def _handlers(self, *, changes: bool) -> Handlers:
+        return self._chats._handlers(changes=changes).acting(self._actor)  # noqa: SLF001 - a view of them

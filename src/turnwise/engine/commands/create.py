@@ -1,0 +1,114 @@
+"""Creates chats: what is asked for is checked, what came with it is stored, and a second request finds the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from turnwise.engine import chat_ids
+from turnwise.engine.blobs.sending import Sending
+from turnwise.engine.commands.commands import Commands
+from turnwise.engine.config.results import Chat, chat_of
+from turnwise.engine.prompt.imported_history import History, imported_history
+from turnwise.engine.tools.client_tools import check_client_tools
+from turnwise.engine.transactions.chat_writer import UnitOfWork
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound
+from turnwise.states.facts import Profile
+from turnwise.states.triggers import Create
+from turnwise.states.values.checked import fit
+from turnwise.states.values.limits import at_most
+
+
+class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat that is asked for, as `Chats.create_chat` describes it."""
+
+    commands: Commands
+    system: str | None
+    client_tools: Sequence[ClientTool]
+    owner: str | None
+    title: str | None
+    metadata: Mapping[str, Any] | None
+    parent: str | None
+    agent: str | None
+    model: str | None
+    parameters: Mapping[str, Any] | None
+    active_tools: Sequence[str] | None
+    history: History | None
+    client_id: str | None
+
+    async def create(self) -> Chat:
+        """Create the chat, or return the one that its `client_id` created."""
+        runtime = self.commands.runtime
+        limit = runtime.settings.message_limit_bytes
+        fit("system", at_most(limit), self.system or "")
+        history = () if self.history is None else self.history
+        imported = imported_history(history, limit=limit, refusal=runtime.files.refusal)
+        own_id = None if self.client_id is None else chat_ids.chat_id_for(self.owner, self.client_id)
+        # What was created once is there, on whatever ground it would be refused now.
+        if own_id is not None and (chat := await self._created_before(own_id)) is not None:
+            return chat
+        agent, client_tools = await self._chosen()
+
+        def begin(unit: UnitOfWork) -> None:
+            profile = self._profile(agent, client_tools, created_at=unit.now, imported=len(imported))
+            inheritance = imported.inheritance(unit.now) if imported else None
+            reason = f"imported messages: {len(imported)}" if imported else None
+            unit.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
+
+        chat_id = own_id or chat_ids.new_chat_id()
+        try:
+            async with Sending(runtime.files, chat_id) as sending:
+                imported = await imported.with_parts(sending.imported)
+                return await self.commands.create(begin, chat_id=chat_id)
+        except ChatExists:
+            chat = None if own_id is None else await self._created_before(own_id)
+            if chat is None:
+                raise
+            return chat
+
+    async def _created_before(self, chat_id: str) -> Chat | None:
+        store = self.commands.runtime.store
+        try:
+            chat = chat_of(await store.facts(chat_id))
+        except ChatDeleted:
+            raise
+        except ChatNotFound:
+            return None
+        await store.confirm()
+        return chat
+
+    async def _chosen(self) -> tuple[str, tuple[ClientTool, ...]]:
+        """Return the agent and the client's tools, once the agent can do what is asked of it."""
+        agents = self.commands.runtime.agents
+        agent = agents.chosen(self.agent)
+        client_tools = check_client_tools(self.client_tools)
+        await agents.check(self.model, self.parameters)
+        agents.check_client_tools(agent, client_tools)
+        agents.check_active(agent, self.active_tools, client_tools)
+        agents.check_tool_choice(agent, self.parameters, client_tools)
+        agents.check_offer(agent, self.model, self.active_tools, self.parameters)
+        if self.parent is not None:
+            await self.commands.runtime.store.facts(self.parent)
+        return agent, client_tools
+
+    def _profile(
+        self, agent: str, client_tools: tuple[ClientTool, ...], *, created_at: datetime, imported: int
+    ) -> Profile:
+        return Profile(
+            created_at=created_at,
+            agent=agent,
+            model=self.model,
+            parameters=None if self.parameters is None else dict(self.parameters),
+            active_tools=None if self.active_tools is None else tuple(self.active_tools),
+            system=self.system,
+            client_tools=client_tools,
+            owner=self.owner,
+            title=self.title,
+            metadata=dict(self.metadata or {}),
+            parent=self.parent,
+            imported=imported,
+        )

@@ -1,0 +1,272 @@
+"""Handlers: what each method of `LocalChats` does in this process, on behalf of one actor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from turnwise.engine.admin.erase import Erasable, Erasure, wanted
+from turnwise.engine.admin.transfer import exported
+from turnwise.engine.agents.agent import Agent, Output
+from turnwise.engine.chats.local import LOCAL_COMMANDS
+from turnwise.engine.chats.reports import state_of
+from turnwise.engine.commands.commands import Commands
+from turnwise.engine.commands.create import ChatCreation
+from turnwise.engine.commands.report_handlers import ReportHandlers
+from turnwise.engine.config.results import (
+    Chat,
+    Page,
+    SendReceipt,
+    SubmissionReceipt,
+    TurnResult,
+    chat_of,
+)
+from turnwise.engine.isolation.tasks import Lifetime
+from turnwise.engine.prompt.imported_history import History
+from turnwise.engine.subagents.family import subagents_of
+from turnwise.engine.subscriptions.broadcast import Broadcaster
+from turnwise.engine.subscriptions.follow import follow as follow_events
+from turnwise.engine.subscriptions.turns import TurnReader, turn_result
+from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.calls import ClientTool, ToolResult
+from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
+from turnwise.states.events import PartEvent
+from turnwise.states.messages import Content, QueuedMessage
+from turnwise.states.names import Answerer, ChatState, WhenBusy
+from turnwise.states.transcript import fold
+from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction
+from turnwise.states.values.checked import fit
+from turnwise.states.values.limits import at_most
+from turnwise.states.values.plain import shown
+
+
+class Handlers(ReportHandlers):
+    """The chats of an open engine. Each method overrides its declaration: its arguments were checked.
+
+    Args:
+        commands: change chats on behalf of the actor.
+        broadcaster: of the engine.
+        lifetime: of the engine.
+    """
+
+    def __init__(self, commands: Commands, broadcaster: Broadcaster, lifetime: Lifetime) -> None:
+        super().__init__(commands.runtime, broadcaster, lifetime)
+        self._commands = commands
+
+    def acting(self, actor: str) -> Handlers:
+        """Return the same on behalf of another actor."""
+        return Handlers(self._commands.acting(actor), self._broadcaster, self._lifetime)
+
+    # Chats
+
+    async def create_chat(  # noqa: PLR0913 - the contract
+        self,
+        *,
+        system: str | None = None,
+        client_tools: Sequence[ClientTool] = (),
+        owner: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        parent: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        active_tools: Sequence[str] | None = None,
+        history: History | None = None,
+        client_id: str | None = None,
+    ) -> Chat:
+        creation = ChatCreation(
+            commands=self._commands,
+            system=system,
+            client_tools=client_tools,
+            owner=owner,
+            title=title,
+            metadata=metadata,
+            parent=parent,
+            agent=agent,
+            model=model,
+            parameters=parameters,
+            active_tools=active_tools,
+            history=history,
+            client_id=client_id,
+        )
+        return await creation.create()
+
+    async def list_chats(
+        self,
+        *,
+        owner: str | None = None,
+        state: ChatState | str | None = None,
+        awaiting: Answerer | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page[Chat]:
+        wanted_state = None if state is None else state_of(state)
+        rows = await self._store.chats(owner=owner, state=wanted_state, awaiting=awaiting, limit=limit + 1, after=after)
+        if after is not None and not rows:
+            await self._check_place(after)
+        chats = [chat_of(row) for row in rows[:limit]]
+        return Page(chats, chats[-1].id if len(rows) > limit else None)
+
+    async def _check_place(self, after: str) -> None:
+        """Refuse an id that no chat has or had: nothing comes after it, which would look like the end of a list."""
+        try:
+            await self._store.rest(after)
+        except ChatDeleted:
+            return
+        except ChatNotFound:
+            problem = f"must be `next` of a page, or the id of a chat; it was {shown(after)}"
+            raise InvalidArgument("after", problem) from None
+
+    async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
+        return await self._store.ids(prefix=prefix, limit=limit, owner=owner)
+
+    async def subagents(self, chat_id: str) -> list[Chat]:
+        return [chat_of(facts) for facts in await subagents_of(self._store, chat_id)]
+
+    async def update_chat(
+        self,
+        chat_id: str,
+        *,
+        title: str | Unchanged | None = UNCHANGED,
+        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
+        archived: bool | Unchanged = UNCHANGED,
+        if_version: int | None = None,
+    ) -> Chat:
+        changes = changes_of(title=title, metadata=metadata, archived=archived)
+        return await self._commands.update(chat_id, changes, if_version=if_version)
+
+    async def configure(  # noqa: PLR0913 - the contract
+        self,
+        chat_id: str,
+        *,
+        agent: str | Unchanged = UNCHANGED,
+        model: str | Unchanged | None = UNCHANGED,
+        parameters: Mapping[str, Any] | Unchanged | None = UNCHANGED,
+        active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
+        system: str | Unchanged | None = UNCHANGED,
+        if_version: int | None = None,
+    ) -> Chat:
+        changes = changes_of(
+            agent=agent,
+            model=model,
+            parameters=dict(parameters) if isinstance(parameters, Mapping) else parameters,
+            active_tools=tuple(active_tools) if isinstance(active_tools, Sequence) else active_tools,
+            system=system,
+        )
+        fit("system", at_most(self._runtime.settings.message_limit_bytes), changes.get("system") or "")
+        return await self._commands.configure(chat_id, changes, if_version=if_version)
+
+    async def fork(self, chat_id: str, *, at_version: int) -> Chat:
+        return await self._commands.fork(chat_id, at_version)
+
+    async def delete_chat(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
+        return await self._commands.upkeep.delete(chat_id, if_version=if_version)
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        tombstone = await self._store.tombstone(chat_id)
+        if tombstone is None:
+            try:
+                await self._store.rest(chat_id)
+            except ChatDeleted:  # between the two questions
+                return await self._store.tombstone(chat_id)
+        return tombstone
+
+    async def erase(self, chat_id: str, *, messages: Sequence[str] = (), what: Collection[Erasable] = ()) -> Erasure:
+        return await self._commands.upkeep.erase(chat_id, wanted(messages, what))
+
+    async def repair(self, chat_id: str) -> Chat:
+        return await self._commands.upkeep.repair(chat_id)
+
+    def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
+        return exported(self._runtime.files, chat_id, key=key)
+
+    async def import_chat(
+        self,
+        lines: Iterable[str] | AsyncIterable[str],
+        *,
+        key: bytes | None = None,
+        permit: Callable[[Chat], object] | None = None,
+    ) -> Chat:
+        return await self._commands.upkeep.import_chat(lines, key=key, permit=permit)
+
+    # Turns
+
+    async def send_message(
+        self, chat_id: str, content: Content, *, when_busy: WhenBusy = "queue", client_id: str | None = None
+    ) -> SendReceipt:
+        return await self._commands.send(chat_id, content, when_busy=when_busy, client_id=client_id)
+
+    async def _answer(
+        self,
+        chat_id: str,
+        content: Content,
+        client_id: str | None,
+        agent: Agent[Any, Output] | None,  # noqa: ARG002 - whose type the answer has
+        *,
+        at_once: bool,
+    ) -> TurnResult[Output]:
+        self._lifetime.check_loop()
+        receipt = await self.send_message(chat_id, content, client_id=client_id)
+        following = follow_events(
+            self._store,
+            self._broadcaster,
+            chat_id,
+            after=receipt.seq,
+            live=True,
+            until_rest=True,
+            at_once=at_once,
+        )
+        reader = TurnReader(following, receipt)
+        with self._after(receipt):
+            events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
+            facts = await self._store.facts(chat_id)
+        return turn_result(reader, fold(events), facts, self._runtime.agents.answer)
+
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, if_version: int | None = None
+    ) -> SubmissionReceipt:
+        return await self._commands.submit(chat_id, results, if_version=if_version)
+
+    async def interrupt(self, chat_id: str, *, reason: str | None = None) -> Chat:
+        return await self._commands.interrupt(chat_id, reason)
+
+    async def resume(self, chat_id: str) -> Chat:
+        return await self._commands.resume(chat_id)
+
+    async def edit_message(
+        self,
+        chat_id: str,
+        message_id: str,
+        content: Content,
+        *,
+        client_id: str | None = None,
+        if_version: int | None = None,
+    ) -> Chat:
+        return await self._commands.edit(chat_id, message_id, content, client_id=client_id, if_version=if_version)
+
+    async def request_compaction(self, chat_id: str) -> Chat:
+        return await self._commands.change(chat_id, RequestCompaction())
+
+    async def clear_context(self, chat_id: str) -> Chat:
+        return await self._commands.change(chat_id, ClearContext())
+
+    async def queued(self, chat_id: str) -> list[QueuedMessage]:
+        return list((await self._store.facts(chat_id)).queue)
+
+    async def edit_queued(
+        self, chat_id: str, queued_id: str, content: Content, *, if_version: int | None = None
+    ) -> Chat:
+        return await self._commands.edit_queued(chat_id, queued_id, content, if_version=if_version)
+
+    async def delete_queued(self, chat_id: str, queued_id: str, *, if_version: int | None = None) -> Chat:
+        return await self._commands.change(chat_id, DeleteQueued(queued_id=queued_id), if_version=if_version)
+
+    async def promote_queued(self, chat_id: str, queued_id: str) -> Chat:
+        return await self._commands.promote(chat_id, queued_id)
+
+
+_MISSING = LOCAL_COMMANDS.keys() - vars(Handlers).keys() - vars(ReportHandlers).keys()
+if _MISSING:  # a type checker does not see it: the declarations are methods, too
+    raise NotImplementedError(f"Handlers lack {', '.join(sorted(_MISSING))}")

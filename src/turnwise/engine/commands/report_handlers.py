@@ -1,0 +1,195 @@
+"""Handlers of reports: what the methods that read chats, and their files, do in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from turnwise.engine.admin.diagnose import issues_of
+from turnwise.engine.admin.explain import Explanation, explanation
+from turnwise.engine.blobs.left_out import without_refused
+from turnwise.engine.blobs.streams import FileContent
+from turnwise.engine.blobs.verify import verify_files
+from turnwise.engine.chats.declaration import Call
+from turnwise.engine.chats.local import LocalChats
+from turnwise.engine.chats.reports import state_of
+from turnwise.engine.config.results import (
+    Chat,
+    Compaction,
+    UsageEntry,
+    chat_of,
+)
+from turnwise.engine.isolation.clock import fail_after
+from turnwise.engine.isolation.tasks import Lifetime, run_in_thread
+from turnwise.engine.jobs.request import to_answer
+from turnwise.engine.prompt.history import sendable
+from turnwise.engine.prompt.views import (
+    HistoryView,
+    compactions_of,
+    raw_view,
+    transcript_of,
+    transcript_pages,
+    user_view,
+)
+from turnwise.engine.subagents.family import archived_subagents
+from turnwise.engine.subagents.usage import family_usage
+from turnwise.engine.subagents.verification import verify_family
+from turnwise.engine.subscriptions.broadcast import Broadcaster
+from turnwise.engine.subscriptions.follow import follow as follow_events
+from turnwise.engine.subscriptions.follow import wait_for
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.persistence.audit.checkpoints import published
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.verify import Verdict, verify_stored
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.errors import ChatUnreadable, InvalidArgument
+from turnwise.states.events import Event
+from turnwise.states.facts import Facts
+from turnwise.states.messages import FilePart, Message
+from turnwise.states.names import RESTING, ChatState
+from turnwise.states.transcript import Transcript
+from turnwise.states.usage import Usage
+from turnwise.states.values.plain import shown
+
+
+class ReportHandlers(LocalChats):
+    """The chats of an open engine, as far as they are read.
+
+    Args:
+        runtime: of the engine.
+        broadcaster: of the engine.
+        lifetime: of the engine.
+    """
+
+    def __init__(self, runtime: Runtime, broadcaster: Broadcaster, lifetime: Lifetime) -> None:
+        self._runtime = runtime
+        self._broadcaster = broadcaster
+        self._lifetime = lifetime
+
+    async def _run(self, call: Call) -> Any:
+        self._lifetime.check_loop()
+        return await getattr(self, call.command.name)(**call.arguments)
+
+    def _follow(self, call: Call) -> AsyncGenerator[Any, None]:
+        return self._lifetime.here(getattr(self, call.command.name)(**call.arguments))
+
+    @property
+    def _store(self) -> ChatStore:
+        return self._runtime.store
+
+    async def get_chat(self, chat_id: str) -> Chat:
+        return chat_of(await self._store.facts(chat_id))
+
+    async def messages(self, chat_id: str, *, view: HistoryView = "user") -> list[Message]:
+        facts = await self._store.facts(chat_id)
+        if view == "model":
+            at_hand = self._runtime.agents.at_hand(facts.profile)
+            messages = sendable(await self._store.prompt(chat_id))
+            messages = without_refused(messages, facts.left_out, at_hand.model) if facts.left_out else messages
+            return to_answer(at_hand, facts, messages) if _is_continued(facts) else messages
+        history = await self._store.history(chat_id)
+        return user_view(history) if view == "user" else raw_view(history)
+
+    async def transcript(self, chat_id: str) -> Transcript:
+        return transcript_of(await self._store.snapshot(chat_id))
+
+    def transcript_pages(self, chat_id: str) -> AsyncGenerator[Transcript, None]:
+        return transcript_pages(self._store, chat_id)
+
+    async def compactions(self, chat_id: str) -> list[Compaction]:
+        await self._store.facts(chat_id)
+        return compactions_of(await self._store.history(chat_id), await self._store.ledger(chat_id))
+
+    async def usage(self, chat_id: str) -> list[UsageEntry]:
+        await self._store.facts(chat_id)
+        return [
+            UsageEntry(entry.purpose, entry.turn, entry.step, entry.attempt, entry.usage)
+            for entry in await self._store.ledger(chat_id)
+        ]
+
+    async def family_usage(self, chat_id: str) -> Usage:
+        return await family_usage(self._store, chat_id)
+
+    async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:
+        facts = await self._store.facts(chat_id)
+        toolbox = self._runtime.agents.toolbox(facts.profile_of_calls)
+        return toolbox.argument_schemas(facts.open_calls, facts.profile.client_tools)
+
+    def events(
+        self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        return follow_events(self._store, self._broadcaster, chat_id, after=after, live=follow, until_rest=until_rest)
+
+    async def wait(
+        self,
+        chat_id: str,
+        *,
+        until: Collection[ChatState | str] = RESTING,
+        timeout: float | None = None,  # noqa: ASYNC109 - the contract's word
+    ) -> Chat:
+        arrived = partial(_has_arrived, frozenset(state_of(state, "until") for state in until))
+        with fail_after(timeout or None):
+            at_once = timeout == 0
+            return chat_of(await wait_for(self._store, self._broadcaster, chat_id, arrived, at_once=at_once))
+
+    async def explain(self, chat_id: str) -> Explanation:
+        store = self._store
+        rest, issues = await store.rest(chat_id), await issues_of(store, chat_id)
+        try:
+            lease = await store.lease_expiry(chat_id)
+        except ChatUnreadable:
+            lease = None
+        archived = await archived_subagents(store, rest.facts)
+        return explanation(rest.facts, lease, issues=issues or rest.issues, archived=archived)
+
+    async def audit(self, chat_id: str) -> list[AuditRecord]:
+        await self._store.facts(chat_id)
+        return await self._store.audit(chat_id)
+
+    async def verify(
+        self,
+        chat_id: str,
+        *,
+        family: bool = False,
+        files: bool = False,
+        checkpoints: str | None = None,
+        public_key: bytes | None = None,
+    ) -> Verdict:
+        elsewhere = published(checkpoints, public_key)
+        verdict = await verify_family(self._store, chat_id) if family else None
+        rows = await self._store.rows(chat_id)
+        if verdict is None or (verdict.ok and elsewhere is not None):
+            verdict = await run_in_thread(lambda: verify_stored(chat_id, rows, elsewhere))
+        if files and verdict.ok:
+            files_verdict = await verify_files(self._runtime.files, rows)
+            return verdict if files_verdict.ok else files_verdict
+        return verdict
+
+    # Files
+
+    async def put_file(
+        self, chat_id: str, content: FileContent, *, media_type: str | None = None, name: str | None = None
+    ) -> FilePart:
+        return await self._runtime.files.put(chat_id, content, media_type, name)
+
+    async def open_file(self, chat_id: str, file: FilePart | str) -> AsyncGenerator[bytes, None]:
+        if not isinstance(file, FilePart | str):
+            raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
+        async with aclosing(self._runtime.files.read(chat_id, file)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+def _has_arrived(states: Collection[ChatState], facts: Facts) -> bool:
+    if states == RESTING:
+        return facts.resting
+    if facts.stored_state is not None or facts.state not in states:
+        return False
+    return facts.state is not ChatState.interrupted or facts.settled
+
+
+def _is_continued(facts: Facts) -> bool:
+    """Whether the next request holds the history as it stands, without a result or queued message before it."""
+    return facts.history.unfinished and not facts.open_calls and not (facts.resting and facts.queue)
