@@ -17,7 +17,7 @@ from tests.client.client_clock import ClientClock
 from support.wire.server import Answer, End, Server, problem
 from turnwise import ChatNotFound, ChatState, FileNotFound, InvalidArgument, TurnwiseError
 from turnwise.client import BadAnswer, Client, ClientSettings, NotAllowed, NotAuthenticated, RateLimited
-from turnwise.client.client import _of, sound_url
+from turnwise.client.client import sound_url
 from turnwise.client.errors import ServiceUnreachable
 from turnwise.client.events import _server_sent_events, has_arrived
 from turnwise.engine.config.results import Chat
@@ -158,11 +158,12 @@ async def test_cut_export_is_an_error(server: Server, whole: str) -> None:
 
 
 @pytest.mark.parametrize("segment", ["", "..", "a/b"])
-def test_id_cannot_change_the_path(segment: str) -> None:
+async def test_id_cannot_change_the_path(segment: str) -> None:
+    client = Client("http://a", token="t")
     with pytest.raises(ChatNotFound):
-        _of(segment)
+        await client.resume(segment)
     with pytest.raises(InvalidArgument) as refused:
-        _of("c1", "messages", segment)
+        await client.edit_message("c1", segment, "x")
     assert str(refused.value) == f"message_id: must be the id of a message; it was {segment!r}; nothing was written"
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
@@ -24,6 +23,7 @@ from turnwise.client.errors import (
 )
 from turnwise.client.patience import Patience
 from turnwise.client.problems import BUSY, error_in, error_of
+from turnwise.client.requests import Request
 from turnwise.client.settings import ClientSettings
 from turnwise.states.errors import (
     EngineClosed,
@@ -47,25 +47,6 @@ _ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type
 _NOTHING: Final = "; nothing was written"
 """What an error says of one request, and is not true of one that was sent before."""
 _UNKNOWN: Final = "; it is not known whether anything was written"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is asked of a service."""
-
-    method: str
-    path: str
-    query: Mapping[str, Any] = field(default_factory=dict)
-    """What is `None` is left out."""
-    headers: Mapping[str, str | None] = field(default_factory=dict)
-    body: Any = None
-    """What is sent as JSON."""
-    stream: AsyncIterator[bytes] | None = None
-    """What is sent as it is, piece by piece."""
-    repeatable: bool = False
-    """Whether doing it twice is the same as once: it is sent again until there is an answer."""
-    waits_out_limits: bool = False
-    """Whether it is sent again, too, if there were too many: it belongs to something that has begun already."""
 
 
 @cache

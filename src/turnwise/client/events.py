@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 import msgspec
 
-from turnwise.client.connection import Connection, Request, is_passing
+from turnwise.client.connection import Connection, is_passing
 from turnwise.client.errors import BadAnswer, RateLimited
 from turnwise.client.patience import Patience
 from turnwise.client.problems import error_in
+from turnwise.client.requests import Request
 from turnwise.engine.config.results import Chat
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event, HistoryResetEvent
@@ -28,8 +28,7 @@ _MEDIA_TYPE: Final = "text/event-stream"
 _STOPS: Final = "the service stops; the stream goes on after the last event, once there is one again"
 
 
-@dataclass(slots=True)
-class EventReader:
+class EventReader(msgspec.Struct):
     """Reads the events of a chat, and comes back after the last one seen."""
 
     connection: Connection

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cached_property, wraps
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -14,22 +15,35 @@ from turnwise.states.values.checked import Parameters
 
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Literal["GET", "POST", "PATCH", "DELETE"]
+HEADERS: Final[Mapping[str, str]] = {"client_id": "Idempotency-Key", "if_version": "If-Match"}
+"""The parameters that headers of HTTP carry."""
+_IN_PATH: Final = re.compile(r"{(\w+)}")
 
 
 class Command:
     """A declared method: an engine runs calls of it, a client sends them, a service takes them on its route."""
 
     def __init__(
-        self, function: Callable[..., Any], verb: Verb | None, path: str, status: int, operation: str | None
+        self,
+        function: Callable[..., Any],
+        verb: Verb | None,
+        path: str,
+        status: int,
+        *,
+        operation: str | None,
+        repeatable: bool,
     ) -> None:
         self.function = function
         self.name = function.__name__
         self.verb = verb
         """The method of HTTP; `None` if the method has no route of its own."""
         self.path = path
+        self.path_parameters = frozenset(_IN_PATH.findall(path))
         self.status = status
         self.operation = operation or self.name
         """The id of the operation in the OpenAPI document."""
+        self.repeatable = repeatable
+        """Whether the same call twice is the same as once, although it changes something."""
         self._checked = Parameters(function, "")
 
     @cached_property
@@ -52,6 +66,16 @@ class Command:
     def is_read(self) -> bool:
         """Whether a call changes nothing."""
         return self.verb in ("GET", None)
+
+    @property
+    def fields(self) -> Sequence[str]:
+        """The parameters that are neither in the path nor headers: those of the query or of the body."""
+        return [name for name in self.parameters if name not in self.path_parameters and name not in HEADERS]
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the request has a body."""
+        return not self.is_read and bool(self.fields)
 
     @property
     def is_paged(self) -> bool:
@@ -106,7 +130,12 @@ class Commanded(ABC):
 
 
 def command(
-    verb: Verb | None = None, path: str = "", status: int = 200, *, operation: str | None = None
+    verb: Verb | None = None,
+    path: str = "",
+    status: int = 200,
+    *,
+    operation: str | None = None,
+    repeatable: bool = False,
 ) -> Callable[[F], F]:
     """Declare a method, whose body is empty, as a command. Calls are checked by the type hints, then run.
 
@@ -116,10 +145,11 @@ def command(
             body, or the query of a GET.
         status: of a good answer.
         operation: the id of the operation; the name of the method by default.
+        repeatable: whether the same call twice is the same as once, although it changes something.
     """
 
     def declare(function: F) -> F:
-        declared = Command(function, verb, path, status, operation)
+        declared = Command(function, verb, path, status, operation=operation, repeatable=repeatable)
         method: Any
         if inspect.iscoroutinefunction(function):
 

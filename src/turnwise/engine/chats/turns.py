@@ -123,7 +123,7 @@ class Turns(Reports):
                 async for event in events:
                     yield event
 
-    @command("POST", "/chats/{chat_id}/tool-results", 202)
+    @command("POST", "/chats/{chat_id}/tool-results", 202, repeatable=True)
     async def submit_tool_results(
         self,
         chat_id: str,

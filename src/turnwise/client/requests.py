@@ -1,0 +1,91 @@
+"""Requests to a service: the declared commands as HTTP spells them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from turnwise.engine.chats.declaration import HEADERS, Call
+from turnwise.states.errors import ChatNotFound, InvalidArgument
+from turnwise.states.messages import parts_of
+from turnwise.states.values.plain import shown
+
+_AS_JSON: Final[Mapping[str, Callable[[Any], Any]]] = {"content": parts_of, "history": list}
+"""What makes JSON of arguments that may be more than JSON knows."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a service."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any] = {}
+    """What is `None` is left out."""
+    headers: Mapping[str, str | None] = {}
+    body: Any = None
+    """What is sent as JSON."""
+    stream: AsyncIterator[bytes] | None = None
+    """What is sent as it is, piece by piece."""
+    repeatable: bool = False
+    """Whether doing it twice is the same as once: it is sent again until there is an answer."""
+    waits_out_limits: bool = False
+    """Whether it is sent again, too, if there were too many: it belongs to something that has begun already."""
+
+
+def request_of(call: Call) -> Request:
+    """Return the request of a call. Arguments at their defaults are left out, so that older services take it, too.
+
+    Without a `client_id` a new one is sent, so that what is asked for is not done twice if its answer is lost.
+    """
+    command = call.command
+    path: dict[str, str] = {}
+    headers: dict[str, str | None] = {}
+    fields: dict[str, Any] = {}
+    for name, value in call.arguments.items():
+        if name in command.path_parameters:
+            path[name] = _segment(name, value)
+        elif name in HEADERS:
+            headers[HEADERS[name]] = _header(name, value)
+        elif value != command.parameters[name].default:
+            fields[name] = _AS_JSON[name](value) if name in _AS_JSON else value
+    is_read = command.is_read
+    return Request(
+        method=command.verb or "GET",
+        path=command.path.format_map(path),
+        query=fields if is_read else {},
+        headers=headers,
+        body=fields if command.has_body else None,
+        repeatable=is_read or command.repeatable or "client_id" in call.arguments,
+    )
+
+
+def _header(name: str, value: Any) -> str | None:
+    if name == "client_id":
+        return new_key() if value is None else str(value)
+    return None if value is None else f'"{value}"'
+
+
+def new_key() -> str:
+    """Return a `client_id` for a request whose caller gives none."""
+    return f"client-{secrets.token_hex(16)}"
+
+
+def path_of(chat_id: str, *rest: str) -> str:
+    """Return the path of what belongs to a chat.
+
+    Raises:
+        ChatNotFound: no chat can have this id.
+    """
+    return "/".join(("/chats", _segment("chat_id", chat_id), *rest))
+
+
+def _segment(name: str, value: str) -> str:
+    if value not in ("", ".", "..") and "/" not in value:
+        return quote(value)
+    if name == "chat_id":
+        raise ChatNotFound(value)
+    raise InvalidArgument(name, f"must be the id of a message; it was {shown(value)}")
