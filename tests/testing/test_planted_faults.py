@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "5 calls: some end without a result": (close_calls_silently, "neither a result"),
     "6 submissions: other results pass for the same": (take_any_submission_again, "were taken"),
     "7 queue: a message is lost": (lose_the_queue, "which is not the head of the queue"),
-    "8 shown: an attempt is not taken back": (take_back_silently, "neither kept nor taken back"),
+    "8 shown: an attempt is not taken back": (take_back_silently, "neither stored nor taken back"),
     "9 requests: reasoning without its signature is sent": (send_everything, "cut off before its signature"),
     "10 tools: at most once, started again": (start_lost_calls_again, "was paid 2 times"),
     "12 rest: lost leases are not swept": (sweep_no_leases, "never came to rest"),
@@ -175,7 +175,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
         "other arguments than it was planned",
     ),
     "19 files: an erasure lets go of those of other messages": (let_go_of_every_file, "is lost"),
-    "20 stream: results are missing": (leave_results_out_of_streams, "told the events"),
+    "20 stream: results are missing": (leave_results_out_of_streams, "yielded the events"),
     "20 ask: a queued message is answered": (answer_queued_messages, "was answered by taken"),
     "20 transcript: its number is too low": (number_transcripts_too_low, "a transcript"),
 }
