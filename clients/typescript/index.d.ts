@@ -178,7 +178,7 @@ export interface ToolCall {
   reconciles?: boolean;
   subagent?: string | null;
   subagent_action?: SubagentAction;
-  subagent_stays?: boolean;
+  subagent_detached?: boolean;
   within?: number | null;
   output_limit_bytes?: number;
   /** The agent that asked for the call. */

@@ -239,7 +239,7 @@ class Torture:
                 if not moving:
                     break
                 for chat in moving:
-                    if chat.helps is None:
+                    if chat.parent_call is None:
                         await self._help(client, chat)
                 await anyio.sleep(0.1)
         for chat in moving:
@@ -256,7 +256,7 @@ class Torture:
         while True:
             page = await self._persist(lambda: client.list_chats(limit=200, after=after))  # noqa: B023
             for chat in page.items:
-                self.deeds["help"] += chat.helps is not None
+                self.deeds["help"] += chat.parent_call is not None
                 yield chat
             if page.next is None:
                 return
@@ -278,6 +278,6 @@ class Torture:
 
 def _rests(chat: Chat) -> bool:
     """Return whether a chat waits for its next message, or is a subagent that was stopped or has failed."""
-    if chat.helps is None:
+    if chat.parent_call is None:
         return chat.state == "waiting"
     return chat.settled and chat.state in ("waiting", "interrupted", "error")

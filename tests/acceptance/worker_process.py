@@ -44,7 +44,7 @@ _HANDED: Final = {
     "start": Call("start_hand", {"task": f"{ORDER} pay slow"}),
 }
 """Words for work that subagents do."""
-_WRITES = ("create", "change", "claim", "journal", "renew", "prune")
+_WRITES = ("create", "change", "claim", "append_events", "renew", "prune")
 
 
 @dataclass

@@ -23,7 +23,7 @@ from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.persistence.audit.checkpoints import Head, checkpoint_line
 from turnwise.persistence.audit.record import GENESIS, MOST, export, to_json
 from turnwise.providers.protocol import ModelRequest
-from turnwise.providers.reply_worth import FINISH_WORDS, WORTH, stop_reason_of
+from turnwise.providers.reply_outcome import FINISH_WORDS, OUTCOMES, stop_reason_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import Role
 from turnwise.service.routes.health import OPEN_STREAMS
@@ -190,8 +190,8 @@ NO_REPLY = {"compaction"}
 
 def test_reference_has_every_finish_word() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", MODELS, re.MULTILINE)
-    table = {reason: (worth, tuple(re.findall(r"`(\w+)`", words))) for reason, worth, words in rows}
-    assert table == {str(reason): (str(worth), FINISH_WORDS.get(reason, ())) for reason, worth in WORTH.items()}
+    table = {reason: (outcome, tuple(re.findall(r"`(\w+)`", words))) for reason, outcome, words in rows}
+    assert table == {str(reason): (str(outcome), FINISH_WORDS.get(reason, ())) for reason, outcome in OUTCOMES.items()}
 
 
 def test_words_mean_what_pydantic_ai_takes_them_for() -> None:

@@ -36,7 +36,7 @@ class Shelf:
         self.messages: list[Message] = []
         self.histories = 0
         """How often the history was asked for."""
-        self.journaled: list[tuple[int, ChatState, tuple[Event, ...]]] = []
+        self.appended: list[tuple[int, ChatState, tuple[Event, ...]]] = []
         """What running jobs have stored, or are about to."""
         self.storing: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
 
@@ -77,19 +77,19 @@ class Shelf:
         self.histories += 1
         return [message for message in self.messages if message.position > after]
 
-    async def journal(
+    async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
         """Note the events of a running job, once the test lets them go, as a store does."""
         assert chat_id == "c"
-        self.journaled.append((token, state, tuple(shown)))
+        self.appended.append((token, state, tuple(shown)))
         await self.storing()
         return tuple(shown)
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
         """Return what subscribers were shown of an attempt, as a store does."""
         assert chat_id == "c"
-        events = [event for _, _, batch in self.journaled for event in batch if isinstance(event, PartEvent)]
+        events = [event for _, _, batch in self.appended for event in batch if isinstance(event, PartEvent)]
         return [event for event in events if (event.step, event.attempt) == (step, attempt)]
 
     def put(self, facts: Facts, *events: Event) -> Committed:

@@ -58,7 +58,7 @@ def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[A
 def subagent(chat_id: str, parent: str) -> Facts:
     """Return what is asked of a subagent: its id, and whose it is."""
     return Facts(
-        chat_id=chat_id, profile=Profile(created_at=NOW, parent=parent, helps="call"), since=NOW, updated_at=NOW
+        chat_id=chat_id, profile=Profile(created_at=NOW, parent=parent, parent_call="call"), since=NOW, updated_at=NOW
     )
 
 
@@ -297,7 +297,7 @@ async def test_missing_subagent_that_answered_is_found(open_engine: OpenEngine, 
     ("names", "stood_at"),
     [
         ({"parent": "another"}, "{version}:{head}"),
-        ({"helps": "another"}, "{version}:{head}"),
+        ({"parent_call": "another"}, "{version}:{head}"),
         ({}, None),
         ({}, "{head}"),
         ({}, "1{version}:{head}"),
@@ -313,7 +313,7 @@ async def test_profile_with_a_wrong_parent_or_call_is_found(
         chat = await engine.create_chat(agent="lead")
         version, head = await engine._store.head(chat.id)
         spelled = stood_at and stood_at.format(version=version, head=head, another=head[::-1])
-        profile = {"parent": chat.id, "helps": "call_one", "helps_at": spelled, **names}
+        profile = {"parent": chat.id, "parent_call": "call_one", "parent_version": spelled, **names}
         name, writer = subagent_id(chat.id, "call_one"), engine._handlers(changes=True)._runtime.writer
         await writer.create(
             name, Create(profile=Profile(created_at=chat.created_at, agent="research", **profile)), actor="someone"

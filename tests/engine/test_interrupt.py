@@ -258,7 +258,7 @@ async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> No
     async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         started = (plans.send("hello"), plans.claim(worker, lease=30), plans.start())
         await plans.created(store, "chat", *started, plans.send("later"))
-        await store.journal("chat", 1, ChatState.streaming, [part("Hel")])
+        await store.append_events("chat", 1, ChatState.streaming, [part("Hel")])
         await clock.advance(30 if gone == "its lease has run out" else 0)
         before = await engine.get_chat("chat")
         if does == "interrupt":
@@ -274,7 +274,7 @@ async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> No
         assert (messages[1].text, messages[1].partial) == ("Hel", True)
         assert (await engine.verify("chat")).ok
         with pytest.raises(StaleLease):
-            await store.journal("chat", 1, ChatState.streaming, [part("lo")])
+            await store.append_events("chat", 1, ChatState.streaming, [part("lo")])
 
 
 async def test_interrupt_after_interrupting_message_wins() -> None:

@@ -42,7 +42,9 @@ class Asked(Delegate):
         assert chat_id == self.found.chat_id
         return []
 
-    async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any], *, worker: str) -> Any:
+    async def append_events(
+        self, chat_id: str, token: int, state: ChatState, events: Sequence[Any], *, worker: str
+    ) -> Any:
         assert (chat_id, token, worker, state) == (self.found.chat_id, 1, "w", ChatState.executing_tools)
         self.asked += 1
         self.answers()

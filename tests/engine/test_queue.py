@@ -229,7 +229,7 @@ async def test_interrupt_keeps_parts_shown_meanwhile(database: Path, moved: str)
 
     async def show(text: str, attempt: int) -> None:
         facts = await store.facts("chat")
-        await store.journal("chat", facts.fence, ChatState.streaming, [part(text, attempt=attempt)])
+        await store.append_events("chat", facts.fence, ChatState.streaming, [part(text, attempt=attempt)])
 
     async def go_on() -> None:
         if moved == "another was there":

@@ -207,7 +207,7 @@ class Attempt:
         """What was stored, or is about to be: the text of each batch."""
         return [
             "".join(event.part.delta or "" for event in batch if isinstance(event, PartEvent))
-            for _, _, batch in self.shelf.journaled
+            for _, _, batch in self.shelf.appended
         ]
 
 

@@ -86,7 +86,7 @@ async def held(
     store = store or stored_at(database, ManualClock())
     await store.open()
     committed = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
-    await store.journal("chat", 1, ChatState.streaming, [part("so far")])
+    await store.append_events("chat", 1, ChatState.streaming, [part("so far")])
     leased = held_by_nobody_else(runtime_of(store, ManualClock(), agents=agents), committed.before)
     leased.take(committed)
     leased.observe(await store.facts("chat"))

@@ -126,7 +126,7 @@ async def test_parent_error_stops_subagent_that_awaits_its_client(open_engine: O
     async with open_engine(None, agents=agents) as engine:
         chat = await sent(engine)
         await until_awaits(engine, chat.id, "both")
-        subagent = next(one.id for one in await inbox_of(engine, 2) if one.helps is not None)
+        subagent = next(one.id for one in await inbox_of(engine, 2) if one.parent_call is not None)
         (approval,) = [call for call in (await engine.get_chat(chat.id)).open_calls if call.is_client]
         await engine.submit_tool_results(chat.id, [ToolResult(approval.call_id, output=True)])
         assert (await engine.wait(chat.id, timeout=60)).state is ChatState.error

@@ -58,14 +58,14 @@ async def test_subagent_answers_delegated_call(open_engine: OpenEngine) -> None:
         assert [call.executor for call in delegated] == ["chat"] * 3
         assert [one.id for one in subagents] == [subagent_id(chat.id, call.call_id) for call in delegated]
         assert [one.title for one in subagents] == [*titles.values()]
-        assert [(one.parent, one.helps) for one in subagents] == [(chat.id, call.call_id) for call in delegated]
+        assert [(one.parent, one.parent_call) for one in subagents] == [(chat.id, call.call_id) for call in delegated]
         for one in subagents:
             assert (one.agent, one.owner, one.metadata) == ("research", "ann", {"tier": "gold"})
         assert (await engine.verify(chat.id, family=True)).ok
         fork = await engine.fork(subagents[0].id, at_version=subagents[0].version)
         profiles = [(await engine._store.facts(one)).profile for one in (subagents[0].id, fork.id)]
         expected = [(False, False, 1), (True, True, 0)]
-        assert [(one.helps is None, one.helps_at is None, one.depth) for one in profiles] == expected
+        assert [(one.parent_call is None, one.parent_version is None, one.depth) for one in profiles] == expected
 
 
 async def test_chat_that_awaits_subagents_is_not_at_rest(open_engine: OpenEngine) -> None:

@@ -281,7 +281,7 @@ class StoreLife(RuleBasedStateMachine):
         step, self.serial = self.facts.step, self.serial + 1
         part = PartDelta(type="text", delta=f"words {self.serial}")
         event = PartEvent(chat_id=self.chat_id, step=step.number, attempt=step.attempt, index=0, part=part)
-        self.do(self.life.store.journal(self.chat_id, self.facts.lease.token, self.facts.state, [event]))
+        self.do(self.life.store.append_events(self.chat_id, self.facts.lease.token, self.facts.state, [event]))
         self.shown[self.attempt] = f"words {self.serial}"
 
     @property

@@ -54,7 +54,7 @@ async def live(path: Path) -> None:
     await store.open()
     for chat_id in ("poisoned", "sound"):
         await plans.created(store, chat_id, *LIFE[:3], owner="ann")
-        await store.journal(chat_id, 1, ChatState.streaming, [part("1")])
+        await store.append_events(chat_id, 1, ChatState.streaming, [part("1")])
         for move in LIFE[3:]:
             await store.change(chat_id, plans.plan(move))
         await store.note_file(chat_id, Blob("f" * 64, 1), kept_in="database")

@@ -34,7 +34,7 @@ async def moments(url: str, *more: plans.Move | str) -> list[tuple[Rows, Facts]]
             if committed.facts.state is ChatState.streaming and committed.facts.step.attempt_open:
                 step = committed.facts.step
                 token = committed.facts.fence
-                await store.journal(
+                await store.append_events(
                     CHAT, token, ChatState.streaming, [part("1", step=step.number, attempt=step.attempt)]
                 )
             found.append((await store.raw_rows(CHAT), await store.facts(CHAT)))

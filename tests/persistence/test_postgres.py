@@ -78,7 +78,7 @@ async def test_cut_connections_lose_and_double_nothing(open_store: OpenStore, be
     async def write(chat_id: str) -> None:
         for number in range(10):
             await store.change(chat_id, rename(str(number)))
-            await store.journal(chat_id, 1, ChatState.streaming, [part(str(number))])
+            await store.append_events(chat_id, 1, ChatState.streaming, [part(str(number))])
 
     async with anyio.create_task_group() as writers:
         for chat in range(4):

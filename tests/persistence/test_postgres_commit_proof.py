@@ -32,7 +32,7 @@ def rename(title: str) -> plans.Plan:
     return plans.plan(plans.move(Renamed(title=title)))
 
 
-async def test_concurrent_journal_reuses_no_event_number(
+async def test_concurrent_append_reuses_no_event_number(
     stores: tuple[PostgresStore, PostgresStore],
 ) -> None:
     """What is shown changes neither version nor head, state nor token: only the number of the last event tells."""
@@ -40,7 +40,7 @@ async def test_concurrent_journal_reuses_no_event_number(
     await plans.created(holder, "chat", plans.send("hello"), plans.claim(), plans.start())
     await other.change("chat", rename("first"))  # it remembers the chat under its lease from now on
     for number in range(3):
-        await holder.journal("chat", 1, ChatState.streaming, [part(str(number)), part("and")])
+        await holder.append_events("chat", 1, ChatState.streaming, [part(str(number)), part("and")])
         await other.change("chat", rename(f"after {number}"))
     await holder.change("chat", plans.plan(plans.reply("hi")))
     events = await holder.events("chat", after=0, limit=100)

@@ -72,7 +72,7 @@ async def test_parts_of_many_jobs_share_one_statement(store: PostgresStore, stat
 
     async def show(chat_id: str) -> None:
         try:
-            await store.journal(chat_id, 1, ChatState.streaming, [part("h"), part("i")])
+            await store.append_events(chat_id, 1, ChatState.streaming, [part("h"), part("i")])
         except StaleLease:
             stale.append(chat_id)
 
@@ -80,7 +80,7 @@ async def test_parts_of_many_jobs_share_one_statement(store: PostgresStore, stat
         for chat_id in CHATS:
             tasks.start_soon(show, chat_id)
     assert stale == ["chat-0"]
-    assert len([line for line in statements if line.startswith("-- name: journal")]) <= 2
+    assert len([line for line in statements if line.startswith("-- name: append_events")]) <= 2
     for chat_id in CHATS[1:]:
         assert [event.part.delta for event in await store.shown(chat_id, 1, 1)] == ["h", "i"]
     assert await store.shown("chat-0", 1, 1) == []
@@ -109,7 +109,7 @@ async def test_refused_chat_does_not_affect_its_batch(store: PostgresStore, monk
         )
 
 
-@pytest.mark.parametrize("words", ["-- name: commit", "-- name: journal"])
+@pytest.mark.parametrize("words", ["-- name: commit", "-- name: append_events"])
 async def test_locked_chat_does_not_block_its_batch(
     store: PostgresStore, beside: asyncpg.Connection, statements: list[str], words: str
 ) -> None:
@@ -120,7 +120,7 @@ async def test_locked_chat_does_not_block_its_batch(
         if words == "-- name: commit":
             await store.change(chat_id, say("more"))
         else:
-            await store.journal(chat_id, 1, ChatState.streaming, [part("h")])
+            await store.append_events(chat_id, 1, ChatState.streaming, [part("h")])
         done.append(chat_id)
 
     async with anyio.create_task_group() as tasks, beside.transaction():

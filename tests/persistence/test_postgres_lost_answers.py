@@ -56,7 +56,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
     return losing
 
 
-COMMIT, JOURNAL = "-- name: commit", "-- name: journal"
+COMMIT, APPEND_EVENTS = "-- name: commit", "-- name: append_events"
 BLOB: Final = Blob("0" * 64, 1)
 
 
@@ -100,12 +100,12 @@ async def test_claim_with_lost_answer_reaches_its_worker(store: PostgresStore, l
     assert await store.renew("mine", 30) == tokens == {"a": 1, "b": 1}
 
 
-async def test_journal_with_lost_answer_stores_once(store: PostgresStore, lose: Lose) -> None:
+async def test_append_with_lost_answer_stores_once(store: PostgresStore, lose: Lose) -> None:
     """With the numbers and the time that it was given."""
     await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
     told = await store.events("chat", after=0, limit=100)
-    lose("fetch", JOURNAL)
-    stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+    lose("fetch", APPEND_EVENTS)
+    stored = await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
     assert await store.events("chat", after=0, limit=100) == [*told, *stored]
 
 
@@ -136,7 +136,11 @@ WRITES: Final[dict[str, tuple[str, str, Callable[[PostgresStore], Awaitable[obje
     "an import": ("execute", "COMMIT", take_in),
     "a repair": ("execute", "COMMIT", lambda store: store.repair("chat", plans.plan(plans.send("lost")))),
     "a deletion": ("execute", "COMMIT", lambda store: store.delete("chat", lambda _rest, _at: None, actor="me")),
-    "an event": ("fetch", JOURNAL, lambda store: store.journal("running", 1, ChatState.streaming, [part("h")])),
+    "an event": (
+        "fetch",
+        APPEND_EVENTS,
+        lambda store: store.append_events("running", 1, ChatState.streaming, [part("h")]),
+    ),
     "a shared change": ("fetch", COMMIT, lambda store: store.change("running", plans.plan(plans.reply("lost")))),
     "a renewal": ("fetch", "-- name: renew", lambda store: store.renew("worker", 30)),
     "a file held": ("execute", "COMMIT", lambda store: store.note_file("chat", BLOB, kept_in="here")),

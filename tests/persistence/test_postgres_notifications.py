@@ -48,7 +48,7 @@ async def test_every_change_and_part_notifies_other_stores(stores: tuple[Postgre
     await plans.created(here, "other")
     while await anext(watch) != "other":
         pass
-    await here.journal("chat", 1, ChatState.streaming, [part("h")])
+    await here.append_events("chat", 1, ChatState.streaming, [part("h")])
     assert await anext(watch) == "chat"
 
 

@@ -33,7 +33,7 @@ async def blocked(beside: asyncpg.Connection) -> None:
 
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
-COMMIT, JOURNAL, READ = "-- name: commit", "-- name: journal", "-- name: facts"
+COMMIT, APPEND_EVENTS, READ = "-- name: commit", "-- name: append_events", "-- name: facts"
 RUNNING = (plans.send("hello"), plans.claim(), plans.start())
 
 

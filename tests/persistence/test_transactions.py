@@ -139,7 +139,7 @@ def test_pruning_passes_over_parts_without_a_chat(chats: Chats, caplog: pytest.L
         queries.facts(chats.on, "none")
     for chat_id in ("gone", "left"):
         chats.live(chat_id, plans.send("hi"), plans.claim(), plans.start())
-        chats.transactions.journal(chats.on, chat_id, 1, ChatState.streaming, [part("a")])
+        chats.transactions.append_events(chats.on, chat_id, 1, ChatState.streaming, [part("a")])
         chats.change(chat_id, plans.reply("a"))
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("DELETE FROM chats WHERE id = 'gone'")

@@ -35,7 +35,7 @@ from turnwise.testing.simulation.checks import problems_of
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
-SLOW = ("change", "create", "claim", "journal")
+SLOW = ("change", "create", "claim", "append_events")
 
 
 @tool(crash="at_least_once")

@@ -2,7 +2,7 @@
 
 Whatever the worker tries under its dead token, and whoever holds the chat by then, not a single row changes.
 
-Seen red: a dead token that is refused only if somebody else holds the chat; a journal that does not look at the token;
+Seen red: a dead token that is refused only if somebody else holds the chat; an append that does not look at the token;
 a renewal that does not ask which worker holds the lease; a lease under the token of the one before.
 """
 
@@ -85,8 +85,8 @@ def try_everything(life: StoredLife, zombie: Process, token: int) -> None:
     before, step = (life.rows(), life.do(life.store.lease_expiry(life.chat_id))), life.facts.step
     words = PartDelta(type="text", delta="late")
     part = PartEvent(chat_id=life.chat_id, step=step.number, attempt=step.attempt, index=0, part=words)
-    works = [zombie.store.journal(life.chat_id, token, state, [part]) for state in LEASED]
-    works.append(zombie.store.journal(life.chat_id, token, life.facts.state, []))
+    works = [zombie.store.append_events(life.chat_id, token, state, [part]) for state in LEASED]
+    works.append(zombie.store.append_events(life.chat_id, token, life.facts.state, []))
     given = {"token": token, "error": ERROR, "delay": 1.0, "retry_at": life.now + timedelta(seconds=1)}
     for trigger in OF_HOLDERS:
         known = trigger.__dataclass_fields__

@@ -1,6 +1,6 @@
 """After an interrupt nothing more of that answer is shown and no tool starts; the part that was shown is kept.
 
-Seen red: a journal that stores parts whatever state the chat is in; a tool that may start in an interrupted chat; a
+Seen red: an append that stores parts whatever state the chat is in; a tool that may start in an interrupted chat; a
 partial answer that is not kept.
 """
 
@@ -92,7 +92,9 @@ def show_late(life: StoredLife, token: int | None) -> None:
     part = PartDelta(type="text", delta="late")
     event = PartEvent(chat_id=life.chat_id, step=step.number, attempt=step.attempt, index=0, part=part)
     for state in (S.streaming, S.executing_tools, S.compacting):
-        assert isinstance(life.unchanged(life.store.journal(life.chat_id, token or 0, state, [event])), StaleLease)
+        assert isinstance(
+            life.unchanged(life.store.append_events(life.chat_id, token or 0, state, [event])), StaleLease
+        )
 
 
 # Engines that are stopped wherever they are, by themselves and by another process

@@ -52,7 +52,7 @@ async def told(path: Path, *, is_wary: bool) -> tuple[list[Event], Recorder, lis
     store = SQLiteStore(path)
     await store.open()
     await plans.created(store, "c", plans.send("Hello!"), plans.claim("lost", lease=0), plans.start())
-    await store.journal("c", 1, ChatState.streaming, [part("Half an ans")])
+    await store.append_events("c", 1, ChatState.streaming, [part("Half an ans")])
     await store.close()
     recorder, lines = Recorder(), []
     reader = Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False))

@@ -90,7 +90,7 @@ def test_answer_of_a_subagent_stands_after_compaction() -> None:
     """The model would say something else once more, and its parent would hear that instead of the answer."""
     answered, looked = compacting(), compacting(local("a"))
     for life in (answered, looked):
-        life.facts = replace(life.facts, profile=replace(life.facts.profile, parent="p", helps="a"))
+        life.facts = replace(life.facts, profile=replace(life.facts.profile, parent="p", parent_call="a"))
         life.compact()
     assert (answered.facts.state, answered.facts.stop_reason) == (S.waiting, StopReason.end_turn)
     assert looked.facts.state == S.streaming

@@ -141,14 +141,14 @@ class ChatStore(HeldFiles, Protocol):
 
     Methods raise what the caller's own plan raises, and otherwise only `StoreError`s: `passing` if the store may take
     later what it refused now, so that running chats wait for it. If there is no such chat, `change`, `repair`,
-    `delete`, `journal`, `facts`, `head`, `rest`, `rows`, `raw_rows` and `snapshot` raise `ChatNotFound`; the others
-    find nothing. If there was one and it was deleted, every method about one chat raises `ChatDeleted`, but `delete`,
-    `tombstone`, `forks` and `children`.
+    `delete`, `append_events`, `facts`, `head`, `rest`, `rows`, `raw_rows` and `snapshot` raise `ChatNotFound`; the
+    others find nothing. If there was one and it was deleted, every method about one chat raises `ChatDeleted`, but
+    `delete`, `tombstone`, `forks` and `children`.
 
     A chat is one failure domain. A method about one chat raises `ChatUnreadable` if a stored value of that chat cannot
     be read; a method about many chats goes on with the others.
 
-    Every method is safe to call from many tasks at once. A cancelled `change`, `create`, `claim` or `journal`
+    Every method is safe to call from many tasks at once. A cancelled `change`, `create`, `claim` or `append_events`
     either never happened or is complete; it is never left half done.
     """
 
@@ -227,7 +227,7 @@ class ChatStore(HeldFiles, Protocol):
         same chat.
         """
 
-    async def journal(
+    async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
         """Store events of a running job, without a transition, and return them as stored.

@@ -136,7 +136,7 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """The agent of the subagent that the call asks or starts."""
     subagent_action: SubagentAction = "ask"
     """Of a call that is delegated: what it is to do."""
-    subagent_stays: bool = False
+    subagent_detached: bool = False
     """Whether the subagent works on if the call is closed without its answer."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
@@ -173,7 +173,7 @@ class ToolCall(Value, frozen=True, kw_only=True):
     @property
     def stops_its_subagent(self) -> bool:
         """Whether the call is open, and the subagent that it made has to be stopped if it is closed now."""
-        return self.open and self.subagent is not None and not self.subagent_stays
+        return self.open and self.subagent is not None and not self.subagent_detached
 
     @property
     def may_start(self) -> bool:

@@ -68,11 +68,11 @@ class Profile(Value, frozen=True, kw_only=True):
     """For a fork of a fork: the chats above its parent whose messages it may have, too, the nearest first."""
     imported: int = 0
     """How many messages the chat began with that were said elsewhere."""
-    helps: str | None = None
+    parent_call: str | None = None
     """For a subagent: the id of the parent's call that it answers."""
-    helps_at: str | None = None
+    parent_version: str | None = None
     """For a subagent: the parent's version and head hash when it was made, as `version:hash`."""
-    stays: bool = False
+    detached: bool = False
     """For a subagent: whether it works on if its parent waits for it no longer."""
     depth: Counter = 0
     """For a subagent: how many chats stand above it."""

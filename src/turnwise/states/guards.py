@@ -182,7 +182,7 @@ def turn_goes_on(draft: Draft[t.Compacted | t.CompactionFailed]) -> bool:
     if draft.history.unfinished or draft.step.stage is Stage.refused:
         return True
     limits, folded = draft.limits, isinstance(draft.trigger, t.Compacted)
-    reopens = limits.after_final_step == "continue" and draft.profile.helps is None
+    reopens = limits.after_final_step == "continue" and draft.profile.parent_call is None
     return folded and reopens and draft.turn.reentries < limits.max_reentries
 
 

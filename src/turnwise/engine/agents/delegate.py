@@ -69,7 +69,7 @@ def delegate(
         schema=_TASK,
         run=_never,
         subagent=known_as,
-        subagent_stays=on_interrupt == "leave",
+        subagent_detached=on_interrupt == "leave",
         subagent_action="start" if background else "ask",
     )
 

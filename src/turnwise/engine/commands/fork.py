@@ -38,9 +38,9 @@ async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Chan
             parent=chat_id,
             ancestors=ancestors_of(facts.profile),
             forked_from=forked_from,
-            helps=None,
-            helps_at=None,
-            stays=False,
+            parent_call=None,
+            parent_version=None,
+            detached=False,
             depth=0,
         )
         inheritance = inheritance_of(facts, history, unit.now)

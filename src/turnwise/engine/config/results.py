@@ -59,7 +59,7 @@ class Chat(Value, frozen=True, kw_only=True):
     parent: str | None
     awaits: Awaited | None = None
     """Who has to answer the open calls in `requires_action`: the client, subagents or both."""
-    helps: str | None = None
+    parent_call: str | None = None
     """For a subagent: the call of its parent that it answers."""
     subagents_usage: Usage = NO_USAGE
     """What its subagents, and theirs, have used in chats of their own, as far as it has heard their answers."""
@@ -188,7 +188,7 @@ def chat_of(source: Facts | PartialRead) -> Chat:
         settled=facts.settled,
         parent=profile.parent,
         awaits=None if unreadable else facts.awaits,
-        helps=profile.helps,
+        parent_call=profile.parent_call,
         subagents_usage=facts.subagents_usage,
         model=profile.model,
         parameters=None if profile.parameters is None else copied(dict(profile.parameters)),

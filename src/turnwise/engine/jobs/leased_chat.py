@@ -281,7 +281,7 @@ class LeasedChat:
                 break
             asked_at, after = clock.monotonic(), NEWS_S
             try:
-                await self.retry_while_unavailable(partial(self._journal, self.token, state, ()))
+                await self.retry_while_unavailable(partial(self._append_events, self.token, state, ()))
             except StaleLease:
                 self.runtime.writer.broadcaster.tell(await self.look())
                 raise ConcurrentTransition from None
@@ -295,8 +295,8 @@ class LeasedChat:
         self.observe(facts, known=known)
         return facts
 
-    async def _journal(self, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
-        return await self.runtime.store.journal(self.chat_id, token, state, events, worker=self.runtime.worker_id)
+    async def _append_events(self, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
+        return await self.runtime.store.append_events(self.chat_id, token, state, events, worker=self.runtime.worker_id)
 
     async def show(self, state: ChatState, events: Sequence[Event], *, token: int | None = None) -> None:
         """Store events of the running job, then show them.
@@ -312,7 +312,7 @@ class LeasedChat:
         broadcaster = self.runtime.writer.broadcaster
         latest = broadcaster.latest.of(self.chat_id)
         try:
-            stored = await self._journal(self.token if token is None else token, state, events)
+            stored = await self._append_events(self.token if token is None else token, state, events)
         except StaleLease as error:
             await self.look()
             raise ConcurrentTransition from error

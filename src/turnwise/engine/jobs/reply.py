@@ -19,7 +19,7 @@ from turnwise.engine.transactions.runtime import Runtime
 from turnwise.providers.failures import classified
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import parts_from_shown
-from turnwise.providers.reply_worth import Worth, worth_of
+from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import INTERNAL, UNREADABLE, ChatUnreadable, ModelError
@@ -60,12 +60,12 @@ def whole_text(reply: ModelReply) -> str:
     Raises:
         ModelError: the provider refused to give it, cut it short, or did not say that it is whole.
     """
-    match worth_of(reply.finish.stop_reason):
-        case Worth.refused:
+    match outcome_of(reply.finish.stop_reason):
+        case ReplyOutcome.refused:
             raise ModelError("content_filter", message="the provider refused to give the text that was asked for")
-        case Worth.cut:
+        case ReplyOutcome.cut:
             raise ModelError("bad_request", message="the text that was asked for was cut short")
-        case Worth.unknown:
+        case ReplyOutcome.unknown:
             word = finish_word(reply.finish)
             ended = "without a reason" if word is None else f"with {shown(word)}, which is not known to be a good end"
             raise ModelError("bad_request", message=f"the text that was asked for ended {ended}")
@@ -78,11 +78,11 @@ def withheld_calls(reply: ModelReply, unfinished: Collection[str]) -> dict[str, 
     Of a refused reply that is every call. Of one that was cut, or ended in an unknown way, it is each that is
     `unfinished`, be it mended or not. What no reply may run, however it ended, `fault_in` says of the arguments.
     """
-    worth = worth_of(reply.finish.stop_reason)
-    if worth is Worth.complete:
+    outcome = outcome_of(reply.finish.stop_reason)
+    if outcome is ReplyOutcome.complete:
         return {}
-    why = _REFUSED if worth is Worth.refused else _CUT_OFF
-    withheld = [call for call in reply.calls if worth is Worth.refused or call.call_id in unfinished]
+    why = _REFUSED if outcome is ReplyOutcome.refused else _CUT_OFF
+    withheld = [call for call in reply.calls if outcome is ReplyOutcome.refused or call.call_id in unfinished]
     faults = {call.call_id: fault_in(call.arguments) for call in withheld}
     return {call_id: f"{why}." if fault is None else f"{why}: they {fault}." for call_id, fault in faults.items()}
 

@@ -41,7 +41,7 @@ from turnwise.providers.figures import tokens
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
-from turnwise.providers.reply_worth import Worth, stop_reason_of, worth_of
+from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of, stop_reason_of
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
 from turnwise.states.messages import CHARACTERS_PER_TOKEN
@@ -257,7 +257,7 @@ class Attempt:
         reported = _prompt_tokens(finish)
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
-        may_be_refused = not calls and worth_of(stop_reason) is Worth.complete
+        may_be_refused = not calls and outcome_of(stop_reason) is ReplyOutcome.complete
         return Reply(
             parts=parts,
             calls=calls,

@@ -12,7 +12,7 @@ import msgspec
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.tools.arguments import BadArguments
-from turnwise.providers.reply_worth import Worth, worth_of
+from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of
 from turnwise.states.arguments import SubagentAnswer
 from turnwise.states.errors import INVALID_ANSWER, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
@@ -80,7 +80,7 @@ def _answers_in(reply: Message, messages: Sequence[Message], subagent: Facts, ag
         accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
         yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)
     asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # then came a reply of no words
-    if worth_of(subagent.stop_reason) is Worth.complete and not asks_for_more:
+    if outcome_of(subagent.stop_reason) is ReplyOutcome.complete and not asks_for_more:
         with suppress(BadArguments):
             yield reply.text if form is None else form.arguments_in(reply.text)
     if subagent.stop_reason is StopReason.stop_after_tool and form is None:

@@ -165,7 +165,7 @@ class SubagentCalls:
             raise
         except ChatNotFound:
             return await self._begin(call, name)
-        if (subagent.profile.parent, subagent.profile.helps) != (self._parent.chat_id, call.call_id):
+        if (subagent.profile.parent, subagent.profile.parent_call) != (self._parent.chat_id, call.call_id):
             raise _RefusedError(f"Chat {name} is not its subagent.")
         return subagent
 
@@ -190,9 +190,9 @@ class SubagentCalls:
                 title=_title_of(task),
                 metadata=profile.metadata,
                 parent=parent.chat_id,
-                helps=call.call_id,
-                helps_at=f"{version}:{head}",
-                stays=call.subagent_stays,
+                parent_call=call.call_id,
+                parent_version=f"{version}:{head}",
+                detached=call.subagent_detached,
                 depth=profile.depth + 1,
             )
             unit.fire(Create(profile=subagent))

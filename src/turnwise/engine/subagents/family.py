@@ -38,7 +38,7 @@ def stop_working(unit: UnitOfWork) -> None:
 
 def stop_unless_it_stays(unit: UnitOfWork) -> None:
     """Interrupt a subagent that nobody wants any more, unless it rests or is to work on alone."""
-    if not unit.facts.profile.stays:
+    if not unit.facts.profile.detached:
         stop_working(unit)
 
 
@@ -66,7 +66,7 @@ async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
         StoreError: the store is out of reach.
     """
     name = _asker_of(subagent)
-    if subagent.profile.helps is None or name is None:
+    if subagent.profile.parent_call is None or name is None:
         return True
     try:
         asker = await store.facts(name)
@@ -93,7 +93,7 @@ def _asks(call: ToolCall, subagent: Facts, *, for_more: bool) -> bool:
     """Return whether a call made a subagent, or is about to tell it more."""
     if for_more:
         return call.subagent_action == "message" and call.arguments.get(SUBAGENT, subagent.chat_id) == subagent.chat_id
-    return call.call_id == subagent.profile.helps
+    return call.call_id == subagent.profile.parent_call
 
 
 async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
@@ -119,7 +119,7 @@ async def is_any_above(store: ChatStore, subagent: Facts, fits: Callable[[Facts]
         StoreError: the store is out of reach.
     """
     above, seen = subagent, {subagent.chat_id}
-    while above.profile.helps is not None and (name := above.profile.parent) is not None and name not in seen:
+    while above.profile.parent_call is not None and (name := above.profile.parent) is not None and name not in seen:
         seen.add(name)  # the way up has an end, whatever the profiles say
         above = await store.facts(name)
         if fits(above):

@@ -56,11 +56,11 @@ class Subagents:
         """Take note of where a chat stands: it may wait for subagents, or be one that has come to rest."""
         if facts.calls.open_delegated and facts.awaits is not None:
             self._look_after(facts.chat_id)
-        elif facts.profile.helps is not None and has_ended(facts) and facts.profile.parent is not None:
+        elif facts.profile.parent_call is not None and has_ended(facts) and facts.profile.parent is not None:
             self._look_after(facts.profile.parent)
         if facts.state is ChatState.error:  # which has closed its calls: nobody waits for those who work for them
             for call in facts.calls:
-                if call.subagent is not None and not call.subagent_stays and not self._runtime.stopping:
+                if call.subagent is not None and not call.subagent_detached and not self._runtime.stopping:
                     self._runtime.tasks.start_soon(self._stop_abandoned, subagent_id(facts.chat_id, call.call_id))
 
     async def sweep(self) -> None:
@@ -77,7 +77,7 @@ class Subagents:
         chats = [row.facts if isinstance(row, PartialRead) else row for row in rows]
         self._asked_after = chats[-1].chat_id if len(chats) == SWEPT else None
         for facts in chats:
-            if facts.profile.helps is not None:
+            if facts.profile.parent_call is not None:
                 self._runtime.tasks.start_soon(self.stop_if_unwanted, facts)
 
     async def done(self) -> None:

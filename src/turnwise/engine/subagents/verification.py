@@ -116,7 +116,7 @@ class _Family:
 
     async def _has_parent(self, log: _Log) -> bool:
         """Return whether a subagent has the id that its parent's call gives it, and names that parent correctly."""
-        parent, call, stood_at = log.profile.parent, log.profile.helps, log.profile.helps_at
+        parent, call, stood_at = log.profile.parent, log.profile.parent_call, log.profile.parent_version
         if parent is None or call is None or stood_at is None or subagent_id(parent, call) != log.chat_id:
             return False
         version, _, head = stood_at.partition(":")

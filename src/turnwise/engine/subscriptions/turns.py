@@ -9,7 +9,7 @@ from typing import Any, Final, TypeGuard
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.config.results import MessageState, SendReceipt, TurnResult, chat_of
 from turnwise.engine.tools.arguments import BadArguments
-from turnwise.providers.reply_worth import Worth, worth_of
+from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of
 from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
@@ -181,4 +181,4 @@ def _may_answer(reply: Message, stop_reason: StopReason | None) -> bool:
     """Return whether the text of a turn's last reply may be its answer."""
     word = reply.finish_reason if stop_reason in _STOPPED_BEHIND else stop_reason
     asks = any(call.executor is not Executor.provider for call in reply.calls)
-    return worth_of(word) is Worth.complete and not reply.partial and not asks
+    return outcome_of(word) is ReplyOutcome.complete and not reply.partial and not asks

@@ -186,7 +186,7 @@ class Tool:
     reconcile: Reconcile | None = None
     subagent: str | None = None
     """The agent whose chats do what the calls ask, instead of `run`; see `delegate`."""
-    subagent_stays: bool = False
+    subagent_detached: bool = False
     """Whether a subagent works on if nobody wants its answer any more."""
     subagent_action: SubagentAction | None = None
     """What the calls have to do with subagents; `None` for a tool that runs."""

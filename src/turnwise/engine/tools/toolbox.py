@@ -135,7 +135,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             reconciles=refusal is None and local is not None and local.reconcile is not None,
             subagent=local.subagent if local is not None and action is not None else None,
             subagent_action=action or "ask",
-            subagent_stays=local is not None and action is not None and local.subagent_stays,
+            subagent_detached=local is not None and action is not None and local.subagent_detached,
             within=tool.deadline if isinstance(tool, ClientTool) else None,
             output_limit_bytes=self.settings.output_limit_bytes,
         )

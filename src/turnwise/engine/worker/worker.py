@@ -340,7 +340,7 @@ class Worker:
 
     def _stop_if_unwanted(self, runner: Runner) -> None:
         """Stop a subagent for which nobody waits any more."""
-        if runner.leased.facts.profile.helps is not None:
+        if runner.leased.facts.profile.parent_call is not None:
             self._runtime.tasks.start_soon(self._subagents.stop_if_unwanted, runner.leased.facts)
 
     def _view_of(self, facts: Facts) -> View | None:

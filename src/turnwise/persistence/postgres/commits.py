@@ -11,9 +11,9 @@ import asyncpg
 from turnwise.persistence.audit.record import WriteRecord, from_json
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import CachedChat, erasing
+from turnwise.persistence.postgres.append_events import LOCK, contradiction, table_of
 from turnwise.persistence.postgres.chat_rows import wipe_all
 from turnwise.persistence.postgres.group_commit import GroupCommit
-from turnwise.persistence.postgres.journal import LOCK, contradiction, table_of
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.refusals import Refused
 from turnwise.persistence.postgres.server_clock import DatabaseClock

@@ -190,10 +190,10 @@ class PostgresStore(ChatStore):
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
         return await self._transactions.claim(plan, runs, limit)
 
-    async def journal(
+    async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
-        return await self._transactions.journal.add(chat_id, Held(token, worker, state), shown)
+        return await self._transactions.appender.add(chat_id, Held(token, worker, state), shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         return await self._transactions.renew(worker, seconds)

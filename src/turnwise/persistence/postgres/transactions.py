@@ -26,11 +26,11 @@ from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
+from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
 from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.held_files import let_all_go, take_over
 from turnwise.persistence.postgres.import_rows import insert_imported
-from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.timeouts import RENEW_S
@@ -72,12 +72,12 @@ class Transactions:
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
         self._passed_over = PassedOver()
         self._tell = tell
-        self.journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
+        self.appender = EventAppender(pool, clock=self._clock, cache=self._cache, tell=tell)
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
         await self._commits.close()
-        await self.journal.close()
+        await self.appender.close()
 
     async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None, *, unchanged: bool) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""

@@ -66,7 +66,7 @@ class OptimisticCommits:
         self._cache.put(commit.after)
         return commit.committed
 
-    async def journal(self, chat_id: str, held: Held, shown: Sequence[Event]) -> tuple[Event, ...] | None:
+    async def append_events(self, chat_id: str, held: Held, shown: Sequence[Event]) -> tuple[Event, ...] | None:
         """Store events of a running job; return `None` if the chat has to be read after all."""
         cached = self._cache.get(chat_id)
         if cached is None or not shown:

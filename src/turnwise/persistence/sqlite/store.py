@@ -175,14 +175,14 @@ class SQLiteStore(ChatStore):
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
         return await self._write(lambda on: self._transactions.claim(on, plan, runs, limit))
 
-    async def journal(
+    async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
         async with self._cache.turn(chat_id):
-            stored = await self._optimistic.journal(chat_id, Held(token, worker, state), shown)
+            stored = await self._optimistic.append_events(chat_id, Held(token, worker, state), shown)
             if stored is None:
-                journal = partial(self._transactions.journal, worker=worker)
-                stored = await self._write(lambda on: journal(on, chat_id, token, state, shown))
+                append_events = partial(self._transactions.append_events, worker=worker)
+                stored = await self._write(lambda on: append_events(on, chat_id, token, state, shown))
         return stored
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:

@@ -96,7 +96,7 @@ class Transactions:
         connection.execute("RELEASE claim")
         return committed
 
-    def journal(
+    def append_events(
         self,
         connection: sqlite3.Connection,
         chat_id: str,
@@ -106,7 +106,7 @@ class Transactions:
         *,
         worker: str | None = None,
     ) -> tuple[Event, ...]:
-        """Store events of a running job, as `ChatStore.journal` promises."""
+        """Store events of a running job, as `ChatStore.append_events` promises."""
         row = connection.execute(_SQL["held"], (chat_id,)).fetchone()
         if row is None:
             raise missing(connection, chat_id)

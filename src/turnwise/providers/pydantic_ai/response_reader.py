@@ -15,7 +15,7 @@ from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.pydantic_ai import whole_parts
 from turnwise.providers.pydantic_ai.origin import Origin
-from turnwise.providers.reply_worth import Worth, is_rejected, stop_reason_of, worth_of
+from turnwise.providers.reply_outcome import ReplyOutcome, is_rejected, outcome_of, stop_reason_of
 from turnwise.states.errors import REJECTED_REPLY, ModelError
 from turnwise.states.names import Executor
 from turnwise.states.usage import Usage, reported
@@ -123,7 +123,7 @@ class ResponseReader:
         word = _word_of(response)
         if word is None and not (closed and response.parts):
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
-        is_empty = worth_of(word) is Worth.unknown and not any(part.has_content() for part in response.parts)
+        is_empty = outcome_of(word) is ReplyOutcome.unknown and not any(part.has_content() for part in response.parts)
         if response.finish_reason == "error" or is_rejected(word) or is_empty:
             ending = "without a word" if word is None else f"with {word!r}"
             raise ModelError(REJECTED_REPLY, message=f"the provider ended the reply {ending}", finish_reason=word)
@@ -275,7 +275,7 @@ def _word_of(response: theirs.ModelResponse) -> str | None:
     """
     if response.finish_reason == "content_filter":
         word = (response.provider_details or {}).get("finish_reason")
-        return word if worth_of(word) is Worth.refused else "content_filter"
+        return word if outcome_of(word) is ReplyOutcome.refused else "content_filter"
     word = (response.provider_details or {}).get("finish_reason")
     return word or (response.finish_reason if response.finish_reason in ("length", "error") else None)
 

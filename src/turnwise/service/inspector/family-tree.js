@@ -33,7 +33,7 @@ class FamilyTree extends HTMLElement {
 
   async branch(chat, here, depth) {
     const subagents = depth < DEEPEST ? await get(chatPath(chat.id, "subagents")) : [];
-    const isFork = chat.parent && !chat.helps;
+    const isFork = chat.parent && !chat.parent_call;
     const branches = await Promise.all(subagents.map((subagent) => this.branch(subagent, here, depth + 1)));
     return made("li", {},
       made("a", { href: `#/chats/${encodeURIComponent(chat.id)}`, "aria-current": chat.id === here ? "page" : null },

@@ -91,7 +91,7 @@ class ChangingConformance:
         for call in (
             store.facts("missing"),
             store.change("missing", plans.idle),
-            store.journal("missing", 1, ChatState.streaming, []),
+            store.append_events("missing", 1, ChatState.streaming, []),
         ):
             assert (await failure_of(call, ChatNotFound)).chat_id == "missing"
 

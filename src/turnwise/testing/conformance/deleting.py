@@ -34,7 +34,7 @@ async def _rich(store: ChatStore, chat_id: str) -> Committed:
     """Create a chat with a row in every table that a chat at rest may have rows in."""
     asking = (plans.send("one", client_id="first"), plans.claim(), plans.start())
     await plans.created(store, chat_id, *asking)
-    await store.journal(chat_id, 1, ChatState.streaming, [part("h"), part("i")])
+    await store.append_events(chat_id, 1, ChatState.streaming, [part("h"), part("i")])
     await store.change(chat_id, plans.plan(plans.reply("hi", client=["c"])))
     return await store.change(chat_id, plans.plan(plans.send("queued")))
 
@@ -75,8 +75,8 @@ class DeletingConformance:
             "change": lambda: store.change("chat", plans.plan(plans.send("again"))),
             "repair": lambda: store.repair("chat", plans.idle),
             "create": lambda: store.create("chat", plans.plan(plans.create())),
-            "journal": lambda: store.journal("chat", 1, ChatState.streaming, [part("h")]),
-            "asking the journal": lambda: store.journal("chat", 1, ChatState.streaming, []),
+            "append_events": lambda: store.append_events("chat", 1, ChatState.streaming, [part("h")]),
+            "asking for an append": lambda: store.append_events("chat", 1, ChatState.streaming, []),
             "facts": lambda: store.facts("chat"),
             "rest": lambda: store.rest("chat"),
             "rows": lambda: store.rows("chat"),

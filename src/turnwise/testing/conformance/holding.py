@@ -133,35 +133,35 @@ class HoldingConformance:
         assert [committed.facts.chat_id for committed in claimed] == ["good", "better"]
         assert await contents(store, "poison") == before
 
-    async def test_the_holder_journals_what_it_shows(self, store: ChatStore) -> None:
+    async def test_the_holder_appends_its_events(self, store: ChatStore) -> None:
         """Its events get the next numbers, and no version is spent."""
         last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         events = await store.events("chat", after=0, limit=100)
-        stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        stored = await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         assert [event.seq for event in stored] == [len(events) + 1, len(events) + 2]
         assert await store.events("chat", after=0, limit=100) == [*events, *stored]
         assert await store.facts("chat") == last.facts.with_last_seq(len(events) + 2)
         committed = await store.change("chat", plans.plan(plans.reply("hi")))
         assert committed.events[0].seq == len(events) + 3
 
-    async def test_a_lost_lease_journals_nothing(self, store: ChatStore) -> None:
+    async def test_a_lost_lease_appends_nothing(self, store: ChatStore) -> None:
         """Neither under another token or worker, nor in another state, nor once the lease is dropped."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
-        await self._journals_nothing(store, 2, ChatState.streaming)
-        await self._journals_nothing(store, 1, ChatState.compacting)
-        await self._journals_nothing(store, 1, ChatState.streaming, worker="another")
-        await store.journal("chat", 1, ChatState.streaming, [part("shown")], worker="worker")
+        await self._appends_nothing(store, 2, ChatState.streaming)
+        await self._appends_nothing(store, 1, ChatState.compacting)
+        await self._appends_nothing(store, 1, ChatState.streaming, worker="another")
+        await store.append_events("chat", 1, ChatState.streaming, [part("shown")], worker="worker")
         await store.change("chat", plans.plan(plans.move(Interrupt())))
-        await self._journals_nothing(store, 1, ChatState.streaming)
+        await self._appends_nothing(store, 1, ChatState.streaming)
         await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
-        await self._journals_nothing(store, 1, ChatState.interrupted)
+        await self._appends_nothing(store, 1, ChatState.interrupted)
 
-    async def _journals_nothing(
+    async def _appends_nothing(
         self, store: ChatStore, token: int, state: ChatState, *, worker: str | None = None
     ) -> None:
         for shown in ([part("unseen")], []):
-            journal = store.journal("chat", token, state, shown, worker=worker)
-            assert (await refused(store, "chat", journal, StaleLease)).token == token
+            append_events = store.append_events("chat", token, state, shown, worker=worker)
+            assert (await refused(store, "chat", append_events, StaleLease)).token == token
 
     async def test_the_leases_of_a_dead_worker_end_at_once(self, store: ChatStore) -> None:
         """A worker whose process is gone must not keep its chats until its leases run out."""

@@ -26,7 +26,7 @@ def _discarded(facts: Facts, now: datetime) -> Decision:
 async def _shows(store: ChatStore, chat_id: str, *texts: str, step: int = 1, attempt: int = 1) -> None:
     parts = [part(text, step=step, attempt=attempt) for text in texts]
     facts = await store.facts(chat_id)
-    await store.journal(chat_id, facts.fence, ChatState.streaming, parts)
+    await store.append_events(chat_id, facts.fence, ChatState.streaming, parts)
 
 
 async def _answered(store: ChatStore, chat_id: str, *texts: str) -> None:

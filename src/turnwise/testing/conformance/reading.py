@@ -51,10 +51,10 @@ class ReadingConformance:
         assert await store.history("chat", at_version=1) == []
 
     async def test_the_facts_hold_the_number_of_the_last_event(self, store: ChatStore) -> None:
-        """As committed and as read, with what a holder journals, and what is shown with a commit."""
+        """As committed and as read, with what a holder appends, and what is shown with a commit."""
         committed = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         assert committed.facts.last_seq == len(await store.events("chat", after=0, limit=100))
-        await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         last_seq = (await store.facts("chat")).last_seq
         assert last_seq == len(await store.events("chat", after=0, limit=100)) == committed.facts.last_seq + 2
         committed = await store.change("chat", plans.plan(plans.reply("hi!")), shown=[part("!")])
@@ -64,12 +64,12 @@ class ReadingConformance:
         assert [chat.last_seq for chat in listed if isinstance(chat, Facts)] == [len(events)]
 
     async def test_a_receipt_holds_the_number_before_its_message(self, store: ChatStore) -> None:
-        """Also where events were journalled since the last commit, and where the message waits."""
+        """Also where events were appended since the last commit, and where the message waits."""
         created = await plans.created(store, "chat")
         await store.change("chat", plans.plan(plans.send("one", client_id="a")))
         for move in (plans.claim(), plans.start()):
             await store.change("chat", plans.plan(move))
-        parts = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        parts = await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         await store.change("chat", plans.plan(plans.send("two", client_id="b")))
         first, second = await store.receipt("chat", "a"), await store.receipt("chat", "b")
         assert first is not None
@@ -79,7 +79,7 @@ class ReadingConformance:
     async def test_a_snapshot_is_all_of_one_moment(self, store: ChatStore) -> None:
         """Facts, history, and what is shown of the attempt under way, but not of one that is over."""
         await plans.created(store, "chat", *plans.turn("one", "1"), plans.send("two"), plans.claim(), plans.start())
-        await store.journal("chat", 2, ChatState.streaming, [part("2", step=2)])
+        await store.append_events("chat", 2, ChatState.streaming, [part("2", step=2)])
         taken = await store.snapshot("chat")
         assert taken.facts == await store.facts("chat")
         assert said(list(taken.history)) == ["one", "1", "two"]
@@ -154,10 +154,10 @@ class ReadingConformance:
         )
         for move in moves:
             events += (await store.change("chat", plans.plan(move))).events
-        events += await store.journal("chat", 1, ChatState.streaming, [part("I "), part("look.")])
+        events += await store.append_events("chat", 1, ChatState.streaming, [part("I "), part("look.")])
         events += (await store.change("chat", plans.plan(answered[0]))).events
         progress = ToolProgressEvent(step=1, call_id="a", progress=None)
-        events += await store.journal("chat", 1, ChatState.executing_tools, [progress])
+        events += await store.append_events("chat", 1, ChatState.executing_tools, [progress])
         for move in (*answered[1:], *rest):
             events += (await store.change("chat", plans.plan(move))).events
         assert {"message", "status", "part", "queue", "tool_result", "action_required"} <= {
@@ -221,9 +221,9 @@ class ReadingConformance:
         assert said([*(await store.snapshot("chat", size=1)).history]) == ["one"]
 
     async def test_events_are_numbered_without_gaps_and_read_in_pages(self, store: ChatStore) -> None:
-        """Transitions and journal share one sequence."""
+        """Transitions and appended events share one sequence."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
-        await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         await store.change("chat", plans.plan(plans.reply("hi")))
         events = await store.events("chat", after=0, limit=100)
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -233,9 +233,9 @@ class ReadingConformance:
     async def test_the_parts_shown_of_an_attempt_are_found(self, store: ChatStore) -> None:
         """Of that attempt only, whatever came between them."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
-        await store.journal("chat", 1, ChatState.streaming, [part("h")])
+        await store.append_events("chat", 1, ChatState.streaming, [part("h")])
         await store.change("chat", plans.plan(plans.move(Renamed(title="Greeting"))))
-        await store.journal("chat", 1, ChatState.streaming, [part("i"), part("x", attempt=2)])
+        await store.append_events("chat", 1, ChatState.streaming, [part("i"), part("x", attempt=2)])
         assert [event.part.delta for event in await store.shown("chat", 1, 1)] == ["h", "i"]
         assert [event.part.delta for event in await store.shown("chat", 1, 2)] == ["x"]
         assert await store.shown("chat", 2, 1) == []

@@ -114,7 +114,7 @@ class RewritingConformance:
         """In the history and in every event that has it; their numbers and the audit chain stay as they are."""
         moves = (plans.send("look"), plans.claim(), plans.start(), plans.send("secret wish"))
         await plans.created(store, "chat", *moves)
-        await store.journal("chat", 1, ChatState.streaming, [part("secret "), part("thought")])
+        await store.append_events("chat", 1, ChatState.streaming, [part("secret "), part("thought")])
         for move in (plans.reply("secret thought", local=["secret"]), plans.finish("secret")):
             await store.change("chat", plans.plan(move))
         wished = (plans.tools_finished(), plans.start(), plans.reply("done"))

@@ -63,14 +63,16 @@ class MortalStore:
         """Return the store's own file store, likewise cut off by a kill."""
         return cast("FileStore", _MortalFiles(self._store.file_store(), self._life))
 
-    async def journal(
+    async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
         """Store events of a running job; around it are two points, if there are any."""
         where = f"the events {', '.join(event.kind for event in shown)} in {self._life.points.chat(chat_id)}"
         if shown:
             await self._life.reach(f"before {where}")
-        stored: tuple[Event, ...] = await self._call(self._store.journal, chat_id, token, state, shown, worker=worker)
+        stored: tuple[Event, ...] = await self._call(
+            self._store.append_events, chat_id, token, state, shown, worker=worker
+        )
         if shown:
             await self._life.reach(f"after {where}")
         return stored

@@ -89,7 +89,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     async def _problems_of_family(self, facts: Facts) -> list[str]:
         """Return what is wrong with the family of a chat; a subagent's is looked at with that of the chat it helps."""
         chat_id, profile = facts.chat_id, facts.profile
-        is_looked_at = profile.helps is not None and profile.parent in self.clients.chats
+        is_looked_at = profile.parent_call is not None and profile.parent in self.clients.chats
         if is_looked_at or self.victim in {profile.parent, chat_id}:
             return []
         verdict = await verify_family(self.store, chat_id)

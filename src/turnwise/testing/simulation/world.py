@@ -258,7 +258,7 @@ class World:
         """Let clients act on the subagents, too, that there are by now."""
         with contextlib.suppress(StoreError, EngineClosed):
             for chat in reversed((await engine.list_chats(limit=1000)).items):
-                if chat.helps is not None and chat.id not in self._clients.chats:
+                if chat.parent_call is not None and chat.id not in self._clients.chats:
                     self._clients.chats.append(chat.id)
 
     async def _settle(self, rounds: int) -> None:

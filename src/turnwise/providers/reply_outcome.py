@@ -9,7 +9,7 @@ from typing import Final
 from turnwise.states.names import StopReason
 
 
-class Worth(StrEnum):
+class ReplyOutcome(StrEnum):
     """How a finished reply may be used."""
 
     complete = "complete"
@@ -75,11 +75,11 @@ REJECTED_WORDS: Final = frozenset(
 )
 """The finish reasons of rejected replies: the reply is discarded, and the request is repeated."""
 
-WORTH: Final[Mapping[StopReason, Worth]] = {
-    StopReason.end_turn: Worth.complete,
-    StopReason.max_tokens: Worth.cut,
-    StopReason.content_filter: Worth.refused,
-    StopReason.unknown: Worth.unknown,
+OUTCOMES: Final[Mapping[StopReason, ReplyOutcome]] = {
+    StopReason.end_turn: ReplyOutcome.complete,
+    StopReason.max_tokens: ReplyOutcome.cut,
+    StopReason.content_filter: ReplyOutcome.refused,
+    StopReason.unknown: ReplyOutcome.unknown,
 }
 """The use of a reply, by its stop reason."""
 
@@ -91,9 +91,9 @@ def stop_reason_of(word: object) -> StopReason:
     return _MEANINGS.get(word.lower(), StopReason.unknown) if isinstance(word, str) else StopReason.unknown
 
 
-def worth_of(word: object) -> Worth:
+def outcome_of(word: object) -> ReplyOutcome:
     """Return the use of a reply by its finish reason, or by the stop reason of its turn."""
-    return WORTH[stop_reason_of(word)]
+    return OUTCOMES[stop_reason_of(word)]
 
 
 def is_rejected(word: object) -> bool:

@@ -1,4 +1,4 @@
-"""The journal of running jobs in PostgreSQL: stores their events, those of many chats in one statement."""
+"""Appends the events of running jobs in PostgreSQL: those of many chats in one statement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 
 class _Entry(NamedTuple):
-    """Events of one job as rows, by the parameters of `journal.sql`."""
+    """Events of one job as rows, by the parameters of `append_events.sql`."""
 
     job: dict[str, Any]
     events: list[dict[str, Any]]
@@ -74,7 +74,7 @@ async def table_of(connection: asyncpg.Connection, error: asyncpg.PostgresError)
     return str(await connection.fetchval(_TABLE_OF, error.table_name) or error.table_name)
 
 
-class Journal:
+class EventAppender:
     """Stores events without a transition. Calls `tell` with the id of every chat that got some."""
 
     def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, tell: Callable[[str], None]) -> None:
@@ -145,7 +145,7 @@ class Journal:
         events = json.dumps([row for entry in entries for row in entry.events])
         partial = json.dumps([row for entry in entries for row in entry.partial_events])
         jobs = json.dumps([entry.job for entry in entries])
-        rows = await self._clock.timed(connection.fetch(_SQL["journal"], jobs, events, partial))
+        rows = await self._clock.timed(connection.fetch(_SQL["append_events"], jobs, events, partial))
         stored = {row["id"] for row in rows}
         return [entry.job["chat_id"] in stored for entry in entries]
 

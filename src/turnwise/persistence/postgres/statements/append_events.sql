@@ -1,4 +1,4 @@
--- name: journal(jobs, events, partial_events)
+-- name: append_events(jobs, events, partial_events)
 -- Events of running jobs: of each chat that is held under the token and got no number since it was read.
 -- A chat that another transaction has locked counts as changed, as in `commits.sql`.
 WITH made AS (
