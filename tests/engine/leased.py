@@ -10,7 +10,6 @@ from turnwise import Message, Settings
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.transactions.runtime import Runtime
 from turnwise.states.facts import Facts, Lease, StepFacts
 from turnwise.states.names import ChatState, Stage
 from turnwise.testing import ManualClock
@@ -23,15 +22,6 @@ def streams(**more: Any) -> Facts:
         "step": StepFacts(number=3, attempt=2, stage=Stage.asking, attempt_open=True),
     }
     return stands(ChatState.streaming, **known | more)
-
-
-def held_by_nobody_else(runtime: Runtime, facts: Facts, **more: Any) -> LeasedChat:
-    """Return a chat under the token 1, of whose turns and subagents nobody in the process learns."""
-
-    async def stop_subagent(subagent: str) -> None:
-        raise AssertionError(f"there is no subagent {subagent}")
-
-    return LeasedChat(runtime, facts, 1, turn_ended=lambda _decision: None, stop_subagent=stop_subagent, **more)
 
 
 def leased_chat(
@@ -55,4 +45,4 @@ def leased_chat(
         broadcaster=shelf.broadcaster,
         tasks=Tasks(patience=0.01),
     )
-    return held_by_nobody_else(runtime, shelf.stand), shelf
+    return LeasedChat(runtime, shelf.stand, 1), shelf

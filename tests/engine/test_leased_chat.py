@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
-from tests.engine.leased import held_by_nobody_else
 
 from support.life import BLANK, NOW
 from support.runtimes import runtime_of
@@ -58,7 +57,7 @@ def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
     clock = ManualClock(NOW)
     facts = replace(BLANK, **{"version": 5, "lease": Lease("w", 1), "state": ChatState.executing_tools, **more})
     store = Asked(stored_at(database, clock), facts)
-    return held_by_nobody_else(runtime_of(store, clock), facts), clock, store
+    return LeasedChat(runtime_of(store, clock), facts, 1), clock, store
 
 
 MOVES: dict[str, dict[str, Any]] = {
@@ -78,7 +77,7 @@ async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
     await store.open()
     moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
     before = (await plans.created(store, "chat", *moves)).facts
-    return store, held_by_nobody_else(runtime_of(store, clock), before, job=job_of(before))
+    return store, LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
 
 
 @pytest.mark.parametrize("what", ["fire", "show"])
@@ -168,7 +167,7 @@ async def test_commit_that_was_answered_late_is_no_news(database: Path) -> None:
             clock.advance(10)
             return committed
 
-    leased.runtime.writer = replace(leased.runtime.writer, store=Late(store))
+    leased.runtime.writer.store = cast("Any", Late(store))
     with pytest.raises(ConcurrentTransition):
         await leased.fire(CallStarted(token=1, call_id="a"))
     assert (leased.facts, leased.facts.state) == (await store.facts("chat"), ChatState.interrupted)

@@ -48,45 +48,40 @@ class Held(SimpleNamespace):
 @asynccontextmanager
 async def renewing(database: Path) -> AsyncIterator[tuple[Renewing, ManualClock, Any, list[str]]]:
     """Renew the lease of one chat, by a clock that the test moves."""
-    clock, told = ManualClock(), list[str]()
-    store, places = Renewing(stored_at(database, clock)), Slots(1)
+    clock, log = ManualClock(), list[str]()
+    store, slots = Renewing(stored_at(database, clock)), Slots(1)
     leased = SimpleNamespace(token=1, renewed_at=0.0, ended=False, lost=False)
-    places.runners["chat"] = cast("Any", Held(leased=leased))
+    slots.runners["chat"] = cast("Any", Held(leased=leased))
 
-    async def look(_chat_id: str, _runner: object) -> bool:
+    async def look(_runner: object) -> bool:
         return True
-
-    async def release(chat_id: str, _released: object) -> None:
-        raise AssertionError(chat_id)
 
     leases = Leases(
         runtime_of(store, clock, settings=SETTINGS, worker_id="w"),
-        places,
-        own_clock=clock,
-        look=look,
-        release=release,
-        failed=lambda error: told.append("renewed" if error is None else "failed"),
-        out_of_reach=lambda: told.append("out of reach"),
+        cast("Any", SimpleNamespace(slots=slots, look=look)),
+        cast("Any", SimpleNamespace(trust=SimpleNamespace(doubt_outage=lambda: log.append("out of reach")))),
+        cast("Any", SimpleNamespace(failed=lambda *_: log.append("failed"), succeeded=lambda _: log.append("renewed"))),
+        clock,
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(leases.run)
         await anyio.wait_all_tasks_blocked()
-        yield store, clock, leased, told
+        yield store, clock, leased, log
         tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(20, False), (30, False), (31, True)])
 async def test_lease_ends_by_its_own_clock(database: Path, seconds: float, *, ends: bool) -> None:
     """Once others may have taken the chat; an outage is over as soon as a renewal succeeds."""
-    async with renewing(database) as (store, clock, leased, told):
+    async with renewing(database) as (store, clock, leased, log):
         store.away = True
         for _ in range(int(seconds / AGAIN_S)):
             await clock.advance(AGAIN_S)
         assert leased.ended is ends
-        assert {*told[1:]} == {"failed", "out of reach"}
+        assert {*log[1:]} == {"failed", "out of reach"}
         store.away = False
         await clock.advance(AGAIN_S)
-        assert (told[-1], leased.ended) == ("renewed", ends)
+        assert (log[-1], leased.ended) == ("renewed", ends)
 
 
 async def test_process_that_stood_still_renews_first(database: Path) -> None:

@@ -10,7 +10,6 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.engine.chats import said
-from tests.engine.leased import held_by_nobody_else
 
 from support.clock import pass_time
 from support.engines import OpenChat, OpenEngine
@@ -21,6 +20,7 @@ from support.runtimes import runtime_of
 from support.stores import stored_at
 from turnwise import Agent, ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
 from turnwise.engine.jobs.attempts import refuse_endless_attempts, wait_for_retry
+from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.retries import LONGEST_TIMEOUT_S, longer
 from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.persistence.protocol import Committed
@@ -237,7 +237,7 @@ async def test_retry_waits_until_due_and_at_most_its_delay(
     clock = ManualClock(NOW)
     at = None if due is None else NOW + timedelta(seconds=due)
     facts = replace(BLANK, lease=Lease("w", 1), step=replace(BLANK.step, retry_at=at, retry_delay=delay))
-    leased = held_by_nobody_else(runtime_of(stored_at(database, clock), clock), facts)
+    leased = LeasedChat(runtime_of(stored_at(database, clock), clock), facts, 1)
     leased.take(commit_of(facts))
     clock.step(step)
     clock.advance(passed)

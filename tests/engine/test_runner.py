@@ -10,14 +10,13 @@ from typing import Any, cast
 import anyio
 import pytest
 from tests.engine.chats import said
-from tests.engine.leased import held_by_nobody_else
 
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import EngineInUse, Settings
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
-from turnwise.engine.isolation.tasks import Lifetime, Tasks, finish
+from turnwise.engine.isolation.tasks import Lifetime, Tasks, run_shielded
 from turnwise.engine.jobs import leased_chat
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.worker.runner import IDLE_ROUNDS, JOBS, Runner
@@ -87,7 +86,7 @@ async def held(
     await store.open()
     committed = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
     await store.append_events("chat", 1, ChatState.streaming, [part("so far")])
-    leased = held_by_nobody_else(runtime_of(store, ManualClock(), agents=agents), committed.before)
+    leased = LeasedChat(runtime_of(store, ManualClock(), agents=agents), committed.before, 1)
     leased.take(committed)
     leased.observe(await store.facts("chat"))
     yield leased
@@ -337,11 +336,11 @@ async def test_failure_is_stored_once_the_store_is_back(database: Path, monkeypa
 
 
 def test_failed_commit_frees_its_slot() -> None:
-    places = Slots(1)
-    with pytest.raises(ValueError, match="refused"), places.reserve(1, "one"):
+    slots = Slots(1)
+    with pytest.raises(ValueError, match="refused"), slots.reserve(1, "one"):
         raise ValueError("refused")
-    assert places.free == 1
-    assert not places.awaits("one")
+    assert slots.free == 1
+    assert not slots.awaits("one")
 
 
 # Tasks
@@ -490,7 +489,7 @@ def test_lifetime_can_begin_again_in_another_loop(*, is_left: bool) -> None:
 
 
 @pytest.mark.parametrize("fault", [None, ValueError("planted"), asyncio.CancelledError("planted")])
-async def test_finish_delays_cancellation_until_the_work_is_done(fault: BaseException | None) -> None:
+async def test_run_shielded_delays_cancellation(fault: BaseException | None) -> None:
     started, go_on, done = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def work() -> None:
@@ -500,7 +499,7 @@ async def test_finish_delays_cancellation_until_the_work_is_done(fault: BaseExce
         if fault is not None:
             raise fault
 
-    caller = asyncio.create_task(finish(work()))
+    caller = asyncio.create_task(run_shielded(work()))
     await started.wait()
     for _ in range(3):
         caller.cancel()

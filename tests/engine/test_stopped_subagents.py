@@ -25,7 +25,7 @@ from support.life import BLANK, NOW, said
 from turnwise import Agent, Chat, ChatState, Engine, FatalToolError, Settings, ToolResult, delegate, tool
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
-from turnwise.engine.commands.commands import Commands
+from turnwise.engine.commands.interrupt import Interrupter
 from turnwise.engine.prompt.views import erased
 from turnwise.engine.subagents import subagents
 from turnwise.engine.subagents.answer import result_of
@@ -155,7 +155,7 @@ async def test_approval_in_an_orphaned_subagent_runs_nothing(
         await until_awaits(engine, chat.id, "subagents")
         (subagent,) = await inbox_of(engine)
         with monkeypatch.context() as patch:
-            patch.setattr(Commands, "_stop_subagents", _die_before)
+            patch.setattr(Interrupter, "stop_subagents", _die_before)
             await engine.edit_message(chat.id, "m1", "stay")
         with pytest.raises((IllegalTransition, ConflictingReplay)):
             await engine.submit_tool_results(subagent.id, [ToolResult(subagent.open_calls[0].call_id, output=True)])
@@ -174,7 +174,7 @@ async def test_worker_stops_an_orphaned_subagent(open_engine: OpenEngine, monkey
         await research.working()
         (subagent,) = await engine.subagents(chat.id)
     async with open_engine(None, agents=agents, settings=IDLE) as engine:
-        monkeypatch.setattr(Commands, "_stop_subagents", _die_before)
+        monkeypatch.setattr(Interrupter, "stop_subagents", _die_before)
         await engine.edit_message(chat.id, "m1", "stay")
         assert (await engine.get_chat(subagent.id)).state is ChatState.pending
     async with open_engine(None, agents=agents) as engine:

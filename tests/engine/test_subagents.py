@@ -170,10 +170,10 @@ async def test_no_more_subagents_start_than_may_run(open_engine: OpenEngine, mon
     async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
         chat = await sent(engine)
         await engine.wait(chat.id, until=["requires_action"], timeout=60)
-        runtime, act = engine._handlers(changes=True)._runtime, engine._worker.act  # type: ignore[union-attr]
+        runtime = engine._handlers(changes=True)._runtime
         parent = await engine._store.facts(chat.id)
         for _ in range(2):
-            await SubagentCalls(runtime, act, parent=parent).answer()
+            await SubagentCalls(runtime, parent).answer()
             allowed = [subagent_id(chat.id, call.call_id) for call in parent.open_calls[:3]]
             assert sorted(await engine._store.children(chat.id)) == sorted(allowed)
 

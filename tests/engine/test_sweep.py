@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 import structlog
@@ -24,6 +25,7 @@ from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker import identity
 from turnwise.engine.worker.identity import is_dead, worker_name
+from turnwise.engine.worker.slots import Slots
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
 from turnwise.states.facts import Profile
@@ -67,20 +69,21 @@ class Swept:
         self.runtime, self.store, self.clock = runtime, store, clock
         self.tried: list[str] = []
         self.faults: dict[str, Exception] = {}
-        self.own: set[tuple[str, int]] = set()
+        self.slots = Slots(5)
         self.sweeper = self.restart()
+        runtime.writer.change = self._change  # type: ignore[method-assign]
 
     def restart(self) -> Sweeper:
         """Take a sweeper that has not seen anything yet."""
-        self.sweeper = Sweeper(self.runtime, self._act, runs_here=lambda *lease: lease in self.own)
+        self.sweeper = Sweeper(self.runtime, self.slots)
         return self.sweeper
 
-    async def _act(self, chat_id: str, _change: Change, *, actor: str) -> Committed:
+    async def _change(self, chat_id: str, _change: Change, *, actor: str) -> Committed:
         assert actor == self.runtime.actor
         self.tried.append(chat_id)
         if chat_id in self.faults:
             raise self.faults[chat_id].with_traceback(None)  # or each raising would lengthen the last one's
-        return await self.runtime.writer.change(chat_id, lambda _: None, actor=actor)
+        return await self.runtime.writer.commit(chat_id, lambda _: None, actor=actor)
 
     async def sweep(self) -> list[str]:
         """Sweep; return what was tried, in the order of the ids."""
@@ -245,7 +248,7 @@ async def test_outage_gives_live_workers_time_to_renew(database: Path) -> None:
         await swept.held("c", "elsewhere")
         await swept.held("d", "is-gone")
         swept.store.due = Overdue(leases=(("c", 1), ("d", 1)))
-        swept.sweeper.doubt_outage()
+        swept.sweeper.trust.doubt_outage()
         assert await swept.sweep() == []
         swept.store.dead = {"is-gone"}
         assert await swept.sweep() == ["d"]
@@ -259,7 +262,7 @@ async def test_slow_store_delays_takeover_by_a_lease(database: Path) -> None:
         await swept.held("c", "elsewhere")
         swept.store.due, delayed = Overdue(leases=(("c", 1),)), 0
         for _ in range(100):
-            swept.sweeper.doubt_outage()
+            swept.sweeper.trust.doubt_outage()
             if await swept.sweep():
                 break
             swept.clock.advance(1)
@@ -269,7 +272,7 @@ async def test_slow_store_delays_takeover_by_a_lease(database: Path) -> None:
 
 async def test_worker_expires_no_lease_of_its_own_runner(database: Path) -> None:
     async with sweeping(database) as swept:
-        swept.own = {("c", 2)}
+        swept.slots.runners["c"] = cast("Any", SimpleNamespace(leased=SimpleNamespace(token=2)))
         await swept.idle("c", "d")
         swept.store.due = Overdue(leases=(("c", 2), ("d", 2)))
         assert await swept.sweep() == ["d"]
@@ -304,7 +307,8 @@ async def test_stray_chat_is_repaired_to_an_error(database: Path) -> None:
         with closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("UPDATE chats SET state = 'dreaming'")
         swept.store.due = Overdue(strays=("stray",))
-        await Sweeper(swept.runtime, swept.runtime.writer.change, runs_here=lambda *_: False).sweep()
+        swept.runtime.writer.change = swept.runtime.writer.commit  # type: ignore[method-assign]
+        await swept.sweeper.sweep()
         facts = await swept.store.facts("stray")
         assert (facts.state, facts.last_error.kind) == ("error", "repaired")
         assert re.fullmatch("found in state dreaming with .+ broken", facts.last_error.message)
@@ -327,7 +331,7 @@ async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: 
         monkeypatch.setattr(swept.store, "loose_files", loose_files, raising=False)
         monkeypatch.setattr(swept.store, "scrub", scrub, raising=False)
         await swept.idle("a", "b")
-        await swept.runtime.writer.change("a", lambda unit: unit.fire(Archived()), actor="client")
+        await swept.runtime.writer.commit("a", lambda unit: unit.fire(Archived()), actor="client")
         await swept.sweep()
         assert started == []
         await swept.clock.advance(60)

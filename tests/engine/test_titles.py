@@ -38,9 +38,9 @@ async def settled(engine: Engine) -> None:
     """Wait until no chat runs and no title is under way: a turn's title begins just after its last event."""
     worker: Any = engine._worker
     with anyio.fail_after(60):
-        while worker._places.runners:  # noqa: ASYNC110
+        while worker._slots.runners:  # noqa: ASYNC110
             await anyio.sleep(0.001)
-        await worker._titles.done()
+        await worker._chats.titles.done()
 
 
 async def say(engine: Engine, chat_id: str, text: str = HI) -> TurnResult:

@@ -1,6 +1,7 @@
 """A message and the turn that answers it: every caller gets its own answer, and none waits for ever."""
 
 from collections.abc import Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -132,7 +133,9 @@ async def test_ask_ends_whatever_becomes_of_its_message(open_chat: OpenChat, way
                 await latch.entered.wait()
             tasks.start_soon(ask, "two")
             await latch.entered.wait()
-            await anyio.wait_all_tasks_blocked()
+            kind = "queue" if way in {"queued behind", "deleted", "edited while queued"} else "message"
+            async with aclosing(engine.events(chat.id)) as events:
+                assert await anext(event async for event in events if event.kind == kind)
             assert results == []
             match way:
                 case "interrupted" | "queued behind":

@@ -351,7 +351,7 @@ class Engine(HandledChats):
 
     async def _hint(self, chat_id: str | None) -> None:
         if self._worker is not None:
-            await self._worker.hint(chat_id)
+            await self._worker.notify(chat_id)
 
 
 def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:

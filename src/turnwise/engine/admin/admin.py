@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -15,15 +15,15 @@ from turnwise.engine.admin.diagnose import is_repairable, issues_of, repairing
 from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
 from turnwise.engine.admin.transfer import arriving, read
 from turnwise.engine.config.results import Chat, chat_of
-from turnwise.engine.isolation.tasks import finish, run_in_thread
-from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
+from turnwise.engine.isolation.tasks import run_in_thread, run_shielded
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described, guarded, only_error_in
 from turnwise.logger import logger
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.imported_rows import facts_in
-from turnwise.persistence.protocol import Committed, Permission
+from turnwise.persistence.protocol import Permission
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
@@ -42,8 +42,6 @@ class Admin(msgspec.Struct, frozen=True):
     """Erases, deletes, imports and repairs chats."""
 
     runtime: Runtime
-    act: Callable[[str, Change], Awaitable[Committed]]
-    """Makes a change of a chat in one transaction."""
     actor: str
 
     async def erase(self, chat_id: str, wish: ErasureRequest) -> Erasure:
@@ -57,7 +55,7 @@ class Admin(msgspec.Struct, frozen=True):
         while True:
             facts, rows = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
             if facts.version == rows.chat["version"]:
-                erasure = await finish(self._erase(wish, facts, rows))
+                erasure = await run_shielded(self._erase(wish, facts, rows))
                 if erasure is not None:
                     return erasure
 
@@ -70,7 +68,7 @@ class Admin(msgspec.Struct, frozen=True):
             if unit.facts.version == facts.version and not erasing.is_of_nothing:
                 unit.fire(MessageErased(erasing=erasing))
 
-        committed = await self.act(chat_id, blank)
+        committed = await self.runtime.writer.change(chat_id, blank, actor=self.actor)
         if committed.before.version != facts.version:
             return None
         names = tuple(message.id for message in erasing.messages)
@@ -116,7 +114,7 @@ class Admin(msgspec.Struct, frozen=True):
 
     async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         """Delete a chat, and return what is left of it and who has to do with it."""
-        return await finish(self._delete(chat_id, partial(if_resting, if_version)))
+        return await run_shielded(self._delete(chat_id, partial(if_resting, if_version)))
 
     async def _delete(self, chat_id: str, permission: Permission) -> Tombstone:
         relatives = await self._relatives(chat_id)
@@ -140,7 +138,7 @@ class Admin(msgspec.Struct, frozen=True):
                 await self._refuse_known(chat.chat_id)
             await self.runtime.files.take_in(chat.chat_id, spool)
             taken_in = self.runtime.writer.import_chat(chat, arriving(chat), actor=self.actor)
-            return chat_of((await finish(taken_in)).facts)
+            return chat_of((await taken_in).facts)
 
     async def _ask(self, permit: Callable[[Chat], object], chat: Chat) -> None:
         """Let `permit` refuse a chat by whatever it raises, at once or once it is awaited."""
@@ -179,4 +177,4 @@ class Admin(msgspec.Struct, frozen=True):
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
         issues = await issues_of(self.runtime.store, chat_id)
         repaired = self.runtime.writer.repair(chat_id, repairing(issues), actor=self.actor)
-        return chat_of((await finish(repaired)).facts)
+        return chat_of((await repaired).facts)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
+
+import msgspec
 
 from turnwise.engine.agents.agents import Agents
-from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import Archived, Configured, MetadataChanged, Renamed, Unarchived
@@ -16,16 +18,25 @@ _LABELS: Final = ("title", "metadata", "archived")
 _CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
 
 
-def labelling(labels: Mapping[str, Any]) -> Change:
-    """Return the change of a chat's labels, and of whether it is archived; what is as given stays.
+class Labelling(msgspec.Struct, frozen=True):
+    """Changes a chat's labels, and whether it is archived; what is as given stays."""
 
-    Raises:
-        SettingsError: nothing is given.
-    """
-    if not labels:
-        raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
+    labels: Mapping[str, Any]
 
-    def change(unit: UnitOfWork) -> None:
+    @classmethod
+    def of(cls, labels: Mapping[str, Any]) -> Self:
+        """Return the change.
+
+        Raises:
+            SettingsError: nothing is given.
+        """
+        if not labels:
+            raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
+        return cls(labels)
+
+    def __call__(self, unit: UnitOfWork) -> None:
+        """Fire what is needed."""
+        labels = self.labels
         if labels.get("archived") is False and unit.facts.archived:
             unit.fire(Unarchived())
         if "title" in labels and not _is_called(unit.facts, labels["title"]):
@@ -35,29 +46,39 @@ def labelling(labels: Mapping[str, Any]) -> Change:
         if labels.get("archived") and not unit.facts.archived:
             unit.fire(Archived())
 
-    return change
-
 
 def _is_called(facts: Facts, title: str | None) -> bool:
     """Return whether the chat has that title for good: without one, turnwise may be about to make one."""
     return facts.profile.title == title and (title is not None or facts.titled)
 
 
-async def configuring(agents: Agents, choices: Mapping[str, Any]) -> Change:
-    """Return the change of who answers in a chat, or how; what is not given stays, unless the agent changes.
+class Configuring(msgspec.Struct, frozen=True):
+    """Changes who answers in a chat, or how; what is not given stays, unless the agent changes."""
 
-    Raises:
-        SettingsError: nothing is given, or there is no such agent, model or parameter. The change itself raises it if
-            there is no such tool.
-    """
-    if not choices:
-        raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
-    if "agent" in choices:
-        agents.chosen(choices["agent"])
-    await agents.check(choices.get("model"), choices.get("parameters"))
+    agents: Agents
+    choices: Mapping[str, Any]
 
-    def change(unit: UnitOfWork) -> None:
-        profile = unit.facts.profile
+    @classmethod
+    async def of(cls, agents: Agents, choices: Mapping[str, Any]) -> Self:
+        """Return the change.
+
+        Raises:
+            SettingsError: nothing is given, or there is no such agent, model or parameter.
+        """
+        if not choices:
+            raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
+        if "agent" in choices:
+            agents.chosen(choices["agent"])
+        await agents.check(choices.get("model"), choices.get("parameters"))
+        return cls(agents, choices)
+
+    def __call__(self, unit: UnitOfWork) -> None:
+        """Fire the change, if anything differs.
+
+        Raises:
+            SettingsError: there is no such tool.
+        """
+        agents, choices, profile = self.agents, self.choices, unit.facts.profile
         before = {name: getattr(profile, name) for name in _CONFIGURABLE}
         stays = before if choices.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
         after = {**stays, **choices}
@@ -69,5 +90,3 @@ async def configuring(agents: Agents, choices: Mapping[str, Any]) -> Change:
             agents.check_offer(after["agent"], after["model"], after["active_tools"], after["parameters"])
         if differ(after, before):
             unit.fire(Configured(**after))
-
-    return change

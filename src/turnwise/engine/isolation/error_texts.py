@@ -110,3 +110,25 @@ def in_words(error: BaseException, describe: Describe) -> str:
     except Exception:  # noqa: BLE001 - whatever the embedding service's own code raises
         logger.exception("describe_error_failed")
     return type_name(error)
+
+
+class FailureLog:
+    """Remembers failures, so that each is logged once, until what failed succeeds or fails differently."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, str] = {}
+
+    def is_new(self, name: str, error: BaseException) -> bool:
+        """Note a failure of that name; return whether it is not the last one again."""
+        problem = described(error)
+        was, self._problems[name] = self._problems.get(name), problem
+        return was != problem
+
+    def is_new_anywhere(self, name: str, error: BaseException) -> bool:
+        """Note a failure as `is_new` does; return whether nothing else has failed so either."""
+        is_known = described(error) in self._problems.values()
+        return self.is_new(name, error) and not is_known
+
+    def succeeded(self, name: str) -> None:
+        """Forget the failure of that name."""
+        self._problems.pop(name, None)

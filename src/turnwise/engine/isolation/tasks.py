@@ -181,8 +181,11 @@ class Lifetime:
             )
 
 
-async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns. A cancellation of the caller, of any kind, takes effect once the work is done."""
+async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns. A cancellation of the caller, of any kind, takes effect once the work is done.
+
+    So whatever must follow is part of the work: a caller that was cancelled does not get the result.
+    """
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

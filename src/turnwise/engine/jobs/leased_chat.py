@@ -22,7 +22,7 @@ from turnwise.engine.transactions.runtime import Runtime
 from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states import triggers as t
-from turnwise.states.decide import Decision, job_of
+from turnwise.states.decide import job_of
 from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
@@ -74,10 +74,6 @@ class LeasedChat:
     runtime: Runtime
     facts: Facts
     token: int
-    turn_ended: Callable[[Decision], object] = field(kw_only=True)
-    """Learns of each turn that a commit of this holder ended."""
-    stop_subagent: Callable[[str], Awaitable[None]] = field(kw_only=True)
-    """Interrupts the subagent of that id."""
     configuration: Configuration = field(init=False)
     """How the chat's last model call was made, or how its tools run: a change counts from the next call on."""
     deps: HeldDeps = field(init=False)
@@ -186,9 +182,6 @@ class LeasedChat:
         if not committed.decisions:
             self.observe(committed.before, known=before)
             raise ConcurrentTransition
-        if self.view is not None and self.view.history_version != committed.before.history_version:
-            self.view = None  # others have changed messages in between
-        self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
         if job_of(self.facts) is self.job:
             if self.ended:
@@ -228,14 +221,14 @@ class LeasedChat:
     async def _commit(self, change: Change, shown: Sequence[PartEvent]) -> Committed:
         self.is_committing, begun_at = True, self.runtime.clock.monotonic()
         try:
-            committed = await self.runtime.writer.change(
+            committed = await self.runtime.writer.commit(
                 self.chat_id,
                 partial(self._stop_if_moved, self.facts),
                 change,
                 partial(self.runtime.begin, claims=True, deps_of=self.deps.open_for),
                 actor=self.runtime.actor,
                 shown=shown,
-                on_commit=self._note,
+                on_commit=self.take,
                 limits_of=self._limits_of,
             )
         finally:
@@ -252,19 +245,17 @@ class LeasedChat:
         if job_of(unit.facts) is not self.job or went_back(known, unit.facts):
             unit.stopped = True
 
-    def _note(self, committed: Committed) -> None:
-        # The runner is among those who are told next: it cancels the job unless it knows the commit as this holder's.
-        self.committed, self.is_committing = committed.facts, False
-
     async def assert_tools_may_start(self) -> None:
         """Make sure that the chat still executes tools here: ask the store, unless the last commit is very recent.
 
-        An interrupt that another process commits after this check is not seen; this gap remains.
+        The store is always asked while this process changes the chat: it may be about to interrupt it. An interrupt
+        that another process commits after this check is not seen; this gap remains.
 
         Raises:
             ConcurrentTransition: the chat is in another state, or another worker holds it.
         """
-        await self.ask_again(after=A_MOMENT, state=ChatState.executing_tools)
+        recent = 0.0 if self.runtime.writer.is_changing(self.chat_id) else A_MOMENT
+        await self.ask_again(after=recent, state=ChatState.executing_tools)
 
     async def ask_again(self, *, after: float = NEWS_S, state: ChatState | None = None) -> None:
         """Make sure that the chat is held here in a state: that of now, if none is named.
@@ -319,7 +310,11 @@ class LeasedChat:
         broadcaster.show(self.chat_id, stored, latest)
 
     def take(self, committed: Committed) -> None:
-        """Update everything after a commit of this holder."""
+        """Update everything after a commit of this holder, before it is published."""
+        # The runner is notified next: it cancels the job unless it knows the commit as this holder's.
+        self.committed, self.is_committing = committed.facts, False
+        if self.view is not None and self.view.history_version != committed.before.history_version:
+            self.view = None  # others have changed messages in between
         self.observe(committed.facts)
         self.last_commit = LastCommit(committed.at, self.runtime.clock.monotonic())
         for decision in committed.decisions:
@@ -330,7 +325,6 @@ class LeasedChat:
                 self._begun = HeldAttempt(step=after.step.number, attempt=after.step.attempt)
             if decision.ended is not None:
                 self.runtime.system_prompts.forget(self.chat_id)
-                self.turn_ended(decision)
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is t.CallStarted:
                     self.begun_calls.add(write.call.call_id)

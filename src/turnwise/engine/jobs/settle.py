@@ -6,13 +6,14 @@ from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.subagents.family import subagents_to_stop
+from turnwise.engine.subagents.subagents import stop_subagent
 from turnwise.states.triggers import Settled
 
 
 async def settle(leased: LeasedChat) -> None:
     """Stop the subagents; then commit the partial answer as subscribers saw it, and a result for every open call."""
     for subagent in subagents_to_stop(leased.facts):
-        await leased.stop_subagent(subagent)
+        await stop_subagent(leased.runtime, subagent)
     partial = await shown_reply(leased.runtime, leased.facts, leased.attempt)
     async with Sending(leased.runtime.files, leased.chat_id) as sending:
         await leased.fire(Settled(token=leased.token, partial=await sending.partial(partial)))

@@ -11,7 +11,7 @@ from turnwise.engine.chat_ids import may_be_one
 from turnwise.engine.subagents.answer import CallAnswer, lost, result_of, told_together
 from turnwise.engine.subagents.family import has_ended, is_any_above, stop_working, subagents_of
 from turnwise.engine.subagents.usage import unheard_usage
-from turnwise.engine.transactions.chat_writer import Act, UnitOfWork
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.idempotency import digest_of_parts
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.logger import about, logger
@@ -54,14 +54,13 @@ class SubagentCalls:
 
     Args:
         runtime: what the engine's parts share.
-        act: changes chats.
         parent: the chat.
     """
 
-    def __init__(self, runtime: Runtime, act: Act, *, parent: Facts) -> None:
+    def __init__(self, runtime: Runtime, parent: Facts) -> None:
         self._runtime = runtime
         self._store = runtime.store
-        self._act = act
+        self._writer = runtime.writer
         self._parent = parent
         self._at_work: dict[str, bool] = {}
         """Whether subagents work, or are to begin before others, as far as that was asked."""
@@ -137,7 +136,7 @@ class SubagentCalls:
             if unit.facts.awaits is not None and current is not None and current.open:
                 unit.fire(SubmitToolResults(results=(result,), subagents=subagents))
 
-        committed = await self._act(self._parent.chat_id, submit, actor=f"chat:{subagents[0].chat_id}")
+        committed = await self._writer.change(self._parent.chat_id, submit, actor=f"chat:{subagents[0].chat_id}")
         self._parent = committed.facts
 
     def _id_of(self, call: ToolCall) -> str:
@@ -201,9 +200,7 @@ class SubagentCalls:
 
         try:
             read_at = parent.chat_id, parent.version
-            await self._runtime.writer.create(
-                name, begin, actor=f"chat:{parent.chat_id}", parent=read_at, unchanged=True
-            )
+            await self._writer.create(name, begin, actor=f"chat:{parent.chat_id}", parent=read_at, unchanged=True)
         except VersionMismatch:
             return await self._begin(await self._read_again(call), name)
         except ChatExists:
@@ -289,7 +286,7 @@ class SubagentCalls:
                 asker=self._parent.chat_id,
             )
             try:
-                await self._act(subagent.chat_id, sending, actor=f"chat:{self._parent.chat_id}")
+                await self._writer.change(subagent.chat_id, sending, actor=f"chat:{self._parent.chat_id}")
             except TurnwiseError as error:
                 # Another worker, which looks after the chat too, may have told it meanwhile.
                 if not await self._was_told(subagent, client_id):
@@ -303,7 +300,7 @@ class SubagentCalls:
 
     async def _stop(self, call: ToolCall) -> CallAnswer:
         subagent = await self._descendant(call.arguments.get(SUBAGENT))
-        committed = await self._act(subagent.chat_id, stop_working, actor=f"chat:{self._parent.chat_id}")
+        committed = await self._writer.change(subagent.chat_id, stop_working, actor=f"chat:{self._parent.chat_id}")
         owes = subagent.chat_id in self._parent.background
         answer = SubagentAnswer(chat_id=subagent.chat_id, owes=owes)
         return CallAnswer({"subagent": subagent.chat_id, "state": committed.facts.state.value}, [answer])

@@ -14,9 +14,9 @@ import anyio
 import msgspec
 
 from turnwise.engine.agents.delegate import subagent_id
+from turnwise.engine.isolation.error_texts import FailureLog
 from turnwise.engine.subagents.calls import SubagentCalls
 from turnwise.engine.subagents.family import has_ended, is_wanted, stop_unless_it_stays
-from turnwise.engine.transactions.chat_writer import Act
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described
 from turnwise.logger import logger
@@ -42,15 +42,14 @@ class _Look(msgspec.Struct):
 class Subagents:
     """Looks after the subagents of chats that wait for some."""
 
-    def __init__(self, runtime: Runtime, act: Act) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._act = act
         self._room = anyio.CapacityLimiter(AT_ONCE)
         self._looks: dict[str, _Look] = {}
         """The chats that are looked after now."""
         self._swept_after = ""
         self._asked_after: str | None = None
-        self._last_failures: dict[str, str] = {}
+        self._failures = FailureLog()
 
     def observe(self, facts: Facts) -> None:
         """Take note of where a chat stands: it may wait for subagents, or be one that has come to rest."""
@@ -89,22 +88,14 @@ class Subagents:
         """Interrupt a subagent if its parent waits for it no longer. If that fails, its worker tries again."""
         try:
             if not await is_wanted(self._runtime.store, facts):
-                await self.stop(facts.chat_id)
+                await stop_subagent(self._runtime, facts.chat_id)
         except Exception as error:  # noqa: BLE001 - as above
-            self._tell(facts.chat_id, error)
+            self._log_failure(facts.chat_id, error)
 
     async def _stop_abandoned(self, chat_id: str) -> None:
         """Stop the subagent of a call that its parent's error has closed, if it was begun."""
         with suppress(ChatNotFound, ChatUnreadable):
             await self.stop_if_unwanted(await self._runtime.store.facts(chat_id))
-
-    async def stop(self, chat_id: str) -> None:
-        """Interrupt a subagent, if it works and is not to work on alone."""
-        try:
-            parent = (await self._runtime.store.facts(chat_id)).profile.parent
-            await self._act(chat_id, stop_unless_it_stays, actor=f"chat:{parent}")
-        except (ChatNotFound, ChatDeleted, ChatUnreadable) as error:
-            logger.debug("subagent_not_stopped", chat_id=chat_id, problem=str(error))
 
     def _look_after(self, chat_id: str) -> None:
         if self._runtime.stopping:
@@ -122,21 +113,27 @@ class Subagents:
                 while look.outdated:
                     look.outdated = False
                     parent = await self._runtime.store.facts(chat_id)
-                    await SubagentCalls(self._runtime, self._act, parent=parent).answer()
+                    await SubagentCalls(self._runtime, parent).answer()
         except ChatNotFound:  # it was deleted, or is not imported yet: there is nobody to tell
-            self._last_failures.pop(chat_id, None)
+            self._failures.succeeded(chat_id)
         except Exception as error:  # noqa: BLE001 - the next sweep looks again
-            self._tell(chat_id, error)
+            self._log_failure(chat_id, error)
         else:
-            self._last_failures.pop(chat_id, None)
+            self._failures.succeeded(chat_id)
         finally:
             del self._looks[chat_id]
             look.over.set()
 
-    def _tell(self, chat_id: str, error: Exception) -> None:
+    def _log_failure(self, chat_id: str, error: Exception) -> None:
         """Log that a chat's subagents could not be looked after: once, until that succeeds or fails differently."""
-        problem = described(error)
-        if self._last_failures.get(chat_id) == problem:
-            return
-        self._last_failures[chat_id] = problem
-        logger.warning("subagents_not_looked_after", chat_id=chat_id, problem=problem)
+        if self._failures.is_new(chat_id, error):
+            logger.warning("subagents_not_looked_after", chat_id=chat_id, problem=described(error))
+
+
+async def stop_subagent(runtime: Runtime, chat_id: str) -> None:
+    """Interrupt a subagent, if it works and is not to work on alone."""
+    try:
+        parent = (await runtime.store.facts(chat_id)).profile.parent
+        await runtime.writer.change(chat_id, stop_unless_it_stays, actor=f"chat:{parent}")
+    except (ChatNotFound, ChatDeleted, ChatUnreadable) as error:
+        logger.debug("subagent_not_stopped", chat_id=chat_id, problem=str(error))

@@ -1,19 +1,21 @@
-"""Changes chats: decides, writes and audits in one transaction, then tells subscribers. All changes come this way."""
+"""Changes chats: decides, writes and audits in one transaction, then publishes. All changes come this way."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
-from typing import Any, Concatenate, Final, TypeVar
+from typing import Any, Final, Protocol
 
-import anyio
 import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.checkpoints.publisher import Publisher
+from turnwise.engine.isolation.tasks import run_shielded
 from turnwise.engine.observers.observer import Observers
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.subscriptions.latest_events import Latest
@@ -29,11 +31,7 @@ from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.machine import accepts
 from turnwise.states.triggers import TransitionContext, Trigger
 
-Outcome = TypeVar("Outcome")
-
 _TROUBLE: Final = (t.Failed, t.AttemptDiscarded, t.CompactionFailed, t.LeaseExpired, t.Repaired)
-
-
 _COMPACTION_FIGURES: Final = ("step", "folded", "carried", "messages_after", "context_tokens", "tokens_after")
 
 
@@ -91,8 +89,6 @@ The function is pure: a store may run it in another thread, and again after a co
 """
 
 
-Act = Callable[Concatenate[str, Change, ...], Awaitable[Committed]]
-"""Makes changes of a chat in one transaction, on behalf of `actor`."""
 LimitsOf = Callable[[Profile], Limits]
 """Returns the limits of a chat, by its profile."""
 
@@ -118,20 +114,67 @@ class _Plan(msgspec.Struct, frozen=True):
         return unit.decisions
 
 
-class ChatWriter(msgspec.Struct, frozen=True):
+class Adoption(Protocol):
+    """Room of a worker for the chats that a commit under way may give to it."""
+
+    def begin(self, unit: UnitOfWork) -> None:
+        """Fire what is known to come next, with a claim if there is room."""
+
+    def adopt(self, committed: Committed) -> None:
+        """Run the chat, if the commit gave it to the worker."""
+
+
+class LocalWorker(Protocol):
+    """The worker of this process: it registers with the writer once."""
+
+    def reserve(self, chat_id: str | None, number: int) -> AbstractContextManager[Adoption]:
+        """Keep room while a commit is under way that may bring this chat, or any."""
+
+    def turn_ended(self, decision: Decision) -> None:
+        """Take note of a turn that a commit of this process ended."""
+
+
+class ChatWriter:
     """Carries changes out: all that are given for a chat in one transaction, one after another.
 
-    A caller's cancellation takes effect only afterwards, so that subscribers are always told of a commit.
+    A caller's cancellation takes effect only afterwards, so that subscribers always learn of a commit.
+
+    Args:
+        store: holds the chats.
+        broadcaster: passes commits on to the subscribers of this process.
+        limits_of: returns the limits of a chat, by its profile.
+        observers: learn of each transition.
+        publisher: publishes checkpoints of what was committed.
     """
 
-    store: ChatStore
-    broadcaster: Broadcaster
-    limits_of: LimitsOf
-    observers: Observers = msgspec.field(default_factory=Observers)
-    publisher: Publisher | None = None
-    """Publishes checkpoints of what was committed."""
+    def __init__(
+        self,
+        store: ChatStore,
+        broadcaster: Broadcaster,
+        limits_of: LimitsOf,
+        observers: Observers | None = None,
+        publisher: Publisher | None = None,
+    ) -> None:
+        self.store = store
+        self.broadcaster = broadcaster
+        self.observers = observers or Observers()
+        self._limits_of = limits_of
+        self._publisher = publisher
+        self._worker: LocalWorker | None = None
+        self._changing: Counter[str] = Counter()
+        """How many changes of each chat are under way in this process, besides its holder's."""
 
-    async def change(
+    def register(self, worker: LocalWorker) -> None:
+        """Have a worker run the chats that want one after a change."""
+        self._worker = worker
+
+    async def change(self, chat_id: str, *changes: Change, actor: str) -> Committed:
+        """Change a chat, and run it in this process if it then wants a worker and there is room."""
+        if self._worker is None:
+            return await self.commit(chat_id, *changes, actor=actor)
+        return await run_shielded(self._change_and_adopt(self._worker, chat_id, changes, actor))
+
+    async def commit(
         self,
         chat_id: str,
         *changes: Change,
@@ -140,9 +183,12 @@ class ChatWriter(msgspec.Struct, frozen=True):
         on_commit: Callable[[Committed], object] | None = None,
         limits_of: LimitsOf | None = None,
     ) -> Committed:
-        """Change a chat, call `on_commit`, then publish to subscribers; `limits_of` stands for the writer's."""
-        plan = _Plan(changes, limits_of or self.limits_of, actor)
-        return await self._announced(chat_id, self.store.change(chat_id, plan, shown=shown), on_commit)
+        """Change a chat without running it here: its holder does, or no worker has to. `on_commit` comes first.
+
+        `limits_of` stands for the writer's.
+        """
+        work = partial(self.store.change, chat_id, self._plan(changes, actor, limits_of), shown=shown)
+        return await run_shielded(self._commit(chat_id, work, on_commit))
 
     async def create(
         self,
@@ -154,53 +200,100 @@ class ChatWriter(msgspec.Struct, frozen=True):
         unchanged: bool = False,
     ) -> Committed:
         """Create a chat; `parent`, `unchanged` and their errors are those of `ChatStore.create`."""
-        plan = _Plan((change,), self.limits_of, actor)
-        return await self._announced(chat_id, self.store.create(chat_id, plan, parent=parent, unchanged=unchanged))
+        plan = self._plan((change,), actor)
+        work = partial(self.store.create, chat_id, plan, parent=parent, unchanged=unchanged)
+        return await run_shielded(self._commit(chat_id, work))
 
     async def import_chat(self, chat: WholeChat, change: Change, *, actor: str) -> Committed:
         """Take a chat in, and change it."""
-        plan = _Plan((change,), self.limits_of, actor)
-        return await self._announced(chat.chat_id, self.store.import_chat(chat, plan))
+        work = partial(self.store.import_chat, chat, self._plan((change,), actor))
+        return await run_shielded(self._commit(chat.chat_id, work))
 
     async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Change what can be read of a chat."""
-        plan = _Plan((change,), self.limits_of, actor)
-        return await self._announced(chat_id, self.store.repair(chat_id, plan))
+        work = partial(self.store.repair, chat_id, self._plan((change,), actor))
+        return await run_shielded(self._commit(chat_id, work))
 
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
-        """Delete a chat if that is permitted, then let everybody in this process forget it."""
-        left = await _shielded(self.store.delete(chat_id, permit, actor=actor))
-        logger.info("deleted", chat_id=chat_id, actor=left.actor, records=left.records)
-        self.broadcaster.forget(chat_id)
-        if self.publisher is not None:
-            self.publisher.note(chat_id)
-        return left
+        """Delete a chat if that is permitted, then have this process forget it."""
+        return await run_shielded(self._delete(chat_id, permit, actor))
 
     async def claim(self, *changes: Change, actor: str, runs: Runs, limit: int) -> list[Committed]:
-        """Change chats that want a worker which runs these."""
-        hints = self.broadcaster.hints
-        claimed = await _shielded(self.store.claim(_Plan(changes, self.limits_of, actor), runs=runs, limit=limit))
-        for committed in claimed:
-            self._announce(committed, hints=hints)
-        return claimed
+        """Change chats that want a worker which runs these, and run those that it then holds."""
+        return await run_shielded(self._claim(changes, actor, runs, limit))
 
-    async def _announced(
-        self, chat_id: str, commit: Awaitable[Committed], on_commit: Callable[[Committed], object] | None = None
+    def _plan(self, changes: Sequence[Change], actor: str, limits_of: LimitsOf | None = None) -> _Plan:
+        return _Plan(changes, limits_of or self._limits_of, actor)
+
+    async def _change_and_adopt(
+        self, worker: LocalWorker, chat_id: str, changes: Sequence[Change], actor: str
     ) -> Committed:
-        latest, hints = self.broadcaster.latest.of(chat_id), self.broadcaster.hints  # see `Broadcaster.deliver`
-        committed = await _shielded(commit)
-        if on_commit is not None and committed.decisions:
-            on_commit(committed)
-        self._announce(committed, latest, hints=hints)
+        # The commit may give the chat to the worker. Until it is adopted its place is taken: no claim fills it, a
+        # worker that stops waits for it, and no lease is released for want of a runner.
+        with worker.reserve(chat_id, 1) as adoption, self._noted(chat_id):
+            plan = self._plan((*changes, adoption.begin), actor)
+            committed = await self._commit(chat_id, partial(self.store.change, chat_id, plan))
+            adoption.adopt(committed)
         return committed
 
-    def _announce(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
-        if committed.decisions:
-            self.broadcaster.deliver(committed, latest, hints=hints)
-            _log_all(committed)
-            self.observers.transitioned(committed.decisions)
-            if self.publisher is not None:
-                self.publisher.committed(committed)
+    def is_changing(self, chat_id: str) -> bool:
+        """Return whether a change of a chat is under way in this process that is not its holder's."""
+        return chat_id in self._changing
+
+    @contextmanager
+    def _noted(self, chat_id: str) -> Iterator[None]:
+        self._changing[chat_id] += 1
+        try:
+            yield
+        finally:
+            self._changing[chat_id] -= 1
+            if not self._changing[chat_id]:
+                del self._changing[chat_id]
+
+    async def _claim(self, changes: Sequence[Change], actor: str, runs: Runs, limit: int) -> list[Committed]:
+        notifications = self.broadcaster.hints
+        with nullcontext() if self._worker is None else self._worker.reserve(None, limit) as adoption:
+            changes = changes if adoption is None else (*changes, adoption.begin)
+            claimed = await self.store.claim(self._plan(changes, actor), runs=runs, limit=limit)
+            for committed in claimed:
+                self._publish(committed, hints=notifications)
+                if adoption is not None:
+                    adoption.adopt(committed)
+        return claimed
+
+    async def _delete(self, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+        left = await self.store.delete(chat_id, permit, actor=actor)
+        logger.info("deleted", chat_id=chat_id, actor=left.actor, records=left.records)
+        self.broadcaster.forget(chat_id)
+        if self._publisher is not None:
+            self._publisher.note(chat_id)
+        return left
+
+    async def _commit(
+        self,
+        chat_id: str,
+        work: Callable[[], Awaitable[Committed]],
+        on_commit: Callable[[Committed], object] | None = None,
+    ) -> Committed:
+        latest, hints = self.broadcaster.latest.of(chat_id), self.broadcaster.hints  # see `Broadcaster.deliver`
+        committed = await work()
+        if on_commit is not None and committed.decisions:
+            on_commit(committed)
+        self._publish(committed, latest, hints=hints)
+        return committed
+
+    def _publish(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
+        if not committed.decisions:
+            return
+        self.broadcaster.deliver(committed, latest, hints=hints)
+        _log_all(committed)
+        self.observers.transitioned(committed.decisions)
+        if self._publisher is not None:
+            self._publisher.committed(committed)
+        if self._worker is not None:
+            for decision in committed.decisions:
+                if decision.ended is not None:
+                    self._worker.turn_ended(decision)
 
 
 def _log_all(committed: Committed) -> None:
@@ -234,9 +327,3 @@ def _trouble(decision: Decision) -> dict[str, str]:
     fields = {"worker": worker} if kind == "worker" and decision.facts.lease is None else {}
     error = decision.error
     return fields if error is None else fields | {"kind": error.kind, "error": error.detail or error.message}
-
-
-async def _shielded(work: Awaitable[Outcome]) -> Outcome:
-    with anyio.CancelScope(shield=True):
-        outcome = await work
-    return outcome  # noqa: RET504 - inside the block mypy sees no return: a scope may swallow exceptions

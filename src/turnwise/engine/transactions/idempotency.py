@@ -9,7 +9,7 @@ from typing import Any
 from turnwise.engine.config.results import SendReceipt, SubmissionReceipt, chat_of
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import ToolResult
-from turnwise.states.errors import ConflictingReplay, DeadlineExpired, StoreError, TurnwiseError
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Part
 from turnwise.states.names import CallStatus
@@ -17,29 +17,23 @@ from turnwise.states.values.digests import digest, digest_of_answer
 from turnwise.states.values.values import fields_of
 
 
-async def replayed_message(
-    store: ChatStore, chat_id: str, client_id: str | None, content_digest: str | None, refusal: TurnwiseError
-) -> SendReceipt:
-    """Return the first receipt of a message or edit with this `client_id`.
+async def first_receipt(
+    store: ChatStore, chat_id: str, client_id: str | None, content_digest: str | None
+) -> SendReceipt | None:
+    """Return the receipt of a message or edit that was accepted with this `client_id` before, if one was.
 
     Raises:
-        TurnwiseError: there is none: `refusal`. It comes, too, if nobody can tell, and its answer was lost.
         ConflictingReplay: it was for other content.
     """
     if client_id is None or content_digest is None:
-        raise refusal
-    try:
-        receipt = await store.receipt(chat_id, client_id)
-        if receipt is None:
-            raise refusal
-        if not receipt.is_for(content_digest):
-            raise ConflictingReplay(client_id=client_id, message_id=receipt.message_id)
-        chat = chat_of(await store.facts(chat_id))
-        await store.confirm()
-    except StoreError as away:
-        if isinstance(refusal, StoreError) and refusal.written != "no":
-            raise refusal from away
-        raise
+        return None
+    receipt = await store.receipt(chat_id, client_id)
+    if receipt is None:
+        return None
+    if not receipt.is_for(content_digest):
+        raise ConflictingReplay(client_id=client_id, message_id=receipt.message_id)
+    chat = chat_of(await store.facts(chat_id))
+    await store.confirm()
     return SendReceipt(chat, receipt.message_id, queued=receipt.queued, replayed=True, seq=receipt.seq)
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
 from msgspec.structs import replace
 
-from turnwise.engine.isolation.clock import LATE_S, ROUNDING, SteadyClock, sleep, wait_until
+from turnwise.engine.isolation.clock import LATE_S, ROUNDING, SteadyClock, SystemClock, sleep, wait_until
+from turnwise.engine.isolation.error_texts import FailureLog
 from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.leased_chat import NEWS_S
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.runner import Runner
-from turnwise.engine.worker.slots import Slots
+from turnwise.engine.worker.running_chats import RunningChats
+from turnwise.engine.worker.sweep import Sweeper
+from turnwise.foreign import described
+from turnwise.logger import logger
+from turnwise.states.errors import StoreError
 from turnwise.states.triggers import Released
 
 AGAIN_S: Final = 0.5
@@ -22,49 +26,51 @@ AGAIN_S: Final = 0.5
 WAKE_S: Final = 5.0
 """Seconds in which a process that stood still may renew its leases before it counts them as lost."""
 
-Look = Callable[[str, Runner], Awaitable[bool]]
-"""Shows a runner where its chat stands; returns whether that could be read."""
+
+class TickFailures:
+    """Logs the failures of a worker's ticks, and of what runs beside them."""
+
+    def __init__(self) -> None:
+        self._log = FailureLog()
+        self.succeeded = self._log.succeeded
+
+    def failed(self, part: str, error: BaseException) -> None:
+        """Log that a part failed: once, until it succeeds or fails differently, and once if all parts fail alike."""
+        if not self._log.is_new_anywhere(part, error):
+            return
+        if isinstance(error, StoreError):
+            logger.warning("tick_failed", problem=described(error))
+        else:
+            logger.exception("tick_failed", error=error)
 
 
 class Leases:
-    """Renews the leases of one worker.
+    """Renews the leases of one worker. Its clock is the machine's, even where a test advances the engine's."""
 
-    Args:
-        own_clock: the machine's clock, even where a test advances the engine's.
-        look: reads a chat and passes its facts to its runner.
-        release: releases a chat that is leased but not running.
-        failed: called with the error of each failed renewal, and with `None` after a success.
-        out_of_reach: called when the store did not answer, or answered late.
-    """
-
-    def __init__(  # noqa: PLR0913 - what the worker lends it
+    def __init__(
         self,
         runtime: Runtime,
-        places: Slots,
-        *,
-        own_clock: SteadyClock,
-        look: Look,
-        release: Callable[[str, Released], Awaitable[object]],
-        failed: Callable[[BaseException | None], object],
-        out_of_reach: Callable[[], object],
+        chats: RunningChats,
+        sweeper: Sweeper,
+        failures: TickFailures,
+        own_clock: SteadyClock | None = None,
     ) -> None:
         self._runtime = runtime
-        self._places = places
-        self._own_clock = own_clock
-        self._look = look
-        self._release = release
-        self._failed = failed
-        self._out_of_reach = out_of_reach
+        self._chats = chats
+        self._slots = chats.slots
+        self._sweeper = sweeper
+        self._failures = failures
+        self._own_clock = own_clock or SystemClock()
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
         """Renew for ever, and end what could not be renewed in time."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._end_those_over)
+            tasks.start_soon(self._end_expired)
             while True:
-                begun = self._runtime.clock.monotonic()
+                began_at = self._runtime.clock.monotonic()
                 pause = self._runtime.settings.renew_every if await self._try_to_renew() else AGAIN_S
-                await wait_until(self._wake, self._runtime.clock, begun + pause)
+                await wait_until(self._wake, self._runtime.clock, began_at + pause)
                 self._wake = asyncio.Event()
 
     async def _try_to_renew(self) -> bool:
@@ -73,46 +79,46 @@ class Leases:
         except BaseException as error:
             if is_the_engines(error):
                 raise
-            self._out_of_reach()
-            self._failed(error)
+            self._sweeper.trust.doubt_outage()
+            self._failures.failed("renew", error)
             return False
-        self._failed(None)
+        self._failures.succeeded("renew")
         return renewed
 
     async def _renew(self) -> bool:
         """Renew all leases; return whether none was left out that is held here."""
-        clock, runners = self._own_clock, self._places.runners
+        clock, runners = self._own_clock, self._slots.runners
         asked_at = clock.monotonic()
         held = await self._runtime.store.renew(self._runtime.worker_id, self._runtime.settings.lease)
         if clock.monotonic() - asked_at > NEWS_S:
-            self._out_of_reach()
-        not_run = {chat_id for chat_id in held if chat_id not in runners and not self._places.awaits(chat_id)}
+            self._sweeper.trust.doubt_outage()
+        not_run = {chat_id for chat_id in held if chat_id not in runners and not self._slots.awaits(chat_id)}
         left_out = False
         for chat_id, runner in [*runners.items()]:
             if held.get(chat_id) == runner.leased.token:
                 runner.leased.renewed_at = asked_at
                 continue
-            seen = await self._look(chat_id, runner)
+            seen = await self._chats.look(runner)
             if not seen and chat_id not in held:
                 runner.observe(replace(runner.leased.facts, lease=None))
             left_out |= not runner.leased.lost and runner.leased.renewed_at < asked_at
         for chat_id in not_run:  # their runners gave up while the store was out of reach
-            await self._release(chat_id, Released(token=held[chat_id]))
+            await self._sweeper.change(chat_id, Released(token=held[chat_id]))
         return not left_out
 
-    async def _end_those_over(self) -> None:
+    async def _end_expired(self) -> None:
         """End each lease that may have been taken by another worker meanwhile, for all that is known here.
 
         A process that stood still is first given time to ask: most likely nobody has taken its chats.
         """
         clock = self._own_clock
         while True:
-            due = min(map(self._end_of, self._places.runners.values()), default=self._end_of(None))
+            due = min(map(self._end_of, self._slots.runners.values()), default=self._end_of(None))
             if not await self._is_on_time(due):
                 self._wake.set()
                 if not await self._is_on_time(clock.monotonic() + WAKE_S):
                     continue
-            for runner in [*self._places.runners.values()]:
+            for runner in [*self._slots.runners.values()]:
                 if self._end_of(runner) <= clock.monotonic() + ROUNDING and not runner.leased.ended:
                     runner.run_out()
 

@@ -186,6 +186,6 @@ class Runner:
         try:
             usage = None if leased.attempt is None else leased.attempt.usage
             released = Released(token=leased.token, usage=usage)
-            await leased.runtime.writer.change(leased.chat_id, released, actor=leased.runtime.actor)
+            await leased.runtime.writer.commit(leased.chat_id, released, actor=leased.runtime.actor)
         except TurnwiseError as error:
             logger.info("not_released", problem=str(error))

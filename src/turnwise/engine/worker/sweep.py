@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 import anyio
 import msgspec
 
+from turnwise.engine.isolation.error_texts import FailureLog
 from turnwise.engine.jobs.leased_chat import NEWS_S
-from turnwise.engine.transactions.chat_writer import Act, Change, UnitOfWork
+from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awaited, due_chats
-from turnwise.foreign import described
+from turnwise.engine.worker.slots import Slots
+from turnwise.engine.worker.time_trust import TimeTrust
 from turnwise.logger import about, logger
 from turnwise.states.errors import REPAIRED, ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
@@ -26,21 +27,19 @@ from turnwise.states.names import SYSTEM
 from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 
 SWEEP_LIMIT = 100
-"""The most leases, deadlines and strays of one sweep, besides the chats that rest."""
+"""The most leases, deadlines and strays of one sweep, besides the chats that pause."""
 AT_ONCE = 10
 """Chats that are changed at a time: they share commits."""
-TRUSTED_AFTER = 3600.0
-"""Seconds after a step of a wall clock until it decides again what is old: what that costs cannot be undone."""
 CLEAN_EVERY = 60.0
 """Seconds between two clean-ups after deletions: where chats are deleted all the time, others have to write, too."""
-LONGEST_REST = 64
+LONGEST_PAUSE = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
 Due = tuple[str, Change | Archiving | Deletion]
 """A chat, and what is to happen to it."""
 
 
-class _Rest(msgspec.Struct):
+class _Pause(msgspec.Struct):
     """How long a chat is skipped that could not be changed."""
 
     sweeps: int
@@ -55,31 +54,18 @@ class Sweeper:
     """Expires leases and deadlines, repairs strays, archives and deletes what was unchanged for as long as is set.
 
     A fault of one chat does not stop the others.
-
-    Args:
-        runs_here: whether this worker itself runs a chat under a token.
     """
 
-    def __init__(self, runtime: Runtime, act: Act, *, runs_here: Callable[[str, int], bool]) -> None:
+    def __init__(self, runtime: Runtime, slots: Slots) -> None:
         self._runtime = runtime
-        self._act = act
-        self._runs_here = runs_here
-        self._last_failures: dict[str, str] = {}
-        """The last failure of each chat that was logged: the same one is logged once."""
-        self._rests: dict[str, _Rest] = {}
+        self._slots = slots
+        self.trust = TimeTrust(runtime)
+        self._failures = FailureLog()
+        self._pauses: dict[str, _Pause] = {}
         """Chats that could not be changed."""
-        self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
-        self._doubts_until = self._passed
-        """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
-        self._doubt_ends: float | None = None
-        """When doubt about an outage is over at the latest, however often the store fails or is slow meanwhile."""
-        self._distrusts_until = self._passed
-        """Until then nothing is old or too late: a clock that was set forward by mistake may be set back."""
-        self._store_told: tuple[datetime, float] | None = None
-        """The time of the store's machine, if it is another one, and when it was asked for, by the monotonic clock."""
         self._deleted = False
         """Whether a chat was deleted whose bytes are still in the files."""
-        self._clean_at = self._passed
+        self._clean_at = runtime.clock.monotonic()
         self._ended: frozenset[str] = frozenset()
         """Dead workers whose leases were ended."""
 
@@ -90,20 +76,20 @@ class Sweeper:
             StoreError: the store is out of reach.
         """
         await self._end_leases_of_the_dead()
-        limit = SWEEP_LIMIT + len(self._rests)  # the chats to skip must not crowd out the others
+        limit = SWEEP_LIMIT + len(self._pauses)  # the chats to skip must not crowd out the others
         asked_at, began_at = self._runtime.clock.monotonic(), time.monotonic()
         overdue = await self._runtime.store.overdue(limit=limit)
-        self._compare(overdue.at, asked_at)
+        self.trust.compare(overdue.at, asked_at)
         if time.monotonic() - began_at > NEWS_S:
-            self.doubt_outage()
-        deadlines = overdue.deadlines if self.trusts_the_time() else ()
-        leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
+            self.trust.doubt_outage()
+        deadlines = overdue.deadlines if self.trust.trusts_the_time() else ()
+        leases = await self._without_doubt([lease for lease in overdue.leases if not self._slots.runs(*lease)])
         due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
         due += [(chat_id, DeadlinePassed()) for chat_id in deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
         retained = await self._retained(limit)
         due += retained
-        self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
+        self._pauses = {chat_id: self._pauses[chat_id] for chat_id, _ in due if chat_id in self._pauses}
         changed = await self._change_each(self._from_own_place(due))
         if self._deleted and asked_at >= self._clean_at:
             self._deleted, self._clean_at = False, asked_at + CLEAN_EVERY
@@ -113,9 +99,9 @@ class Sweeper:
 
     async def _retained(self, limit: int) -> Sequence[Due]:
         """Return what is to be archived and deleted, by a clock that was not set forward of late."""
-        if self._passed < self._distrusts_until:
+        if not self.trust.trusts_ages:
             return []
-        return await due_chats(self._runtime.store, self._runtime.settings, as_of=self._now, limit=limit)
+        return await due_chats(self._runtime.store, self._runtime.settings, as_of=self.trust.now, limit=limit)
 
     async def _clean(self) -> None:
         """Remove the bytes of what was deleted."""
@@ -129,48 +115,12 @@ class Sweeper:
         place = crc32(self._runtime.worker_id.encode()) % len(due)
         return due[place:] + due[:place]
 
-    def trusts_the_time(self) -> bool:
-        """Return whether a clock may decide what is old or too late: none was set forward within the last hour."""
-        now, passed = self._runtime.clock.now(), self._runtime.clock.monotonic()
-        stepped = (now - self._now).total_seconds() - (passed - self._passed)
-        self._now, self._passed = now, passed
-        self._doubt_after(stepped)
-        return passed >= self._distrusts_until
-
-    def _compare(self, at: datetime | None, asked_at: float) -> None:
-        """Note by how much more the clock of the store's machine has gone on than the monotonic one, at the least."""
-        if at is not None and self._store_told is not None:
-            before, asked_before = self._store_told
-            self._doubt_after((at - before).total_seconds() - (self._runtime.clock.monotonic() - asked_before))
-        self._store_told = None if at is None else (at, asked_at)
-
-    def _doubt_after(self, stepped: float) -> None:
-        """Doubt leases for as long as one lasts, and ages for an hour, if a clock was set forward."""
-        settings, passed = self._runtime.settings, self._runtime.clock.monotonic()
-        if stepped <= (settings.lease - settings.renew_every) / 2:
-            return
-        problem = "leases are given time to be renewed, and for an hour nothing is archived, deleted or closed by time"
-        logger.warning("clock_stepped", seconds=round(stepped), problem=problem)
-        self._doubts_until = max(self._doubts_until, passed + settings.lease)
-        self._distrusts_until = passed + TRUSTED_AFTER
-
-    def doubt_outage(self) -> None:
-        """Doubt leases for as long as it takes to renew them: the store was away, and perhaps not only from here.
-
-        A store that is always slow is doubted for a lease, and then taken at its word once.
-        """
-        now, settings = self._runtime.clock.monotonic(), self._runtime.settings
-        if self._doubt_ends is None:
-            self._doubt_ends = now + settings.lease + settings.renew_every
-        self._doubts_until = max(self._doubts_until, min(now + settings.renew_every, self._doubt_ends))
-
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         """Return the leases that have really run out: not because a clock was set forward, or nobody could renew.
 
         After such a step every live worker renews within one lease; until then only leases of dead workers count.
         """
-        if self._passed >= self._doubts_until:
-            self._doubt_ends = None
+        if self.trust.trusts_leases():
             return leases
         seen = {chat_id: await self.facts(chat_id) for chat_id, _ in leases}
         holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}
@@ -188,11 +138,11 @@ class Sweeper:
                 self._deleted = True
             elif isinstance(change, Archiving):
                 await check_not_awaited(self._runtime.store, chat_id)
-                await self._act(chat_id, change.change, actor=self._runtime.actor)
+                await self._runtime.writer.change(chat_id, change.change, actor=self._runtime.actor)
             else:
-                await self._act(chat_id, change, actor=self._runtime.actor)
+                await self._runtime.writer.change(chat_id, change, actor=self._runtime.actor)
         except ChatUnreadable as error:
-            self._tell(chat_id, error)
+            self._log_failure(chat_id, error)
         except StoreError:
             raise
         except TurnwiseError as error:
@@ -200,9 +150,9 @@ class Sweeper:
             if facts is not None:
                 logger.debug("swept_by_another", problem=str(error), **about(facts))
         except Exception as error:  # noqa: BLE001 - a fault of one chat must not stop the others
-            self._tell(chat_id, error)
+            self._log_failure(chat_id, error)
         else:
-            self._last_failures.pop(chat_id, None)
+            self._failures.succeeded(chat_id)
             return True
         return False
 
@@ -215,7 +165,7 @@ class Sweeper:
         try:
             return await self._runtime.store.facts(chat_id)
         except ChatUnreadable as error:
-            self._tell(chat_id, error)
+            self._log_failure(chat_id, error)
         except StoreError:
             raise
         except TurnwiseError as error:
@@ -223,8 +173,8 @@ class Sweeper:
         return None
 
     async def _change_each(self, due: Iterable[Due]) -> int:
-        """Change the chats that do not rest, a few at a time, and return how many were changed."""
-        awake = [(chat_id, change) for chat_id, change in due if not await self._is_resting(chat_id)]
+        """Change the chats that are not paused, a few at a time, and return how many were changed."""
+        awake = [(chat_id, change) for chat_id, change in due if not await self._is_paused(chat_id)]
         total, refused = 0, None
         for first in range(0, len(awake), AT_ONCE):
             batch = awake[first : first + AT_ONCE]
@@ -242,43 +192,44 @@ class Sweeper:
 
     async def _change_together(self, batch: Sequence[Due]) -> tuple[int, StoreError | None]:
         """Return how many of the chats were changed, and the error of the store if it refused all of them."""
-        changed: list[str] = []
-        refused: list[StoreError] = []
-
-        async def change(chat_id: str, wanted: Change | Archiving | Deletion) -> None:
-            try:
-                if await self.change(chat_id, wanted):
-                    changed.append(chat_id)
-            except StoreError as error:
-                refused.append(error)
-
+        outcomes: list[tuple[str, bool | StoreError]] = []
         async with anyio.create_task_group() as tasks:
-            for one in batch:
-                tasks.start_soon(change, *one)
+            for chat_id, change in batch:
+                tasks.start_soon(self._change_into, outcomes, chat_id, change)
+        changed = {chat_id for chat_id, outcome in outcomes if outcome is True}
         for chat_id, _ in batch:
             if chat_id in changed:
-                self._rests.pop(chat_id, None)
+                self._pauses.pop(chat_id, None)
             else:
-                await self._rest(chat_id)
+                await self._pause(chat_id)
+        refused = [outcome for _, outcome in outcomes if isinstance(outcome, StoreError)]
         return len(changed), refused[-1] if len(refused) == len(batch) else None
 
-    async def _is_resting(self, chat_id: str) -> bool:
+    async def _change_into(
+        self, outcomes: list[tuple[str, bool | StoreError]], chat_id: str, change: Change | Archiving | Deletion
+    ) -> None:
+        try:
+            outcomes.append((chat_id, await self.change(chat_id, change)))
+        except StoreError as error:
+            outcomes.append((chat_id, error))
+
+    async def _is_paused(self, chat_id: str) -> bool:
         """Return whether a chat is skipped, unless somebody has changed it meanwhile: it may be repaired."""
-        rest = self._rests.get(chat_id)
-        if rest is None:
+        pause = self._pauses.get(chat_id)
+        if pause is None:
             return False
-        rest.left -= 1
-        if rest.left < 0:
+        pause.left -= 1
+        if pause.left < 0:
             return False
-        if await self._head(chat_id) == rest.head:
+        if await self._head(chat_id) == pause.head:
             return True
-        del self._rests[chat_id]
+        del self._pauses[chat_id]
         return False
 
-    async def _rest(self, chat_id: str) -> None:
+    async def _pause(self, chat_id: str) -> None:
         """Skip a chat in the next sweeps: none after its first failure, then more each time."""
-        longer = min(max(1, self._rests[chat_id].sweeps * 2), LONGEST_REST) if chat_id in self._rests else 0
-        self._rests[chat_id] = _Rest(longer, longer, await self._head(chat_id) if longer else None)
+        longer = min(max(1, self._pauses[chat_id].sweeps * 2), LONGEST_PAUSE) if chat_id in self._pauses else 0
+        self._pauses[chat_id] = _Pause(longer, longer, await self._head(chat_id) if longer else None)
 
     async def _head(self, chat_id: str) -> tuple[int, str] | None:
         """Return where the log of a chat ends; `None` if that cannot be told."""
@@ -287,11 +238,9 @@ class Sweeper:
         except TurnwiseError:
             return None
 
-    def _tell(self, chat_id: str, error: Exception) -> None:
-        failure = described(error)
-        if self._last_failures.get(chat_id) == failure:
+    def _log_failure(self, chat_id: str, error: Exception) -> None:
+        if not self._failures.is_new(chat_id, error):
             return
-        self._last_failures[chat_id] = failure
         if isinstance(error, ChatUnreadable):
             logger.warning("chat_unreadable", chat_id=chat_id, column=error.column, problem=error.problem)
         else:

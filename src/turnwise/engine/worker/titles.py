@@ -130,7 +130,7 @@ class Titles:
             elif made.usage is not None:  # somebody has named it: that stays, but the model was paid
                 unit.fire(Renamed(title=unit.facts.profile.title, usage=made.usage), actor=SYSTEM)
 
-        committed = await self._runtime.writer.change(seen.chat_id, conclude, actor=SYSTEM)
+        committed = await self._runtime.writer.commit(seen.chat_id, conclude, actor=SYSTEM)
         return bool(committed.decisions) or committed.before.history_version == seen.history_version
 
     async def _made(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:
