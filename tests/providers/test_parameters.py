@@ -8,7 +8,8 @@ import pytest
 from pydantic_ai.native_tools import WebSearchTool
 
 from turnwise import ModelError
-from turnwise.providers.protocol import PARAMETERS, ModelRequest, ToolSpec
+from turnwise.providers.parameters import PARAMETERS
+from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
 from turnwise.states.messages import Message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from turnwise.states.errors import SettingsError
 from turnwise.states.messages import Message, Part, SourceType, TextPart, ToolCallPart
@@ -80,21 +80,6 @@ class ToolSpec:
     """What is sent instead of description and schema, if the provider knows the tool itself."""
 
 
-PARAMETERS: Final = (
-    "max_output_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "presence_penalty",
-    "frequency_penalty",
-    "tool_choice",
-    "parallel_tool_calls",
-    "web_search",
-    "provider_options",
-)
-"""The parameters of a model call; those that only one provider knows belong in `provider_options`."""
-
-
 Severity = Literal["info", "warning", "error"]
 """How urgent a reminder is."""
 
@@ -120,7 +105,7 @@ class ModelRequest:
     system: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Passed through, by the names of `PARAMETERS`."""
+    """Passed through: `ModelParameters` of `providers/parameters.py`."""
     reminders: tuple[SentReminder, ...] = ()
     """Whose reminders stand at the end of the messages: no model needs that, but observers tell."""
     has_results: bool = False

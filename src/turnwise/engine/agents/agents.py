@@ -16,11 +16,11 @@ from turnwise.engine.agents.configuration import Configuration, check_offer, che
 from turnwise.engine.agents.current import CurrentConfiguration
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.agents.models import Models
-from turnwise.engine.config.parameters import check_parameters
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
 from turnwise.engine.tools.sources import ToolSource
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
+from turnwise.providers.parameters import check_parameters
 from turnwise.providers.prices import load_prices
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool

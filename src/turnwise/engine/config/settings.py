@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from turnwise.engine.config.parameters import check_parameters
+from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model, ToolSpec
 from turnwise.providers.windows import window_of
 from turnwise.states.errors import SettingsError

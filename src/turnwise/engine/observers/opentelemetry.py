@@ -12,6 +12,7 @@ from typing import Any, Final
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
 from turnwise.foreign import qualified_type_name, text_of, traceback_of
+from turnwise.providers.parameters import NAMES_IN_TRACES
 from turnwise.states import triggers as t
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
@@ -37,15 +38,6 @@ _PROVIDERS: Final = {
 
 _COMPACTION: Final = context.create_key("turnwise compaction")
 """Marks a context in which a compaction's span is the current one."""
-
-_PARAMETERS: Final = {
-    "max_output_tokens": "gen_ai.request.max_tokens",
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "presence_penalty": "gen_ai.request.presence_penalty",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-}
 
 
 class OpenTelemetryObserver(Observer):
@@ -118,7 +110,7 @@ class OpenTelemetryObserver(Observer):
                 "gen_ai.provider.name": _PROVIDERS.get(call.provider, call.provider),
                 "gen_ai.request.model": call.model,
                 "gen_ai.conversation.id": request.chat_id,
-                **{_PARAMETERS[name]: request.parameters.get(name) for name in _PARAMETERS},
+                **{called: request.parameters.get(name) for name, called in NAMES_IN_TRACES.items()},
                 "turnwise.purpose": request.purpose,
                 "turnwise.step": request.step,
                 "turnwise.attempt": request.attempt,

@@ -14,7 +14,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.figures import is_for_answers
-from turnwise.providers.protocol import PARAMETERS, ModelRequest
+from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS
+from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.pydantic_ai.web_search import with_web_search
 from turnwise.providers.tool_choice import freed
 from turnwise.states.errors import ModelError
@@ -53,8 +54,7 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
     unknown = parameters.keys() - set(PARAMETERS)
     if unknown:
         raise ModelError("bad_request", message=f"unknown parameters: {', '.join(sorted(unknown))}")
-    parameters["max_tokens"] = parameters.pop("max_output_tokens", None)
-    settings |= {name: value for name, value in parameters.items() if value is not None}
+    settings |= {NAMES_IN_PYDANTIC_AI.get(name, name): value for name, value in parameters.items() if value is not None}
     settings = {**settings, **options, "max_retries": 0}
     most = settings.get("max_tokens", (preset or {}).get("max_tokens"))
     if request.purpose != "step" and is_for_answers(most):

@@ -1,0 +1,87 @@
+"""The parameters of a model call: each is declared once, with its bounds and what others call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, get_type_hints
+
+from pydantic import AfterValidator, Field
+
+from turnwise.states.errors import SettingsError
+from turnwise.states.values.checked import fit
+from turnwise.states.values.hints import validator_of
+from turnwise.states.values.limits import said
+
+
+class Called(NamedTuple):
+    """In `Annotated`: what a parameter is called elsewhere."""
+
+    in_traces: str | None = None
+    """The attribute of OpenTelemetry's conventions for generative AI."""
+    by_pydantic_ai: str | None = None
+    """The field of pydantic-ai's `ModelSettings`, where it is not the parameter's own name."""
+
+
+class WebSearch(TypedDict, total=False):
+    """The options of a web search."""
+
+    allowed_domains: Sequence[str]
+    blocked_domains: Sequence[str]
+    max_uses: Annotated[int, Field(ge=1)]
+    user_location: Mapping[str, str]
+    search_context_size: Literal["low", "medium", "high"]
+
+
+class ModelParameters(TypedDict, total=False):
+    """The parameters of a model call; those that only one provider knows belong in `provider_options`."""
+
+    max_output_tokens: Annotated[int, Field(ge=1), Called("gen_ai.request.max_tokens", by_pydantic_ai="max_tokens")]
+    temperature: Annotated[float, Field(ge=0), Called("gen_ai.request.temperature")]
+    top_p: Annotated[float, Field(ge=0), Called("gen_ai.request.top_p")]
+    top_k: Annotated[int, Called("gen_ai.request.top_k")]
+    presence_penalty: Annotated[float, Called("gen_ai.request.presence_penalty")]
+    frequency_penalty: Annotated[float, Called("gen_ai.request.frequency_penalty")]
+    tool_choice: Annotated[str, AfterValidator(said)]
+    parallel_tool_calls: bool
+    web_search: bool | Mapping[str, Any]
+    """Whether the provider searches the web, or `WebSearch` options for it."""
+    provider_options: Mapping[str, Any]
+
+
+_HINTS: Final = get_type_hints(ModelParameters, include_extras=True)
+_CALLED: Final = {
+    name: called
+    for name, hint in _HINTS.items()
+    for called in getattr(hint, "__metadata__", ())
+    if type(called) is Called
+}
+PARAMETERS: Final = tuple(_HINTS)
+"""The names of the parameters, in the order of their declaration."""
+NAMES_IN_TRACES: Final = {name: called.in_traces for name, called in _CALLED.items() if called.in_traces}
+"""What OpenTelemetry calls the parameters that it knows."""
+NAMES_IN_PYDANTIC_AI: Final = {name: called.by_pydantic_ai for name, called in _CALLED.items() if called.by_pydantic_ai}
+"""What pydantic-ai calls the parameters that it does not call as turnwise does."""
+_SHAPES: Final = {name: validator_of(hint) for name, hint in _HINTS.items()}
+_SEARCH_SHAPES: Final = {
+    name: validator_of(hint) for name, hint in get_type_hints(WebSearch, include_extras=True).items()
+}
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise a `SettingsError` if one of the parameters of a model call is unknown, or is not what it has to be.
+
+    `None` leaves a parameter to the provider. How much of each a provider takes is for the provider to say.
+    """
+    for name, value in parameters.items():
+        if name not in PARAMETERS:
+            allowed = ", ".join(map(repr, PARAMETERS))
+            raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
+        if value is not None:
+            fit(f"parameters[{name!r}]", _SHAPES[name], value)
+    search = parameters.get("web_search")
+    for name, value in search.items() if isinstance(search, Mapping) else ():
+        where = f"parameters['web_search'][{name!r}]"
+        if name not in _SEARCH_SHAPES:
+            raise SettingsError(where, f"must be one of {', '.join(map(repr, _SEARCH_SHAPES))}; it was {name!r:.100}")
+        if value is not None:
+            fit(where, _SEARCH_SHAPES[name], value)
