@@ -11,7 +11,6 @@ from support.files import digest_of, whole
 from turnwise import Engine, FilePart, Settings, StoreError
 from turnwise.engine.blobs.files import Files
 from turnwise.persistence.blobs.protocol import FileStore, IsLoose
-from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
@@ -120,7 +119,7 @@ MOVES: Final = st.lists(
 async def live(moves: list[Move]) -> None:
     store = SQLiteStore(None)
     async with Engine(store, model=ScriptedModel([]), settings=IDLE) as engine:
-        files = Crashing(SQLiteFiles(store._write, store._read, store._now))
+        files = Crashing(store.file_store())
         crashing: Any = files
         taken = Files(engine._store, crashing, engine.settings)
         engine._files = taken

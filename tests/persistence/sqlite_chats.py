@@ -10,9 +10,10 @@ from typing import Any, Final, TypeVar
 
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.protocol import Committed, Plan
-from turnwise.persistence.sqlite.optimistic import OptimisticCommits
+from turnwise.persistence.sql.reads import ChatReads
+from turnwise.persistence.sqlite.database import SQLiteDatabase, completed
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.persistence.sqlite.transactions import Transactions
+from turnwise.persistence.sqlite.transactions import OptimisticCommits, Transactions
 from turnwise.states.facts import Facts
 from turnwise.testing.conformance import plans
 
@@ -41,7 +42,7 @@ class Chats:
 
     def create(self, chat_id: str, plan: Plan) -> Committed:
         """Create a chat as a plan decides."""
-        return at_once(self.optimistic.create(chat_id, plan))
+        return completed(self.optimistic.create(chat_id, plan))
 
     def live(self, chat_id: str, *moves: plans.Move, owner: str | None = None) -> None:
         """Create a chat and let things happen to it."""
@@ -53,20 +54,18 @@ class Chats:
         """Let things happen to a chat, all in one transaction."""
         return self.transactions.change(self.on, chat_id, plans.plan(*moves), ()).facts
 
+    @property
+    def database(self) -> SQLiteDatabase:
+        """Return the database, as what both stores share uses it."""
+        return SQLiteDatabase(self.on, lambda: self.at)
+
+    def read(self, question: Callable[[ChatReads], Coroutine[Any, Any, _T]], chat_id: str = "chat") -> _T:
+        """Return the answer to a question about a chat."""
+        return completed(question(ChatReads(self.database, chat_id)))
+
     def sql(self, sql: str, *values: Any) -> list[Any]:
         """Return the rows of a statement."""
         return self.on.execute(sql, values).fetchall()
 
     async def _submit(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         return work(self.on)
-
-
-def at_once(work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of a coroutine that never waits."""
-    try:
-        work.send(None)
-    except StopIteration as ended:
-        result: _T = ended.value
-        return result
-    work.close()
-    raise AssertionError("it waits for something")

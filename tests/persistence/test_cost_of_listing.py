@@ -10,8 +10,9 @@ import anyio.lowlevel
 import asyncpg
 import pytest
 
-from turnwise.persistence.postgres import queries as postgres
+from turnwise.persistence.postgres.database import PostgresDatabase
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.sql import lists
 from turnwise.states.names import ChatState
 from turnwise.testing.conformance import plans
 
@@ -60,7 +61,7 @@ async def _nodes_asked(
     await beside.execute("UPDATE chats SET owner = 'o' || number WHERE number % 2 = 0 AND id ~ '^c'")
     await beside.execute("ANALYZE")
 
-    return await _explained(store, lambda on: postgres.chats(on, **question, limit=5))
+    return await _explained(store, lambda on: lists.chats(on, **question, limit=5))
 
 
 async def _explained(store: PostgresStore, ask: Callable[[Any], Awaitable[Any]]) -> list[dict[str, Any]]:
@@ -69,7 +70,7 @@ async def _explained(store: PostgresStore, ask: Callable[[Any], Awaitable[Any]])
     async def nodes(on: Any) -> list[dict[str, Any]]:
         seen: list[Any] = []
         with on.query_logger(seen.append):
-            await ask(on)
+            await ask(PostgresDatabase(on, None))
             await anyio.lowlevel.checkpoint()  # the driver tells of it later
         return [
             node

@@ -15,7 +15,8 @@ from tests.persistence.poisoned_chat import look
 from support.exploring import few
 from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.postgres import pool, queries
+from turnwise.persistence.postgres import pool
+from turnwise.persistence.postgres.database import prompts
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.errors import StoreError
@@ -134,7 +135,7 @@ async def test_prompts_of_several_chats_stay_apart(store: PostgresStore) -> None
     """The same twice, and none of a chat that nobody knows."""
     await plans.created(store, "b", *plans.turn("one", "1"), plans.move(ClearContext()), plans.send("two"))
     await plans.created(store, "a", *plans.turn("three", "3"))
-    found = await store._pool.run(lambda on: queries.prompts(on, ["b", "none", "a", "b"]))
+    found = await store._pool.run(lambda on: prompts(on, ["b", "none", "a", "b"]))
     assert [[said.text for said in prompt] for prompt in found] == [["two"], [], ["three", "3"], ["two"]]
 
 

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.postgres import migrate, store
+from turnwise.persistence.postgres.database import SQL
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sql.migrations import Migration, migrations
 from turnwise.states.errors import SettingsError, StoreError
@@ -125,7 +126,7 @@ async def test_stray_query_uses_its_index(postgres_url: str, beside: asyncpg.Con
     """A state added to the table and not to the index would make every sweep read every chat."""
     await opened(postgres_url)
     await beside.execute("SET enable_seqscan = off")
-    plan = await beside.fetch(f"EXPLAIN {store.reading.STRAYS}".replace("$1", "10"))
+    plan = await beside.fetch(f"EXPLAIN {SQL['strays']}".replace("$1", "10"))
     assert any("chats_stray" in row[0] for row in plan)
 
 

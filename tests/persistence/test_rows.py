@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.persistence.raw_life import CHAT, moments
 
 from support.life import NOW, Life, client, local
+from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.integrity.raw_chat import stored_in
 from turnwise.persistence.rows import (
     CALLS,
@@ -33,7 +34,6 @@ from turnwise.persistence.rows import (
     unreadable,
 )
 from turnwise.persistence.sql.statements import parsed
-from turnwise.persistence.sqlite.event_rows import rows_of
 from turnwise.persistence.stored_chat import UNREADABLE, PartialRead, Stored, facts_of, facts_or_rest, salvage
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
@@ -238,30 +238,35 @@ def test_invalid_event_row_names_its_column(at: Any, body: str, form: int, colum
 SQL: Final = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|FROM|WHERE|ORDER BY|VALUES)\b.*\S")
 
 
-def test_parameters_are_numbered_in_declared_order() -> None:
-    head = "-- name: one(b,\n--     a_ids)\n"
-    sql = parsed(f"{head}SELECT :a_ids::text[] WHERE :b = ANY (:a_ids) AND c::text = '';", "a.sql")["one"]
-    assert sql.removeprefix(head) == "SELECT $2::text[] WHERE $1 = ANY ($2) AND c::text = ''"
+BOTH: Final = "-- name: one\nSELECT :a_ids WHERE :b = ANY (:a_ids) AND c::text = '';\n"
+
+
+def test_statements_are_translated_for_each_dialect() -> None:
+    postgres, sqlite = parsed(BOTH, "postgres")["one"], parsed(BOTH, "sqlite")["one"]
+    assert postgres.sql.endswith("SELECT $1 WHERE $2 = ANY ($1) AND c::text = ''")
+    assert postgres.parameters == sqlite.parameters == ("a_ids", "b")
+    assert sqlite.sql.endswith("SELECT :a_ids WHERE :b IN (SELECT value FROM json_each(:a_ids)) AND c::text = ''")
+    variants = "-- name: two in sqlite\nSELECT 1;\n-- name: two in postgres\nSELECT 2;"
+    assert [parsed(variants, "sqlite")["two"].sql[-1], parsed(variants, "postgres")["two"].sql[-1]] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("-- name: one\nSELECT 1", "a.sql: a statement has no name of its own, or no semicolon"),
-        ("-- name:\nSELECT 1;", "a.sql: a statement has no name of its own, or no semicolon"),
-        ("-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;", "a.sql: a statement has no name of its own"),
-        ("-- name: one(a)\nSELECT :b;", "parameters are not those"),
-        ("-- name: one(a, b)\nSELECT :b;", "parameters are not those"),
+        ("-- name: one\nSELECT 1", "a statement has no name, or no semicolon"),
+        ("-- name:\nSELECT 1;", "a statement has no name, or no semicolon"),
+        ("-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;", "there are two statements of that name"),
+        ("-- name: one in oracle\nSELECT 1;", "a statement has no name, or no semicolon"),
     ],
 )
 def test_malformed_statement_file_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        parsed(text, "a.sql")
+        parsed(text, "sqlite")
 
 
 def test_unknown_statement_lists_known_names() -> None:
     with pytest.raises(LookupError, match="no statement 'tow'; there are one, two"):
-        parsed("-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;", "a.sql")["tow"]
+        parsed("-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;", "sqlite")["tow"]
 
 
 # Where a chat stands, as it is stored: read whole, or as much of it as can be, and each issue told at its place

@@ -6,11 +6,15 @@ from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
-from tests.persistence.sqlite_chats import NOON, Chats, at_once
+from tests.persistence.sqlite_chats import NOON, Chats
 
+from turnwise.persistence.commit import Held
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
-from turnwise.persistence.sqlite import pruning, queries, raw_rows
+from turnwise.persistence.sql import raw_rows
+from turnwise.persistence.sql.pruning import prune
+from turnwise.persistence.sql.reads import ChatReads
+from turnwise.persistence.sqlite.database import completed, in_one_snapshot
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.names import ChatState
@@ -40,7 +44,7 @@ def test_change_refuses_garbled_columns(chats: Chats, column: str, value: object
 def test_erased_chat_leaves_the_cache(chats: Chats) -> None:
     """Its facts may still hold the arguments of calls whose rows are blank."""
     chats.live("chat", plans.send("hello"))
-    (said,) = queries.history(chats.on, "chat", at_version=None, after=0, size=None)
+    (said,) = chats.read(ChatReads.history)
     erasing = Erasing(messages=(replace(said, parts=(), erased=True),))
     chats.change("chat", plans.move(MessageErased(erasing=erasing)), plans.move(Renamed(title="x")))
     assert chats.cache.get("chat") is None
@@ -54,21 +58,21 @@ def test_cached_chat_is_changed_without_a_read(chats: Chats) -> None:
     chats.at = NOON + timedelta(hours=1)
     asked: list[str] = []
     chats.on.set_trace_callback(asked.append)
-    committed = at_once(chats.optimistic.change("chat", plans.plan(plans.send("hello")), ()))
+    committed = completed(chats.optimistic.change("chat", plans.plan(plans.send("hello")), ()))
     assert (committed.at, committed.facts.version) == (chats.at, 2)
     assert {event.at for event in committed.events} == {chats.at}
-    again = at_once(chats.optimistic.change("chat", plans.plan(plans.claim(), plans.start()), ()))
+    again = completed(chats.optimistic.change("chat", plans.plan(plans.claim(), plans.start()), ()))
     assert (again.before, again.facts.version) == (committed.facts, 4)
     assert not [sql for sql in asked if sql.lstrip().startswith("SELECT")]
 
 
 def test_erasure_reads_the_rows(chats: Chats) -> None:
     chats.live("chat", plans.send("hello"))
-    (message,) = queries.history(chats.on, "chat", at_version=None, after=0, size=None)
+    (message,) = chats.read(ChatReads.history)
     blank = replace(message, parts=(), erased=True)
     before = list(chats.on.iterdump())
     erase = plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,)))))
-    assert at_once(chats.optimistic.change("chat", erase, ())) is None
+    assert completed(chats.optimistic.change("chat", erase, ())) is None
     assert list(chats.on.iterdump()) == before
 
 
@@ -88,7 +92,7 @@ def test_changed_row_defeats_the_cache(chats: Chats, sql: str) -> None:
     chats.live("chat", plans.send("hello"), plans.claim())
     chats.sql(sql)
     before = list(chats.on.iterdump())
-    assert at_once(chats.optimistic.change("chat", plans.plan(plans.send("more")), ())) is None
+    assert completed(chats.optimistic.change("chat", plans.plan(plans.send("more")), ())) is None
     assert list(chats.on.iterdump()) == before
 
 
@@ -113,14 +117,14 @@ def test_invalid_head_names_its_column(chats: Chats, column: str, value: str) ->
     chats.live("sound")
     chats.live("bad")
     chats.sql(f"UPDATE chats SET {column} = {value} WHERE id = 'bad'")  # noqa: S608
-    assert queries.head(chats.on, "sound")[0] == 1
+    assert chats.read(ChatReads.head, "sound")[0] == 1
     with pytest.raises(ChatUnreadable, match=f"chats.{column}"):
-        queries.head(chats.on, "bad")
+        chats.read(ChatReads.head, "bad")
 
 
 def test_invalid_boundary_names_its_column(chats: Chats) -> None:
     chats.live("chat", *plans.turn("one", "1"), plans.move(ClearContext()), plans.send("two"))
-    assert [said.text for said in queries.prompt(chats.on, "chat")] == ["two"]
+    assert [said.text for said in chats.read(ChatReads.prompt)] == ["two"]
     for column, garbage in (
         *(("carried", garbage) for garbage in ("poison", '["x"]', "{}", b"\xff")),
         ("position", -1),
@@ -128,23 +132,23 @@ def test_invalid_boundary_names_its_column(chats: Chats) -> None:
         ((kept,),) = chats.sql(f"SELECT {column} FROM boundaries")  # noqa: S608 - two names
         chats.sql(f"UPDATE boundaries SET {column} = ?", garbage)  # noqa: S608
         with pytest.raises(ChatUnreadable, match=rf"boundaries\.{column}"):
-            queries.prompt(chats.on, "chat")
+            chats.read(ChatReads.prompt)
         chats.sql(f"UPDATE boundaries SET {column} = ?", kept)  # noqa: S608
     chats.sql("UPDATE boundaries SET cut = 9")
-    assert len(queries.prompt(chats.on, "chat")) == 3
+    assert len(chats.read(ChatReads.prompt)) == 3
 
 
 def test_pruning_passes_over_parts_without_a_chat(chats: Chats, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ChatNotFound):
-        queries.facts(chats.on, "none")
+        chats.read(ChatReads.facts, "none")
     for chat_id in ("gone", "left"):
         chats.live(chat_id, plans.send("hi"), plans.claim(), plans.start())
-        chats.transactions.append_events(chats.on, chat_id, 1, ChatState.streaming, [part("a")])
+        chats.transactions.append_events(chats.on, chat_id, Held(1, None, ChatState.streaming), [part("a")])
         chats.change(chat_id, plans.reply("a"))
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("DELETE FROM chats WHERE id = 'gone'")
-    assert pruning.prune(chats.on, PassedOver(), until=NOON, after="", limit=9) == Pruned(1, None)
-    assert len(queries.shown(chats.on, "gone", 1, 1)) == 1
+    assert completed(prune(chats.database, PassedOver(), keep=0, after="", limit=9)) == Pruned(1, None)
+    assert len(chats.read(lambda chat: chat.shown(1, 1), "gone")) == 1
     assert "prune_refused chat_id=gone" in caplog.text
 
 
@@ -155,27 +159,33 @@ def test_snapshot_read_leaves_no_transaction(chats: Chats) -> None:
 
     chats.on.execute("BEGIN")
     with pytest.raises(ValueError, match="no answer"):
-        queries.in_one_snapshot(chats.on, fail)
+        in_one_snapshot(chats.on, fail)
     assert not chats.on.in_transaction
-    assert queries.in_one_snapshot(chats.on, lambda on: on.in_transaction) is True
+    assert in_one_snapshot(chats.on, lambda on: on.in_transaction) is True
     assert not chats.on.in_transaction
 
 
 def test_orphaned_rows_name_table_and_chat(chats: Chats) -> None:
     chats.live("chat", plans.send("hi"))
-    assert raw_rows.orphans(chats.on) == []
+    assert completed(raw_rows.orphans(chats.database)) == []
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("UPDATE messages SET chat_id = 'gone'")
-    (issue,) = raw_rows.orphans(chats.on)
+    (issue,) = completed(raw_rows.orphans(chats.database))
     assert issue.column == "messages.chat_id"
     assert "1 row(s) of 'gone'" in issue.problem
 
 
 def test_only_damage_is_blamed_on_the_chat_rows(chats: Chats) -> None:
+    async def fail(error: BaseException) -> None:
+        raise error
+
+    def read(error: BaseException) -> None:
+        completed(raw_rows.read_or_blamed(chats.database, "chat", lambda: fail(error)))
+
     chats.live("chat", plans.send("hi"))
     for error in (sqlite3.OperationalError("disk I/O error"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), raw_rows.blaming(chats.on, "chat"):
-            raise error
+        with pytest.raises(type(error)):
+            read(error)
     chats.sql("UPDATE messages SET body = 'poison'")
-    with pytest.raises(ChatUnreadable, match=r"messages\.body"), raw_rows.blaming(chats.on, "chat"):
-        raise ValueError("it went wrong")
+    with pytest.raises(ChatUnreadable, match=r"messages\.body"):
+        read(ValueError("it went wrong"))

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from support.life import own_of
-from turnwise.persistence.audit.record import GENESIS, AuditRecord, entry_of, export, from_json, hash_of
+from turnwise.persistence.audit.record import GENESIS, AuditRecord, entry_of, export, hash_of, record_in
 from turnwise.states import triggers as t
 from turnwise.states.arguments import Cut, Erasing, Partial, Reply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
@@ -41,7 +41,8 @@ class Life:
             arguments.setdefault("token", self.facts.lease.token)
         decision = decide(self.facts, trigger, now=self.now, limits=LIMITS, **own_of(trigger, arguments))
         prev = self.records[-1].hash if self.records else GENESIS
-        self.records.append(from_json(entry_of(decision, prev=prev, at=self.now, whole=True).body))
+        entry = entry_of(decision, prev=prev, at=self.now)
+        self.records.append(record_in(entry, self.facts.chat_id, prev=prev))
         self.facts = decision.facts
         if not self.first or trigger is t.EditMessage:
             inserted = (write.id for write in decision.writes if write.kind == "message")

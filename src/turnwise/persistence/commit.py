@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from turnwise.persistence.audit.asides import salt_of_events
 from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
-from turnwise.persistence.audit.row_digests import EventFields, digest_of_chat_row, digest_of_events, salt_of_facts
+from turnwise.persistence.audit.row_digests import digest_of_chat_row, digest_of_events, salt_of_facts
 from turnwise.persistence.erasure import erases
+from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import Committed
 from turnwise.persistence.rows import (
     CALLS,
@@ -30,7 +31,6 @@ from turnwise.states.messages import FORMAT, Part, files_in
 from turnwise.states.names import ChatState
 
 Row = dict[str, Any]
-EventRows = TypeVar("EventRows")
 
 
 class Held(NamedTuple):
@@ -73,7 +73,7 @@ class CachedChat(msgspec.Struct, frozen=True):
         return (self.facts.version, self.state, self.token, self.body)
 
 
-class Commit(msgspec.Struct, Generic[EventRows], frozen=True):
+class Commit(msgspec.Struct, frozen=True):
     """What one chat's commit puts into each table."""
 
     before: CachedChat
@@ -87,7 +87,7 @@ class Commit(msgspec.Struct, Generic[EventRows], frozen=True):
     """Of the digest of the chat's own row."""
     tables: Tables
     """The rows for the other tables, but those of events."""
-    event_rows: EventRows
+    event_rows: list[EventRow]
     committed: Committed
     """What the caller learns once the commit is stored."""
 
@@ -118,9 +118,7 @@ def commit_of(
     shown: Sequence[PartEvent],
     *,
     restated: Sequence[WriteRecord] = (),
-    spelled: Callable[[Sequence[Event]], tuple[EventRows, Iterable[EventFields]]],
-    whole: bool,
-) -> Commit[EventRows]:
+) -> Commit:
     """Return the rows that commit the decisions.
 
     Args:
@@ -128,8 +126,6 @@ def commit_of(
         decisions: at least one.
         shown: part events that come before those of the decisions.
         restated: the digests that an erasure among the decisions states anew.
-        spelled: returns events as rows of the store, and the fields of those rows that an audit record covers.
-        whole: whether the body of an audit row is the whole record.
     """
     chat_id, head, at = before.facts.chat_id, before.head, before.at
     tables, unnumbered = Tables(chat_id, at), list[Event](shown)
@@ -139,7 +135,8 @@ def commit_of(
         unnumbered.extend(decision.events)
     last, seq_before = decisions[-1], before.facts.last_seq
     events = numbered(unnumbered, chat_id=chat_id, after=seq_before, at=at)
-    event_rows, bound = spelled(events)
+    event_rows = rows_of(events)
+    bound = [row.digested_fields for row in event_rows]
     facts = last.facts.with_last_seq(seq_before + len(events))
     row, since, salt = row_of(facts), facts.since or at, salt_of_facts(last)
     row_digests = [
@@ -148,7 +145,7 @@ def commit_of(
         *digest_of_events(seq_before + 1, facts.last_seq, bound, salt=salt_of_events(last)),
     ]
     for decision in decisions:
-        entry = entry_of(decision, prev=head, at=at, whole=whole, row_digests=row_digests if decision is last else ())
+        entry = entry_of(decision, prev=head, at=at, row_digests=row_digests if decision is last else ())
         head = entry.hash
         tables.entries.append(entry)
     after = CachedChat(facts, head, at, row.facts)

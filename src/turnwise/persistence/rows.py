@@ -141,17 +141,18 @@ def message_of(form: int | None, body: str, chat_id: str) -> Message:
 
 
 def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
-    chat_id: str, seq: int, kind: str, at: int, body: str, form: int | None, message: str | None
+    chat_id: str, seq: int, kind: str, at: int | datetime, body: str, form: int | None, message: str | None
 ) -> Event:
     """Return the event that a row and the message it points at hold.
 
-    So SQLite stores events: the body leaves out what the columns say, and what the message does.
+    The body leaves out what the columns say, and what the message does. The time may be in microseconds.
 
     Raises:
         ChatUnreadable: they do not hold a valid event.
     """
     try:
-        columns = json.dumps({"kind": kind, "chat_id": chat_id, "seq": seq, "at": time_of(at).isoformat()})
+        time = at if isinstance(at, datetime) else time_of(at)
+        columns = json.dumps({"kind": kind, "chat_id": chat_id, "seq": seq, "at": time.isoformat()})
         body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
         if message is None:
             return EVENTS.load(body, chat_id)

@@ -119,18 +119,10 @@ def salvage(stored: Stored) -> PartialRead:
     return _Salvage(stored).done()
 
 
-def rest_of(chat_id: str, read: Callable[[], Stored], *, without: tuple[type[Exception], ...]) -> PartialRead:
-    """Return what can be read of a chat, whatever is stored: nothing but its id, if even reading the rows fails.
-
-    Errors of the kinds `without` are those of the database itself, and are raised.
-    """
-    try:
-        return salvage(read())
-    except without:
-        raise
-    except GARBLED as error:
-        blank = Facts(chat_id=chat_id, profile=Profile(created_at=UNKNOWN_TIME))
-        return partial_read(blank, (IntegrityIssue("chats", described(error)),))
+def unread_rest(chat_id: str, error: Exception) -> PartialRead:
+    """Return what is left of a chat of which not even the rows can be read: its id."""
+    blank = Facts(chat_id=chat_id, profile=Profile(created_at=UNKNOWN_TIME))
+    return partial_read(blank, (IntegrityIssue("chats", described(error)),))
 
 
 def partial_read(facts: Facts, issues: Sequence[IntegrityIssue]) -> PartialRead:

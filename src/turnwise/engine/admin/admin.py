@@ -22,8 +22,8 @@ from turnwise.foreign import described, guarded, only_error_in
 from turnwise.logger import logger
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.imported_rows import facts_in
 from turnwise.persistence.protocol import Permission
+from turnwise.persistence.sql.import_rows import facts_in
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, StoreError, TurnwiseError
 from turnwise.states.facts import Facts

@@ -80,12 +80,19 @@ COLUMNS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
     "receipts": {"client_id": _TEXT, "body": _TEXT},
     "usage": {"version": _COUNT, "number": _COUNT, "body": _TEXT},
     "audit": {"version": _COUNT, "record": (dict,), "aside": _TEXT_OR_NOT},
-    "events": {"seq": _COUNT, "kind": _TEXT, "at": _COUNT, "body": _TEXT},
+    "events": {
+        "seq": _COUNT,
+        "kind": _TEXT,
+        "at": _COUNT,
+        "step": _COUNT_OR_NOT,
+        "attempt": _COUNT_OR_NOT,
+        "position": _COUNT_OR_NOT,
+        "body": _TEXT,
+    },
     "quarantine": {"version": _COUNT, "origin": _TEXT, "problem": _TEXT, "row": _TEXT},
 }
 """The tables in their order, and the columns of each; times are microseconds since 1970."""
-_POINTED: Final = {"step": _COUNT_OR_NOT, "attempt": _COUNT_OR_NOT, "position": _COUNT_OR_NOT}
-"""The further columns of events whose content is stored once, with its message."""
+
 _JSON_NAMES: Final = {
     str: "a string",
     int: "a whole number",
@@ -110,14 +117,9 @@ class WholeChat(msgspec.Struct, frozen=True):
         return str(self.rows.chat["id"])
 
 
-def columns_of(table: str, row: Row) -> Mapping[str, tuple[type, ...]]:
-    """Return the columns of a row, each with the types that its value may have."""
-    return {**COLUMNS[table], **(_POINTED if table == "events" and "position" in row else {})}
-
-
 def unportable(table: str, row: Row) -> Iterator[tuple[str, str]]:
     """Yield the columns of a row whose value no line may hold, and what belongs there."""
-    for column, kinds in columns_of(table, row).items():
+    for column, kinds in COLUMNS[table].items():
         value = row[column]
         is_too_large = type(value) is int and abs(value) >= _LARGEST
         is_garbled = type(value) is str and well_formed(value) != value

@@ -13,7 +13,6 @@ from turnwise.persistence.archive.format import (
     FORMAT_VERSION,
     WholeChat,
     chain_hash,
-    columns_of,
     signature_of,
     unportable,
 )
@@ -125,7 +124,7 @@ class ChatReader:
         if self._newest and order.index(table) < order.index(self._newest):
             self._refuse(f"rows of {table} come before those of {self._newest}")
         self._newest = table
-        columns = columns_of(table, row)
+        columns = COLUMNS[table]
         if set(row) != set(columns):
             self._refuse(f"a row of {table} has the columns {', '.join(columns)}")
         for column, problem in unportable(table, row):

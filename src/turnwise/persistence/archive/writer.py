@@ -13,7 +13,6 @@ from turnwise.persistence.archive.format import (
     FORMAT_VERSION,
     WholeChat,
     chain_hash,
-    columns_of,
     signature_of,
     spelled,
 )
@@ -83,7 +82,7 @@ def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
     }
     for table in COLUMNS:
         for row in tables[table]:
-            yield {"table": table, "row": {name: _portable(name, row[name]) for name in columns_of(table, row)}}
+            yield {"table": table, "row": {name: _portable(name, row[name]) for name in COLUMNS[table]}}
 
 
 def _portable(column: str, value: Any) -> Any:

@@ -68,18 +68,16 @@ class Entry(NamedTuple):
 
     version: int
     hash: str
-    """Empty in an entry that was read and whose body is the whole record."""
+    """Empty in an entry of a file, whose body is the whole record."""
     body: str
     aside: str | None = None
     """An `Aside` as JSON."""
 
 
-def entry_of(
-    decision: Decision, *, prev: str, at: datetime, whole: bool = False, row_digests: Sequence[WriteRecord] = ()
-) -> Entry:
+def entry_of(decision: Decision, *, prev: str, at: datetime, row_digests: Sequence[WriteRecord] = ()) -> Entry:
     """Return the record of a decision that commits at `at` after the record whose hash is `prev`.
 
-    With `whole` its body is the whole record. `row_digests` are listed after the decision's writes.
+    `row_digests` are listed after the decision's writes.
     """
     after = decision.facts
     writes = [_spelled_write(write.kind, write.id, write.digest) for write in decision.writes]
@@ -99,8 +97,7 @@ def entry_of(
     }
     hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
     hash_ = _chained(prev, canonical_row(hashed))
-    body = {**hashed, "hash": hash_} if whole else fields
-    return Entry(after.version, hash_, canonical_row(body).decode(), aside.dump())
+    return Entry(after.version, hash_, canonical_row(fields).decode(), aside.dump())
 
 
 def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:

@@ -11,7 +11,6 @@ from turnwise.persistence.integrity.columns import COLUMNS, wrong_values
 from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.rows import (
     CALLS,
-    EVENTS,
     GARBLED,
     PROFILES,
     QUEUE,
@@ -49,9 +48,10 @@ def examine(chat_id: str, rows: Rows) -> list[Found]:
         for row in rows.get(table, ()):
             found += [found_in(table, row, column, problem) for column, problem in _unread(chat_id, row, read)]
     messages = {row["position"]: row for row in rows.get("messages", ())}
-    for row in rows.get("events", ()):
-        problems = _event_problems(chat_id, row, messages)
-        found += [found_in("events", row, column, problem) for column, problem in problems]
+    for table in ("events", "partial_events"):
+        for row in rows.get(table, ()):
+            problems = _event_problems(chat_id, row, messages)
+            found += [found_in(table, row, column, problem) for column, problem in problems]
     found += _standing_problems(chat_id, rows)
     found += _log_problems(chat_id, rows)
     return list({(issue.column, id(row)): (row, issue) for row, issue in found}.values())
@@ -83,11 +83,6 @@ def _call(chat_id: str, row: Row) -> _Columns:
     return columns | {"deadline": call.deadline} if isinstance(row["deadline"], datetime) else columns
 
 
-def _partial_event(chat_id: str, row: Row) -> _Columns:
-    event = EVENTS.load(row["body"], chat_id)
-    return {"kind": event.kind, "step": getattr(event, "step", None), "attempt": getattr(event, "attempt", None)}
-
-
 def _usage(chat_id: str, row: Row) -> _Columns:
     USAGE.load(row["body"], chat_id)
     return {}
@@ -105,7 +100,6 @@ _READ: Final[Mapping[str, Callable[[str, Row], _Columns]]] = {
     "queue": lambda chat_id, row: {"id": QUEUE.load(row["body"], chat_id).id},
     "receipts": lambda chat_id, row: {"client_id": RECEIPTS.load(row["body"], chat_id).client_id},
     "usage": _usage,
-    "partial_events": _partial_event,
 }
 
 
@@ -133,11 +127,8 @@ def _event_problems(chat_id: str, row: Row, messages: Mapping[Any, Row]) -> Iter
         yield "position", "there is no such message"
         return
     try:
-        if "position" in row:
-            form, body = (None, None) if message is None else (message["format"], message["body"])
-            event = event_of(chat_id, row["seq"], row["kind"], row["at"], row["body"], form, body)
-        else:
-            event = EVENTS.load(row["body"], chat_id)
+        form, body = (None, None) if message is None else (message["format"], message["body"])
+        event = event_of(chat_id, row["seq"], row["kind"], row["at"], row["body"], form, body)
     except ChatUnreadable as error:
         table, _, column = error.column.partition(".")
         if table == "events":
@@ -147,7 +138,7 @@ def _event_problems(chat_id: str, row: Row, messages: Mapping[Any, Row]) -> Iter
         yield "body", described(error)
         return
     columns: dict[str, Any] = {"kind": event.kind}
-    if event.kind == "part" and "step" in row:
+    if event.kind == "part":
         columns |= {"step": event.step, "attempt": event.attempt}
     yield from _differing(row, columns)
 

@@ -1,10 +1,10 @@
-"""Appends the events of running jobs in PostgreSQL: those of many chats in one statement."""
+"""Stores the events of running jobs in PostgreSQL, those of many chats in one statement."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,25 +13,24 @@ import msgspec
 
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import Held
-from turnwise.persistence.postgres import queries as reading
+from turnwise.persistence.event_rows import rows_of
+from turnwise.persistence.postgres.database import SQL, PostgresDatabase
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
-from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import event_rows
 from turnwise.persistence.rows import numbered
-from turnwise.persistence.sql.statements import statements_of
+from turnwise.persistence.sql.tombstones import missing
 from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event
 
-_SQL: Final = statements_of(__name__)
 _HELD: Final = "SELECT state, token, worker, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
 _TABLE_OF: Final = "SELECT relname FROM pg_class WHERE oid = pg_partition_root(to_regclass(quote_ident($1)))"
 LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 
 class _Entry(NamedTuple):
-    """Events of one job as rows, by the parameters of `append_events.sql`."""
+    """Events of one job as rows, by the parameters of the statement `append_events`."""
 
     job: dict[str, Any]
     events: list[dict[str, Any]]
@@ -57,7 +56,7 @@ class _JobEvents(msgspec.Struct, frozen=True):
         job: dict[str, Any] = {"chat_id": self.chat_id, "state": self.held.state.value, "found_event_seq": after}
         job |= {"token": self.held.token, "worker": self.held.worker}
         job |= {"event_seq": after + len(events), "at": at.isoformat()}
-        return _Entry(job, *event_rows(events)), events
+        return _Entry(job, *event_rows(rows_of(events))), events
 
 
 async def contradiction(connection: asyncpg.Connection, chat_id: str, error: asyncpg.PostgresError) -> ChatUnreadable:
@@ -130,7 +129,8 @@ class EventAppender:
             await connection.execute(LOCK, job_events.chat_id)
         # Each try was numbered after another event, and any of them may have been stored.
         for after in job_events.sent:
-            at = await reading.time_of_event(connection, job_events.chat_id, after + 1, job_events.events[0])
+            first = rows_of(job_events.stored(after, datetime.now(UTC)))[0]
+            at = await connection.fetchval(SQL["same_event"], first.chat_id, first.seq, first.kind, first.body)
             if at is not None:
                 return job_events.stored(after, at)
         row = await _held(connection, job_events, f"{_HELD} FOR UPDATE")
@@ -145,7 +145,7 @@ class EventAppender:
         events = json.dumps([row for entry in entries for row in entry.events])
         partial = json.dumps([row for entry in entries for row in entry.partial_events])
         jobs = json.dumps([entry.job for entry in entries])
-        rows = await self._clock.timed(connection.fetch(_SQL["append_events"], jobs, events, partial))
+        rows = await self._clock.timed(connection.fetch(SQL["append_events"], jobs, events, partial))
         stored = {row["id"] for row in rows}
         return [entry.job["chat_id"] in stored for entry in entries]
 
@@ -159,7 +159,7 @@ async def _held(connection: asyncpg.Connection, job_events: _JobEvents, question
     """
     row, held = await connection.fetchrow(question, job_events.chat_id), job_events.held
     if row is None:
-        raise await missing(connection, job_events.chat_id)
+        raise await missing(PostgresDatabase(connection, None), job_events.chat_id)
     if not held.is_so(row["token"], row["worker"], row["state"]):
         raise StaleLease(job_events.chat_id, held.token, row["token"])
     return row

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
 
 import asyncpg
 
-from turnwise.persistence.audit.record import WriteRecord, from_json
+from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import CachedChat, erasing
+from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
 from turnwise.persistence.postgres.append_events import LOCK, contradiction, table_of
-from turnwise.persistence.postgres.chat_rows import wipe_all
+from turnwise.persistence.postgres.database import SQL
 from turnwise.persistence.postgres.group_commit import GroupCommit
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.refusals import Refused
 from turnwise.persistence.postgres.server_clock import DatabaseClock
-from turnwise.persistence.postgres.write_rows import PostgresCommit, parameters_of, prepared
+from turnwise.persistence.postgres.write_rows import parameters_of
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
-from turnwise.persistence.rows import GARBLED, unreadable
-from turnwise.persistence.sql.statements import statements_of
+from turnwise.persistence.sql.raw_rows import wipe_all
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, StoreError
 from turnwise.states.events import PartEvent
 
-_SQL: Final = statements_of(__name__)
-
-Sent = list[PostgresCommit]
+Sent = list[Commit]
 """The commits that were sent to the server and not answered yet: each may have been stored, or not."""
 Work = Callable[[asyncpg.Connection, Sent], Awaitable[list[Committed]]]
 
@@ -81,7 +77,7 @@ class Commits:
                 self.note(commit)
         return answers
 
-    def note(self, commit: PostgresCommit) -> None:
+    def note(self, commit: Commit) -> None:
         """Cache where a chat stands after a commit, or forget it after an erasure; tell of the change."""
         if commit.erasing:
             self._cache.forget(commit.chat_id)
@@ -89,9 +85,9 @@ class Commits:
             self._cache.put(commit.after)
         self._tell(commit.chat_id)
 
-    async def store(self, connection: asyncpg.Connection, commits: Sequence[PostgresCommit]) -> list[bool]:
+    async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
         """Store commits of different chats; return for each whether its chat still stood where it must."""
-        rows = await self._clock.timed(connection.fetch(_SQL["commit"], *parameters_of(commits)))
+        rows = await self._clock.timed(connection.fetch(SQL["commit"], *parameters_of(commits)))
         stored = {row["id"] for row in rows}
         return [commit.chat_id in stored for commit in commits]
 
@@ -114,8 +110,8 @@ class Commits:
                 await together.enter_async_context(connection.transaction())
                 # What others were about to store would not be blanked: they store it before, or lose the race.
                 await connection.execute(LOCK, standing.facts.chat_id)
-                restated = await wipe_all(connection, standing.facts.chat_id, decisions)
-            commit = prepared(standing, decisions, shown, restated=restated)
+                restated = await wipe_all(self._clock.database(connection), standing.facts.chat_id, decisions)
+            commit = commit_of(standing, decisions, shown, restated=restated)
             # Before it is sent: if the connection is lost from here on, nobody knows whether it was stored.
             sent.append(commit)
             (stored,) = await self.store(connection, [commit])
@@ -139,18 +135,10 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
     # In the order of their ids: two processes that look for the same chats never wait for each other in a ring.
     for commit in sorted(sent, key=lambda commit: commit.chat_id):
         await connection.execute(LOCK, commit.chat_id)
-        sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
-        body = await connection.fetchval(sql, commit.chat_id, commit.row.version)
-        if body is not None and _hash_in(commit.chat_id, body) == commit.after.head:
+        sql = "SELECT encode(hash, 'hex') FROM audit WHERE chat_id = $1 AND version = $2"
+        if await connection.fetchval(sql, commit.chat_id, commit.row.version) == commit.after.head:
             stored.append(commit.committed)
     return stored
-
-
-def _hash_in(chat_id: str, body: str) -> str:
-    try:
-        return from_json(body).hash
-    except GARBLED as error:
-        raise unreadable(chat_id, "audit.body", error) from None
 
 
 async def _refusal(

@@ -11,9 +11,9 @@ from typing import Final
 import anyio
 import asyncpg
 
+from turnwise.persistence.postgres.database import SQL
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.timeouts import PATIENCE
-from turnwise.persistence.sql.statements import statements_of
 from turnwise.states.errors import StoreError
 
 GRACE: Final = 1.0
@@ -24,7 +24,6 @@ SETTLED: Final = PATIENCE
 Whatever kept this process away may have kept the others away, and their tries to connect may take that long.
 """
 
-_SQL: Final = statements_of(__name__)
 _LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended(current_schema() || ' ' || $1, 0))"
 
 
@@ -49,7 +48,7 @@ class Liveness:
         """
         for worker in self._workers:
             await connection.fetchval(_LOCK, worker)
-            await connection.execute(_SQL["attend"], worker)
+            await connection.execute(SQL["attend"], worker)
         self.judge_later()
 
     def judge_later(self) -> None:
@@ -69,6 +68,6 @@ class Liveness:
         now = monotonic()
         if not workers or now < self._judges_from:
             return frozenset()
-        rows = await self._pool.run(lambda on: on.fetch(_SQL["gone"], sorted(workers), SETTLED))
+        rows = await self._pool.run(lambda on: on.fetch(SQL["gone"], sorted(workers), SETTLED))
         self._missed = {row["worker"]: self._missed.get(row["worker"], now) for row in rows}
         return frozenset(worker for worker, since in self._missed.items() if now - since >= GRACE)

@@ -6,11 +6,10 @@ from typing import Final
 
 import asyncpg
 
+from turnwise.persistence.postgres.database import SQL
 from turnwise.persistence.sql.migrations import Migration, check_up_to_date, unapplied
-from turnwise.persistence.sql.statements import statements_of
 from turnwise.states.errors import StoreError
 
-_SQL: Final = statements_of(__name__)
 _LOCK: Final = 0x7475726E77697365
 """`turnwise` in ASCII: the advisory lock that a migrating process holds."""
 _LOCK_TIMEOUT: Final = "1s"
@@ -49,7 +48,7 @@ async def _apply_missing(connection: asyncpg.Connection, schema: str, migrations
     if missing == migrations:
         if await connection.fetchval("SELECT to_regnamespace(quote_ident($1)) IS NULL", schema):
             await connection.execute(f"CREATE SCHEMA {_quoted(schema)}")
-        await connection.execute(_SQL["create_migrations"].format(schema=_quoted(schema)))
+        await connection.execute(SQL["create_migrations"].format(schema=_quoted(schema)))
     for migration in missing:
         await connection.execute(migration.sql, timeout=_AS_LONG_AS_IT_TAKES)
         sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES ($1, $2, now())"

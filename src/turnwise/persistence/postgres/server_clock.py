@@ -9,6 +9,8 @@ from typing import Final
 
 import asyncpg
 
+from turnwise.persistence.postgres.database import PostgresDatabase
+
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 """Linux has a monotonic clock that goes on while the machine sleeps, as the server's does."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,6 +54,10 @@ class DatabaseClock:
         if self._now is not None:
             return self._now()
         return None if self._ahead is None else _EPOCH + timedelta(seconds=passed() + self._ahead)
+
+    def database(self, connection: asyncpg.Connection) -> PostgresDatabase:
+        """Return a connection as a database with this clock."""
+        return PostgresDatabase(connection, self._now)
 
     @property
     def handed_in(self) -> datetime | None:

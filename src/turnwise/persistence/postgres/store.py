@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -12,53 +12,27 @@ from pydantic import Field
 
 from turnwise.logger import logger
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.audit.record import AuditRecord
-from turnwise.persistence.blobs.protocol import Blob
-from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.commit import Held
-from turnwise.persistence.forks import children_among, forks_among, naming
-from turnwise.persistence.integrity.passed_over import PassedOver
-from turnwise.persistence.integrity.raw_chat import Rows
-from turnwise.persistence.postgres import held_files, raw_rows
-from turnwise.persistence.postgres import queries as reading
-from turnwise.persistence.postgres.chat_rows import rows_of_chat
-from turnwise.persistence.postgres.files import PostgresFiles
+from turnwise.persistence.postgres.database import PostgresDatabase, prompts
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import check_migrated, migrate
 from turnwise.persistence.postgres.notifications import Notices
 from turnwise.persistence.postgres.pool import Pool
-from turnwise.persistence.postgres.pruning import prune
 from turnwise.persistence.postgres.timeouts import CLOSE_S
-from turnwise.persistence.postgres.tombstones import check_not_deleted, stored_tombstone
 from turnwise.persistence.postgres.transactions import Transactions
-from turnwise.persistence.protocol import (
-    ChatStore,
-    Committed,
-    EventPage,
-    Expiry,
-    Overdue,
-    Permission,
-    Plan,
-    Pruned,
-    Runs,
-    Snapshot,
-    Waiting,
-)
+from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
+from turnwise.persistence.sql.store import SQLStore, Work
+from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.store_url import check_password, without_password
-from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.arguments import Cut
-from turnwise.states.calls import ToolCall
 from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.events import Event, PartEvent
-from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import Answerer, ChatState
+from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
 from turnwise.states.values.plain import shown
-from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 _ADDRESSES: Final = ("postgresql://", "postgres://")
@@ -74,12 +48,9 @@ _BETWEEN_TRIES: Final = 3.0
 """Seconds between two tries to migrate: whoever has queued for a table behind the first goes on meanwhile."""
 _CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'turnwise', '')"
 """Writes to the server's log alone. Its commit waits, as any other, until a synchronous standby has all before it."""
-_LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT $1"
-_IS_LOOSE: Final = "SELECT NOT EXISTS (SELECT FROM chat_files WHERE digest = $1)"
-_NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
 
 
-class PostgresStore(ChatStore):
+class PostgresStore(SQLStore):
     """Keeps chats in a schema of a PostgreSQL database, version 15 or later.
 
     The schema is named by the URL's `?schema=`, else it is `turnwise`; it is created if it is missing. Leases and
@@ -115,6 +86,7 @@ class PostgresStore(ChatStore):
         direct_url: str | None = None,
         migrates: bool = True,
     ) -> None:
+        super().__init__()
         url, own = _split_options("url", url)
         direct_url = own.direct_url if direct_url is None else direct_url
         if direct_url is not None:
@@ -132,9 +104,8 @@ class PostgresStore(ChatStore):
         )
         self._liveness = Liveness(self._pool)
         self._notices = Notices(self._pool, self._liveness, poll_interval=poll_interval, listens=listen)
-        self._prunings = PassedOver()
-        self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
-        self._prompts = GroupCommit(self._pool, reading.prompts)
+        self._transactions = Transactions(self._pool, now=now, cache=self._cache, tell=self._notices.tell)
+        self._prompts = GroupCommit(self._pool, prompts)
         self._migrates = migrates
         self._is_open = False
 
@@ -207,168 +178,28 @@ class PostgresStore(ChatStore):
     def end_calls_within(self, seconds: float) -> None:
         self._pool.end_calls_within(seconds)
 
-    async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
-        now = self._now() if self._now else None
-        return await self._pool.write(
-            lambda on: prune(on, self._prunings, now=now, keep=keep, after=after, limit=limit)
-        )
-
-    # Reading
-
-    async def tombstone(self, chat_id: str) -> Tombstone | None:
-        return await self._pool.run(lambda on: stored_tombstone(on, chat_id))
-
-    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
-        return await self._transactions.deleted(chat_ids)
-
-    async def facts(self, chat_id: str) -> Facts:
-        return await self._read_of(chat_id, lambda on: reading.facts(on, chat_id))
-
-    async def rest(self, chat_id: str) -> PartialRead:
-        return await self._read_of(chat_id, lambda on: reading.rest(on, chat_id))
-
-    async def raw_rows(self, chat_id: str) -> Rows:
-        return await self._pool.run(lambda on: raw_rows.rows_of(on, chat_id))
-
-    async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
-        return await self._pool.run(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
-
-    async def orphans(self) -> list[IntegrityIssue]:
-        return await self._pool.run(raw_rows.orphans)
-
-    async def lease_expiry(self, chat_id: str) -> Expiry | None:
-        now = self._now() if self._now else None
-        return await self._read_of(chat_id, lambda on: reading.lease_expiry(on, chat_id, now=now))
-
-    async def head(self, chat_id: str) -> tuple[int, str]:
-        return await self._read_of(chat_id, lambda on: reading.head(on, chat_id))
-
-    async def chats(
-        self,
-        *,
-        owner: str | None,
-        state: ChatState | None,
-        limit: int,
-        after: str | None,
-        awaiting: Answerer | None = None,
-    ) -> list[Facts | PartialRead]:
-        return await self._pool.run(
-            lambda on: reading.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
-        )
-
-    async def waiting_since(self) -> Waiting:
-        now = self._now() if self._now else None
-        return await self._pool.run(lambda on: reading.waiting_since(on, now=now))
-
-    async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
-        return await self._pool.run(lambda on: reading.awaiting_subagents(on, after=after, limit=limit))
-
-    async def ids(self, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
-        return await self._pool.run(lambda on: reading.ids(on, prefix, limit, owner=owner))
-
-    async def history(
-        self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
-    ) -> list[Message]:
-        return await self._read_of(
-            chat_id, lambda on: reading.history(on, chat_id, at_version=at_version, after=after, size=size)
-        )
-
-    async def snapshot(self, chat_id: str, *, size: int | None = None) -> Snapshot:
-        return await self._read_of(chat_id, lambda on: reading.snapshot(on, chat_id, size=size))
-
     async def prompt(self, chat_id: str) -> list[Message]:
         try:
             prompt = await self._prompts.add(chat_id)
         except Unanswered:
-            (prompt,) = await self._read_of(chat_id, lambda on: reading.prompts(on, [chat_id]))
+            return await super().prompt(chat_id)
         if not prompt:
-            await self._pool.run(lambda on: check_not_deleted(on, chat_id))
+            await self._read(lambda on: check_not_deleted(on, chat_id))
         return prompt
-
-    async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
-        return await self._read_of(chat_id, lambda on: reading.cut_at(on, chat_id, message_id))
-
-    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-        return await self._read_of(chat_id, lambda on: reading.calls(on, chat_id, call_ids))
-
-    async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
-        return await self._read_of(chat_id, lambda on: reading.receipt(on, chat_id, client_id))
-
-    async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
-        return await self._read_of(chat_id, lambda on: reading.events(on, chat_id, after=after, limit=limit))
-
-    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        return await self._read_of(chat_id, lambda on: reading.shown(on, chat_id, step, attempt))
-
-    async def audit(self, chat_id: str) -> list[AuditRecord]:
-        return await self._read_of(chat_id, lambda on: reading.audit(on, chat_id))
-
-    async def forks(self, chat_id: str) -> list[str]:
-        return forks_among(chat_id, await self._naming(chat_id))
-
-    async def children(self, chat_id: str) -> list[str]:
-        return children_among(chat_id, await self._naming(chat_id))
-
-    async def _naming(self, parent: str) -> list[tuple[str, str]]:
-        rows = await self._pool.run(lambda on: on.fetch(_NAMING, naming(parent)))
-        return [(row["chat_id"], row["body"]) for row in rows]
 
     async def scrub(self) -> bool:
         """Do nothing and return false: the server removes old rows by VACUUM and recycles its log when it sees fit."""
         return False
 
-    async def rows(self, chat_id: str) -> ChatRows:
-        return await self._read_of(chat_id, lambda on: rows_of_chat(on, chat_id))
+    async def _read(self, question: Work[_T]) -> _T:
+        return await self._pool.run(lambda on: question(PostgresDatabase(on, self._now)))
 
-    async def ledger(self, chat_id: str) -> list[RecordUsage]:
-        return await self._read_of(chat_id, lambda on: reading.ledger(on, chat_id))
+    async def _write(self, work: Work[_T]) -> _T:
+        async def within(connection: Any) -> _T:
+            async with connection.transaction():
+                return await work(PostgresDatabase(connection, self._now))
 
-    async def holders(self) -> frozenset[str]:
-        return await self._pool.run(reading.holders)
-
-    async def overdue(self, *, limit: int) -> Overdue:
-        now = self._now() if self._now else None
-        return await self._pool.run(lambda on: reading.overdue(on, now=now, limit=limit))
-
-    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
-        now = self._now() if self._now else None
-        return await self._pool.run(
-            lambda on: reading.rested(on, now=now, archived=archived, seconds=seconds, limit=limit)
-        )
-
-    # Files
-
-    def file_store(self) -> PostgresFiles:
-        return PostgresFiles(self._pool, self._now)
-
-    async def files_kept_in(self) -> str | None:
-        name: str | None = await self._pool.run(lambda on: on.fetchval(held_files.KEPT_IN))
-        return name
-
-    async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
-        now = self._now() if self._now else None
-        await self._pool.write(
-            lambda on: held_files.note(on, chat_id, blob, kept_in=kept_in, now=now, arriving=arriving)
-        )
-
-    async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
-        return await self._pool.run(lambda on: held_files.held(on, chat_id, digests))
-
-    async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
-        now = self._now() if self._now else None
-        return await self._pool.write(
-            lambda on: held_files.let_unsent_go(on, now=now, seconds=seconds, limit=limit, chat_id=chat_id)
-        )
-
-    async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:
-        rows = await self._pool.run(lambda on: on.fetch(_LOOSE, limit))
-        return [(row["number"], row["digest"]) for row in rows]
-
-    async def is_loose(self, digest: str) -> bool:
-        return await self._pool.run(lambda on: on.fetchval(_IS_LOOSE, digest))
-
-    async def settle_loose(self, number: int) -> None:
-        await self._pool.write(lambda on: on.execute("DELETE FROM loose_files WHERE number = $1", number))
+        return await self._pool.write(within)
 
     # Noticing
 
@@ -383,22 +214,6 @@ class PostgresStore(ChatStore):
     def watch(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` after a reconnection and now and then."""
         return self._notices.hear()
-
-    async def _read_of(self, chat_id: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
-        """Return the answer to a question about one chat.
-
-        Raises:
-            ChatUnreadable: a stored value is in the way.
-            ChatDeleted: there is no answer, because the chat is gone.
-        """
-
-        async def answer(connection: Any) -> _T:
-            value = await raw_rows.read_or_blamed(connection, chat_id, question)
-            if not value:
-                await check_not_deleted(connection, chat_id)
-            return value
-
-        return await self._pool.run(answer)
 
 
 class _Options(NamedTuple):

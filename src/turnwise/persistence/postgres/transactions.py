@@ -10,7 +10,7 @@ comparison. These commits, and the events of running jobs, share statements with
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,39 +20,28 @@ from msgspec.structs import replace
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import CachedChat, erasing
-from turnwise.persistence.imported_rows import standing_of
+from turnwise.persistence.commit import CachedChat, commit_of, erasing
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
-from turnwise.persistence.postgres import queries as reading
-from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
+from turnwise.persistence.postgres.database import SQL, standing_rows, stored_in
 from turnwise.persistence.postgres.group_commit import Unanswered
-from turnwise.persistence.postgres.held_files import let_all_go, take_over
-from turnwise.persistence.postgres.import_rows import insert_imported
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.timeouts import RENEW_S
 from turnwise.persistence.postgres.times import BEFORE_ALL
-from turnwise.persistence.postgres.tombstones import (
-    check_not_deleted,
-    deleted_among,
-    insert_tombstone,
-    missing,
-    stored_tombstone,
-)
-from turnwise.persistence.postgres.write_rows import prepared
+from turnwise.persistence.postgres.write_rows import imported_tables
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts
-from turnwise.persistence.sql.statements import statements_of
-from turnwise.persistence.stored_chat import PartialRead, is_count, is_hash, rest_of
-from turnwise.persistence.tombstone import Tombstone, tombstone_of
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, VersionMismatch
+from turnwise.persistence.sql import raw_rows
+from turnwise.persistence.sql.import_rows import insert_imported, standing_of
+from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent, missing
+from turnwise.persistence.stored_chat import facts_of, is_count, is_hash
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import PartEvent
 
-_SQL: Final = statements_of(__name__)
-_HEAD: Final = "SELECT head, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE"
 _RACES: Final = 3
 """How often a change is tried without a lock before it takes one."""
 
@@ -65,10 +54,12 @@ _StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
 class Transactions:
     """Changes chats and caches where they stand. Calls `tell` with the id of every chat that it changed."""
 
-    def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, pool: Pool, *, now: Callable[[], datetime] | None, cache: ChatCache, tell: Callable[[str], None]
+    ) -> None:
         self._pool = pool
         self._clock = DatabaseClock(now)
-        self._cache = ChatCache()
+        self._cache = cache
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
         self._passed_over = PassedOver()
         self._tell = tell
@@ -83,17 +74,18 @@ class Transactions:
         """Create a chat, as `ChatStore.create` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+            on = self._clock.database(connection)
+            at = await on.now()
             blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
                 return [Committed(blank.facts, blank.facts, (), (), at)]
             async with connection.transaction():
                 if parent is not None:
-                    await _check_parent(connection, *parent, unchanged=unchanged)
-                await connection.execute(_SQL["blank"], chat_id, at, GENESIS)
+                    await check_parent(on, *parent, unchanged=unchanged)
+                await on.execute("blank", chat_id=chat_id, since=at, head=GENESIS)
                 # Not before: a deletion under way holds the id up until it has committed.
-                await check_not_deleted(connection, chat_id)
+                await check_not_deleted(on, chat_id)
                 return [await self._commits.commit(connection, blank, decisions, (), sent)]
 
         async with self._cache.turn(chat_id):
@@ -142,7 +134,7 @@ class Transactions:
             return None
         if not decisions or erasing(decisions):
             return None
-        commit = prepared(replace(cached, at=at), decisions, shown)
+        commit = commit_of(replace(cached, at=at), decisions, shown)
         try:
             if not await self._commits.batches.add(commit):
                 return None
@@ -161,13 +153,14 @@ class Transactions:
             async with connection.transaction():
                 # First: the rows of all tables are read one after another, and must be those of one moment.
                 await connection.execute(LOCK, chat_id)
-                at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
-                repair = repair_of(chat_id, await raw_rows.rows_within(connection, chat_id), at)
+                on = self._clock.database(connection)
+                at = await on.now()
+                repair = repair_of(chat_id, await raw_rows.rows_of(on, chat_id), at)
                 rest = CachedChat(repair.facts, repair.head, at)
                 decisions = tuple(plan(rest.facts, at))
                 if not decisions:
                     return [Committed(rest.facts, rest.facts, (), (), at)]
-                await raw_rows.store_repair(connection, repair)
+                await raw_rows.store_repair(on, repair, at)
                 return [await self._commits.commit(connection, rest, decisions, (), sent)]
 
         async with self._cache.turn(chat_id):
@@ -178,15 +171,15 @@ class Transactions:
         chat_id = chat.chat_id
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+            on = self._clock.database(connection)
+            at = await on.now()
             standing = standing_of(chat, at)
             decisions = tuple(plan(standing.facts, at))
             if not decisions:
                 return [Committed(standing.facts, standing.facts, (), (), at)]
             async with connection.transaction():
-                restated = await insert_imported(connection, chat)
-                await take_over(connection, chat_id, chat.blobs, at=at)
-                commit = prepared(standing, decisions, (), restated=restated)
+                await insert_imported(on, chat, imported_tables(chat))
+                commit = commit_of(standing, decisions, ())
                 sent.append(commit)
                 await self._commits.store(connection, [commit])
                 return [commit.committed]
@@ -199,38 +192,13 @@ class Transactions:
 
         async def work(connection: asyncpg.Connection) -> Tombstone:
             async with connection.transaction():
-                # It locks the chat before anything is read: a change comes before, and goes too, or finds no chat.
-                row = await connection.fetchrow(_HEAD, chat_id)
-                if row is None:
-                    buried = await stored_tombstone(connection, chat_id)
-                    if buried is None:
-                        raise ChatNotFound(chat_id)
-                    return buried
-                at = self._clock.handed_in or row["at"]
-                rest = await _rest(connection, chat_id)
-                permit(rest, at)
-                records = await connection.fetchval("SELECT count(*) FROM audit WHERE chat_id = $1", chat_id)
-                tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row["head"])
-                await insert_tombstone(connection, tombstone)
-                await let_all_go(connection, chat_id)
-                for table in await raw_rows.tables_of(connection):
-                    await connection.execute(f"DELETE FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
-                await connection.execute("DELETE FROM chats WHERE id = $1", chat_id)
-                return tombstone
+                return await raw_rows.delete(self._clock.database(connection), chat_id, permit, actor)
 
         async with self._cache.turn(chat_id):
             tombstone = await self._pool.write(work)
             self._cache.forget(chat_id)  # no commit would believe it any more: nothing of the chat stays in memory
         self._tell(chat_id)
         return tombstone
-
-    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
-        """Return those of the chats that were deleted, as `ChatStore.deleted` promises."""
-        cached = self._cache.known()
-        gone = await self._pool.run(lambda on: deleted_among(on, {*chat_ids, *cached}))
-        for chat_id in gone:
-            self._cache.forget(chat_id)
-        return gone & {*chat_ids}
 
     async def claim(self, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
@@ -254,13 +222,13 @@ class Transactions:
         having = ([*runs], [" ".join(tools) for tools in runs.values()])
         async with connection.transaction():
             while len(claimed) < limit:
-                claimable = await connection.fetch(_SQL["claimable"], *having, *page, limit - len(claimed))
+                claimable = await connection.fetch(SQL["claimable"], *having, *page, limit - len(claimed))
                 if not claimable:
                     break
                 # Chats that another has locked, or that are refused, stay claimable: the next page begins after them.
                 page = (claimable[-1]["since"], claimable[-1]["number"])
                 # The locks hold until the claims are committed: what is found to be free here stays so.
-                locked = await connection.fetch(_SQL["locked"], [row["id"] for row in claimable])
+                locked = await connection.fetch(SQL["locked"], [row["id"] for row in claimable])
                 due = {row["id"]: row["version"] for row in locked if not self._passed_over.skips(*row)}
                 made = await store(connection, await self._claims(connection, due, plan))
                 sent += made
@@ -276,7 +244,7 @@ class Transactions:
                 standing = self._standing_of(rows[chat_id])
                 decisions = tuple(plan(standing.facts, standing.at))
                 if decisions:
-                    made.append(prepared(standing, decisions, ()))
+                    made.append(commit_of(standing, decisions, ()))
             except Exception as error:  # noqa: BLE001 - a fault of one chat must not reach the others
                 self._passed_over.note("claim_refused", chat_id, error, version=version)
             else:
@@ -306,18 +274,18 @@ class Transactions:
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases, as `ChatStore.renew` promises."""
         given = (self._clock.handed_in, seconds, worker)
-        renewing = self._pool.write(lambda on: on.fetch(_SQL["renew"], *given, timeout=RENEW_S))
+        renewing = self._pool.write(lambda on: on.fetch(SQL["renew"], *given, timeout=RENEW_S))
         rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 
     async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> CachedChat:
         rows = await self._rows(connection, [chat_id])
         if not rows:
-            raise await missing(connection, chat_id)
+            raise await missing(self._clock.database(connection), chat_id)
         return self._standing_of(rows[0])
 
     async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
-        return await self._clock.timed(reading.rows_of(connection, chat_ids))
+        return await self._clock.timed(standing_rows(connection, chat_ids))
 
     def _standing_of(self, row: asyncpg.Record) -> CachedChat:
         if not is_hash(row["head"]):
@@ -327,25 +295,8 @@ class Transactions:
         if cached is not None and (cached.head, *cached.mark) == _mark_in(row) and is_count(row["event_seq"]):
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
-            facts = reading.facts_in(row)
+            facts = facts_of(stored_in(row))
         return CachedChat(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
-
-
-async def _check_parent(connection: asyncpg.Connection, chat_id: str, version: int, *, unchanged: bool) -> None:
-    """Check that nothing of a chat was erased or changed since a version, nor will be until the transaction ends."""
-    now_at = await connection.fetchval("SELECT version FROM chats WHERE id = $1 FOR SHARE", chat_id)
-    if now_at is None:
-        raise await missing(connection, chat_id)
-    # Another statement: it sees what was committed while this transaction waited for the lock.
-    was_erased = await connection.fetchval(_SQL["erased_since"], chat_id, version)
-    if was_erased or (unchanged and now_at != version):
-        raise VersionMismatch(chat_id, version, now_at)
-
-
-async def _rest(connection: asyncpg.Connection, chat_id: str) -> PartialRead:
-    """Return what can be read of a chat, whatever is stored."""
-    rows = await reading.rows_of(connection, [chat_id])
-    return rest_of(chat_id, lambda: reading.stored_in(rows[0]), without=())
 
 
 def _mark_in(row: asyncpg.Record) -> tuple[Any, ...]:

@@ -5,41 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final
 
-from turnwise.persistence.audit.row_digests import EventFields, digested_fields
-from turnwise.persistence.commit import Commit, Row, commit_of
-from turnwise.persistence.rows import EVENTS, time_of, unnumbered
-from turnwise.states.events import Event, PartEvent
+from turnwise.persistence.archive.format import WholeChat
+from turnwise.persistence.commit import Commit, Row
+from turnwise.persistence.event_rows import EventRow
+from turnwise.persistence.rows import time_of
+from turnwise.persistence.sql.import_rows import tables_in
+from turnwise.persistence.sql.statements import statements_in
 
-EventRows = tuple[list[Row], list[Row]]
-"""The rows of `events` and of `partial_events`, without their time."""
-
-PostgresCommit = Commit[EventRows]
-
-PARAMETERS: Final = (
-    "chats",
-    "cuts",
-    "messages",
-    "boundaries",
-    "calls",
-    "queued",
-    "ranked",
-    "dropped",
-    "receipts",
-    "usage",
-    "chat_files",
-    "audit",
-    "events",
-    "partial_events",
-)
-"""The parameters of the statement of all commits, in its order: JSON arrays of rows."""
+_PARAMETERS: Final = statements_in("postgres")["commit"].parameters
 
 
-def parameters_of(commits: Sequence[PostgresCommit]) -> list[str]:
-    """Return the parameters of `commits.sql` that store the commits."""
-    tables: dict[str, list[Row]] = {name: [] for name in PARAMETERS}
+def parameters_of(commits: Sequence[Commit]) -> list[str]:
+    """Return the parameters of the statement that stores the commits: JSON arrays of rows."""
+    tables: dict[str, list[Row]] = {name: [] for name in _PARAMETERS}
     for commit in commits:
         tables["chats"].append(_chat_row(commit))
         for name, rows in commit.tables.rows.items():
@@ -49,43 +29,52 @@ def parameters_of(commits: Sequence[PostgresCommit]) -> list[str]:
         tables["ranked"] += commit.tables.ranked
         tables["dropped"] += commit.tables.dropped
         tables["audit"] += (
-            {"chat_id": commit.chat_id, "version": entry.version, "body": entry.body, "aside": entry.aside}
+            {
+                "chat_id": commit.chat_id,
+                "version": entry.version,
+                "hash": entry.hash,
+                "body": entry.body,
+                "aside": entry.aside,
+            }
             for entry in commit.tables.entries
         )
-        durable, partial_events = commit.event_rows
+        durable, partial_events = event_rows(commit.event_rows)
         tables["events"] += durable
         tables["partial_events"] += partial_events
     return [json.dumps(rows) for rows in tables.values()]
 
 
-def event_rows(events: Iterable[Event]) -> EventRows:
-    """Return events as rows."""
+def event_rows(rows: Iterable[EventRow]) -> tuple[list[Row], list[Row]]:
+    """Return the rows of `events` and of `partial_events`, without their time."""
     durable: list[Row] = []
     partial_events: list[Row] = []
-    for event in events:
-        row: Row = {"chat_id": event.chat_id, "seq": event.seq, "kind": event.kind, "body": body_of(event)}
-        if isinstance(event, PartEvent):
-            partial_events.append({**row, "step": event.step, "attempt": event.attempt})
+    for row in rows:
+        columns = {"chat_id": row.chat_id, "seq": row.seq, "kind": row.kind, "body": row.body}
+        if row.kind == "part":
+            partial_events.append(columns | {"step": row.step, "attempt": row.attempt})
         else:
-            durable.append(row)
+            durable.append(columns | {"position": row.position})
     return durable, partial_events
 
 
-def body_of(event: Event) -> str:
-    """Return an event as JSON, without what its columns hold."""
-    return EVENTS.dump(unnumbered(event))
+def imported_tables(chat: WholeChat) -> dict[str, list[Row]]:
+    """Return the rows of a chat of another store by table; its lease has run out at once."""
+    tables, lease = tables_in(chat), chat.rows.lease
+    (row,) = tables["chats"]
+    facts = {"body": row.pop("facts"), "salt": row.pop("salt")}
+    if lease is not None:
+        row |= {"worker": lease["worker"], "token": lease["token"], "expires": row["since"]}
+    events = tables.pop("events")
+    durable = [_without(event, "step", "attempt") for event in events if event["kind"] != "part"]
+    partial_events = [_without(event, "position") for event in events if event["kind"] == "part"]
+    return {**tables, "facts": [facts], "events": durable, "partial_events": partial_events}
 
 
-def _spelled(events: Iterable[Event]) -> tuple[EventRows, Iterable[EventFields]]:
-    rows = event_rows(events)
-    return rows, map(digested_fields, rows[0])
+def _without(row: Row, *columns: str) -> Row:
+    return {name: value for name, value in row.items() if name not in columns}
 
 
-prepared = partial(commit_of, spelled=_spelled, whole=True)
-"""Returns the rows that commit decisions in PostgreSQL."""
-
-
-def _chat_row(commit: PostgresCommit) -> Row:
+def _chat_row(commit: Commit) -> Row:
     """Return the chat's new row, and the values that its old one must have."""
     row, before, facts, tables = commit.row, commit.before, commit.after.facts, commit.tables
     return {

@@ -1,13 +1,15 @@
-"""SQL that is longer than a line: named statements, those of a module in one file.
+"""The statements of both stores by name, from files of SQL.
 
-The statements of `sqlite/pruning.py` stand in `sqlite/statements/pruning.sql`, each between its name and a semicolon:
+What both databases understand stands in `sql/statements/`, each statement between its name and a semicolon:
 
-    -- name: next_chat
-    -- The next chat that still has parts.
-    SELECT chat_id FROM events WHERE kind = 'part' AND chat_id > ? ORDER BY chat_id LIMIT 1;
+    -- name: head
+    SELECT version, head FROM chats WHERE id = :chat_id;
 
-PostgreSQL numbers its parameters. There a name is followed by those of its statement, in the order in which they are
-given: `-- name: bury(chat_id, head)` lets it say `:chat_id` and `:head` in place of `$1` and `$2`.
+Where the dialects differ, the name is followed by the one that it is for: `-- name: events in sqlite`. What one store
+alone needs stands in its own folder, in `statements/changes.sql`.
+
+Two differences are spelled alike, as PostgreSQL spells them: a parameter is `:name`, which PostgreSQL gets as `$1`, and
+a list that is a parameter is asked by `= ANY (:names)`, which SQLite gets as JSON.
 
 A statement is sent with its name and comments, so that a server's views and logs tell which one they show.
 """
@@ -15,35 +17,48 @@ A statement is sent with its name and comments, so that a server's views and log
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from pkgutil import get_data
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
-_HEAD: Final = re.compile(r"-- name: (\w+)(?:\(([^)]+)\))?\n")
+Dialect = Literal["sqlite", "postgres"]
+
+_SHARED: Final = ("reads", "lists", "raw_rows", "files", "pruning")
+_HEAD: Final = re.compile(r"-- name: (\w+)(?: in (sqlite|postgres))?\n")
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
 """`:chat_ids`, but no cast: `::text`."""
+_LIST: Final = re.compile(r"= ANY \((:\w+)\)")
 
 
-class _Statements(dict[str, str]):
+class Statement(NamedTuple):
+    """A statement as a database wants it."""
+
+    sql: str
+    parameters: tuple[str, ...]
+    """The names of the parameters, in the order of their numbers."""
+
+
+class _Statements(dict[str, Statement]):
     """Statements by name."""
 
-    def __missing__(self, name: str) -> str:
+    def __missing__(self, name: str) -> Statement:
         raise LookupError(f"there is no statement {name!r}; there are {', '.join(self)}")
 
 
-def statements_of(module: str) -> Mapping[str, str]:
-    """Return the statements of a module by their names, given its `__name__`.
+@cache
+def statements_in(dialect: Dialect) -> Mapping[str, Statement]:
+    """Return all statements in a dialect: those that both stores share, and those of its own store.
 
     Raises:
-        ValueError: the file is not written as the head of this module says.
+        ValueError: a file is not written as the head of this module says.
     """
-    package, _, name = module.rpartition(".")
-    file = f"statements/{name}.sql"
-    return parsed((get_data(package, file) or b"").decode(), file)
+    files = [f"sql/statements/{name}.sql" for name in _SHARED] + [f"{dialect}/statements/changes.sql"]
+    return parsed("".join((get_data("turnwise.persistence", file) or b"").decode() for file in files), dialect)
 
 
-def parsed(text: str, file: str) -> Mapping[str, str]:
-    """Return the statements that a file holds.
+def parsed(text: str, dialect: Dialect) -> Mapping[str, Statement]:
+    """Return the statements that a text holds in a dialect.
 
     Raises:
         ValueError: it is not written as the head of this module says.
@@ -51,14 +66,20 @@ def parsed(text: str, file: str) -> Mapping[str, str]:
     statements = _Statements()
     for statement in re.split(r"^(?=-- name:)", text, flags=re.MULTILINE)[1:]:
         head, sql = _HEAD.match(statement), statement.rstrip()
-        if head is None or head[1] in statements or not sql.endswith(";"):
-            raise ValueError(f"{file}: a statement has no name of its own, or no semicolon at its end:\n{statement}")
-        statements[head[1]] = _numbered(sql[:-1], re.findall(r"\w+", head[2])) if head[2] else sql[:-1]
+        if head is None or not sql.endswith(";"):
+            raise ValueError(f"a statement has no name, or no semicolon at its end:\n{statement}")
+        if head[2] not in (None, dialect):
+            continue
+        if head[1] in statements:
+            raise ValueError(f"there are two statements of that name:\n{statement}")
+        statements[head[1]] = translated(sql[:-1], dialect)
     return statements
 
 
-def _numbered(sql: str, parameters: Sequence[str]) -> str:
-    """Return a statement with a number for each of its parameters."""
-    if {*_PARAMETER.findall(sql)} != {*parameters}:
-        raise ValueError(f"its parameters are not those that its name is followed by:\n{sql}")
-    return _PARAMETER.sub(lambda name: f"${parameters.index(name[1]) + 1}", sql)
+@lru_cache(maxsize=512)
+def translated(sql: str, dialect: Dialect) -> Statement:
+    """Return a statement in a dialect: one that is put together from names of tables and columns, or from a file."""
+    parameters = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+    if dialect == "sqlite":
+        return Statement(_LIST.sub(r"IN (SELECT value FROM json_each(\1))", sql), parameters)
+    return Statement(_PARAMETER.sub(lambda name: f"${parameters.index(name[1]) + 1}", sql), parameters)

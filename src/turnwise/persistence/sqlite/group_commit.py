@@ -19,20 +19,20 @@ from turnwise.states.errors import StoreError
 _T = TypeVar("_T")
 _BATCH: Final = 128
 
-Work = Callable[[sqlite3.Connection], _T]
+Job = Callable[[sqlite3.Connection], _T]
 """Reads and writes inside a transaction that it neither begins nor ends. If it raises, its writes are undone.
 
 It may be called a second time, after its first call was rolled back.
 """
-_Attempt = Callable[[Work[Any], sqlite3.Connection], Any]
+_Attempt = Callable[[Job[Any], sqlite3.Connection], Any]
 
 
-class _Job(Generic[_T]):
+class _Submission(Generic[_T]):
     """A piece of work and the future on which its submitter waits."""
 
     __slots__ = ("ended", "outcome", "over", "work")
 
-    def __init__(self, work: Work[_T]) -> None:
+    def __init__(self, work: Job[_T]) -> None:
         self.work = work
         self.outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[None] | None = None
@@ -57,10 +57,10 @@ class GroupCommit:
     def __init__(self, connection: Connection, *, file: DatabaseFile) -> None:
         self._connection = connection
         self._file = file
-        self._batches: Batches[_Job[Any]] = Batches(self._commit, size=_BATCH)
+        self._batches: Batches[_Submission[Any]] = Batches(self._commit, size=_BATCH)
         self._closing = False
 
-    async def submit(self, work: Work[_T]) -> _T:
+    async def submit(self, work: Job[_T]) -> _T:
         """Return what `work` returned, once it is committed.
 
         If the caller is cancelled before the work begins, it is never done; if later, the call waits until it is over.
@@ -70,7 +70,7 @@ class GroupCommit:
         """
         if self._closing:
             raise StoreError(f"the store {self._connection.path!r} is closed; nothing was written")
-        job = _Job(work)
+        job = _Submission(work)
         self._batches.add(job)
         try:
             return await job.outcome
@@ -85,7 +85,7 @@ class GroupCommit:
         self._closing = True
         await self._batches.over()
 
-    async def _give_up(self, job: _Job[Any]) -> None:
+    async def _give_up(self, job: _Submission[Any]) -> None:
         if self._batches.withdraw(job):
             return
         if not job.over:
@@ -96,18 +96,18 @@ class GroupCommit:
         elif not job.outcome.cancelled():
             job.outcome.exception()  # or asyncio would log an exception that nobody retrieved
 
-    async def _commit(self, jobs: Sequence[_Job[Any]]) -> None:
+    async def _commit(self, jobs: Sequence[_Submission[Any]]) -> None:
         try:
             outcomes = await self._connection.finish(partial(self._transact, jobs))
         except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
             outcomes = [failure] * len(jobs)
         self._answer(jobs, outcomes)
 
-    def _answer(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Any]) -> None:
+    def _answer(self, jobs: Sequence[_Submission[Any]], outcomes: Sequence[Any]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.answer(outcome)
 
-    def _transact(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection) -> list[Any]:
+    def _transact(self, jobs: Sequence[_Submission[Any]], connection: sqlite3.Connection) -> list[Any]:
         """Do the jobs in one transaction, on the connection's thread, and return their outcomes.
 
         A savepoint costs an eighth of a small job. So the jobs are first done without; if one fails after it has
@@ -130,7 +130,7 @@ class GroupCommit:
             raise self._error_for_caller(error) from error
         return outcomes
 
-    def _do(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection, attempt: _Attempt) -> list[Any]:
+    def _do(self, jobs: Sequence[_Submission[Any]], connection: sqlite3.Connection, attempt: _Attempt) -> list[Any]:
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         return [attempt(job.work, connection) for job in jobs]
 
@@ -139,7 +139,7 @@ class GroupCommit:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
-    def _attempt(self, work: Work[Any], connection: sqlite3.Connection) -> Any:
+    def _attempt(self, work: Job[Any], connection: sqlite3.Connection) -> Any:
         written = connection.total_changes
         try:
             return work(connection)
@@ -150,7 +150,7 @@ class GroupCommit:
                 raise _LeftSomethingBehind from error
             return self._error_for_caller(error)
 
-    def _attempt_apart(self, work: Work[Any], connection: sqlite3.Connection) -> Any:
+    def _attempt_apart(self, work: Job[Any], connection: sqlite3.Connection) -> Any:
         connection.execute("SAVEPOINT job")
         try:
             outcome = work(connection)

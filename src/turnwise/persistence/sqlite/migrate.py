@@ -9,14 +9,13 @@ from typing import Final
 
 from turnwise.logger import logger
 from turnwise.persistence.sql.migrations import Migration, check_up_to_date, unapplied
-from turnwise.persistence.sql.statements import statements_of
 from turnwise.persistence.sqlite.connection import PATIENCE, is_contention, patiently
+from turnwise.persistence.sqlite.database import SQL
 from turnwise.states.errors import StoreError
 
 APPLICATION_ID: Final = 0x7475726E
 """What the header of a turnwise database says: `turn` in ASCII."""
 
-_SQL: Final = statements_of(__name__)
 _BEGIN: Final = "BEGIN IMMEDIATE"
 
 
@@ -92,7 +91,7 @@ def _missing(connection: sqlite3.Connection, path: str, migrations: tuple[Migrat
 
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(_SQL["create_migrations"])
+    connection.execute(SQL["create_migrations"])
     for statement in _statements(migration.sql):
         connection.execute(statement)
     sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES (?, ?, ?)"

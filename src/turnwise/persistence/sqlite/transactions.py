@@ -1,43 +1,105 @@
-"""Changes to chats that are decided inside a transaction, which the group commit begins and commits.
+"""Changes to chats in SQLite, in transactions that the group commit begins and commits.
 
-So are claims, repairs and erasures, and a change that has met another process's. All others are decided before.
+Most are decided before the transaction, on where this process knows the chats to stand: the statement proves that a
+chat stands there still, or writes nothing, so that the lock on the file is held for SQL only. Claims, repairs and
+erasures are decided inside, and so is a change that has met another process's.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
 
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.audit.record import WriteRecord
+from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import CachedChat, Held, erasing
-from turnwise.persistence.erasure import erases, wipe
-from turnwise.persistence.imported_rows import standing_of
+from turnwise.persistence.commit import CachedChat, Held, commit_of, erasing
+from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
-from turnwise.persistence.rows import micros_in, micros_of, numbered
-from turnwise.persistence.sql.statements import statements_of
-from turnwise.persistence.sqlite import queries, raw_rows
-from turnwise.persistence.sqlite.chat_rows import rows_of_chat
-from turnwise.persistence.sqlite.connection import REFUSED
-from turnwise.persistence.sqlite.event_rows import rows_of
-from turnwise.persistence.sqlite.held_files import let_all_go, let_others_go, take_over
-from turnwise.persistence.sqlite.import_rows import insert_imported
-from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, stored_tombstone
-from turnwise.persistence.sqlite.write_rows import insert_events, prepared, update
-from turnwise.persistence.stored_chat import is_count, is_hash, rest_of
-from turnwise.persistence.tombstone import Tombstone, tombstone_of
+from turnwise.persistence.rows import blank_facts, micros_in, micros_of, numbered
+from turnwise.persistence.sql import raw_rows
+from turnwise.persistence.sql.import_rows import insert_imported, standing_of, tables_in
+from turnwise.persistence.sql.reads import ChatReads
+from turnwise.persistence.sql.tombstones import missing
+from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
+from turnwise.persistence.sqlite.write_rows import (
+    contradiction,
+    insert,
+    insert_events,
+    insert_events_as_found,
+    update,
+    update_as_found,
+)
+from turnwise.persistence.stored_chat import is_count, is_hash
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatUnreadable, StaleLease
+from turnwise.states.errors import ChatExists, ChatUnreadable, StaleLease
 from turnwise.states.events import Event, PartEvent
-from turnwise.states.names import ChatState
 
-_SQL: Final = statements_of(__name__)
+Submit = Callable[[Callable[[sqlite3.Connection], Any]], Awaitable[Any]]
+"""Does a piece of work inside a transaction and returns its result once that is committed."""
+
+
+class OptimisticCommits:
+    """Commits what was decided on the cached standings of chats. Only one task at a time may change a chat."""
+
+    def __init__(self, now: Callable[[], datetime], cache: ChatCache, submit: Submit) -> None:
+        self._now = now
+        self._cache = cache
+        self._submit = submit
+
+    async def create(
+        self, chat_id: str, plan: Plan, parent: tuple[str, int] | None = None, *, unchanged: bool = False
+    ) -> Committed:
+        """Create a chat, as `ChatStore.create` promises."""
+        at = self._now()
+        blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
+        decisions = tuple(plan(blank.facts, at))
+        if not decisions:
+            return Committed(blank.facts, blank.facts, (), (), at)
+        commit = commit_of(blank, decisions, ())
+        await self._submit(lambda on: insert(commit, parent, SQLiteDatabase(on, self._now), unchanged=unchanged))
+        self._cache.put(commit.after)
+        return commit.committed
+
+    async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed | None:
+        """Change a chat without reading it; return `None` if it has to be read after all."""
+        cached = self._cache.get(chat_id)
+        if cached is None:
+            return None
+        standing = replace(cached, at=self._now())
+        try:
+            decisions = tuple(plan(standing.facts, standing.at))
+        except Exception:  # noqa: BLE001 - the cache may be out of date: only facts that were read may refuse a caller
+            return None
+        if not decisions or erasing(decisions):
+            return None
+        commit = commit_of(standing, decisions, shown)
+        if not await self._submit(partial(update_as_found, commit)):
+            return None
+        self._cache.put(commit.after)
+        return commit.committed
+
+    async def append_events(self, chat_id: str, held: Held, shown: Sequence[Event]) -> tuple[Event, ...] | None:
+        """Store events of a running job; return `None` if the chat has to be read after all."""
+        cached = self._cache.get(chat_id)
+        if cached is None or not shown:
+            return None
+        before = cached.facts.last_seq
+        events = numbered(shown, chat_id=chat_id, after=before, at=self._now())
+        rows = rows_of(events)
+        if not await self._submit(partial(insert_events_as_found, rows, before, held)):
+            return None
+        self._cache.move(chat_id, events[-1].seq)
+        return events
 
 
 class Transactions:
@@ -50,19 +112,23 @@ class Transactions:
 
     def change(self, connection: sqlite3.Connection, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
         """Change a chat, as `ChatStore.change` promises."""
-        standing = self._standing(connection, chat_id)
+        on = self._database(connection)
+        standing = self._standing(on, chat_id)
         decisions = tuple(plan(standing.facts, standing.at))
-        with raw_rows.blaming(connection, chat_id):
-            return self._store(connection, standing, decisions, shown)
+
+        async def store() -> Committed:
+            return self._store(on, standing, decisions, shown)
+
+        return completed(raw_rows.read_or_blamed(on, chat_id, store))
 
     def repair(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed:
         """Repair a chat, as `ChatStore.repair` promises."""
-        at = self._now()
-        repair = repair_of(chat_id, raw_rows.rows_of(connection, chat_id), at)
+        on, at = self._database(connection), self._now()
+        repair = repair_of(chat_id, completed(raw_rows.rows_of(on, chat_id)), at)
         decisions = tuple(plan(repair.facts, at))
         if decisions:
-            raw_rows.store_repair(connection, repair, at)
-        return self._store(connection, CachedChat(repair.facts, repair.head, at), decisions, ())
+            completed(raw_rows.store_repair(on, repair, at))
+        return self._store(on, CachedChat(repair.facts, repair.head, at), decisions, ())
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
@@ -97,22 +163,15 @@ class Transactions:
         return committed
 
     def append_events(
-        self,
-        connection: sqlite3.Connection,
-        chat_id: str,
-        token: int,
-        state: ChatState,
-        shown: Sequence[Event],
-        *,
-        worker: str | None = None,
+        self, connection: sqlite3.Connection, chat_id: str, held: Held, shown: Sequence[Event]
     ) -> tuple[Event, ...]:
         """Store events of a running job, as `ChatStore.append_events` promises."""
-        row = connection.execute(_SQL["held"], (chat_id,)).fetchone()
+        row = connection.execute(SQL["held"], (chat_id,)).fetchone()
         if row is None:
-            raise missing(connection, chat_id)
+            raise completed(missing(self._database(connection), chat_id))
         found_state, event_seq, found_token, found_worker = row
-        if not Held(token, worker, state).is_so(found_token, found_worker, found_state):
-            raise StaleLease(chat_id, token, found_token)
+        if not held.is_so(found_token, found_worker, found_state):
+            raise StaleLease(chat_id, held.token, found_token)
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)
         if not shown:
@@ -129,29 +188,20 @@ class Transactions:
         decisions = tuple(plan(standing.facts, standing.at))
         if not decisions:
             return Committed(standing.facts, standing.facts, (), (), standing.at)
-        commit = prepared(standing, decisions, (), restated=insert_imported(connection, chat))
-        take_over(connection, chat.chat_id, chat.blobs, at=micros_of(standing.at))
+        try:
+            completed(insert_imported(self._database(connection), chat, tables_in(chat)))
+        except sqlite3.IntegrityError as error:
+            raise (
+                ChatExists(chat.chat_id) if "chats.id" in str(error) else contradiction(chat.chat_id, error)
+            ) from error
+        commit = commit_of(standing, decisions, ())
         update(commit, connection)
         self._cache.put(commit.after)
         return commit.committed
 
     def delete(self, connection: sqlite3.Connection, chat_id: str, permit: Permission, actor: str) -> Tombstone:
         """Delete a chat, as `ChatStore.delete` promises."""
-        tombstone = stored_tombstone(connection, chat_id)
-        if tombstone is not None:
-            return tombstone
-        row, at = connection.execute("SELECT head FROM chats WHERE id = ?", (chat_id,)).fetchone(), self._now()
-        if row is None:
-            raise missing(connection, chat_id)
-        rest = rest_of(chat_id, lambda: queries.stored(connection, chat_id), without=REFUSED)
-        permit(rest, at)
-        (records,) = connection.execute("SELECT count(*) FROM audit WHERE chat_id = ?", (chat_id,)).fetchone()
-        tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
-        insert_tombstone(connection, tombstone)
-        let_all_go(connection, chat_id)
-        for table in raw_rows.tables_of(connection):
-            connection.execute(f"DELETE FROM {table} WHERE chat_id = ?", (chat_id,))  # noqa: S608 - a name of our own
-        connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+        tombstone = completed(raw_rows.delete(self._database(connection), chat_id, permit, actor))
         self._cache.forget(chat_id)
         return tombstone
 
@@ -162,10 +212,13 @@ class Transactions:
         sql = "UPDATE leases SET expires = ?, lasts = ? WHERE worker = ? RETURNING chat_id, token"
         return dict(connection.execute(sql, (now + lasts, lasts, worker)).fetchall())
 
-    def _standing(self, connection: sqlite3.Connection, chat_id: str) -> CachedChat:
-        row = connection.execute(_SQL["standing"], (chat_id,)).fetchone()
+    def _database(self, connection: sqlite3.Connection) -> SQLiteDatabase:
+        return SQLiteDatabase(connection, self._now)
+
+    def _standing(self, on: SQLiteDatabase, chat_id: str) -> CachedChat:
+        row = on.connection.execute(SQL["standing"], (chat_id,)).fetchone()
         if row is None:
-            raise missing(connection, chat_id)
+            raise completed(missing(on, chat_id))
         version, state, event_seq, head, token, body = row
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)
@@ -175,21 +228,21 @@ class Transactions:
         if cached is not None and (cached.head, *cached.mark) == (head, version, state, token, body):
             facts = cached.facts.with_last_seq(event_seq)
         else:
-            facts = queries.facts(connection, chat_id)
+            facts = completed(ChatReads(on, chat_id).facts())
         return CachedChat(facts, head, self._now(), body)
 
     def _store(
         self,
-        connection: sqlite3.Connection,
+        on: SQLiteDatabase,
         standing: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
     ) -> Committed:
         if not decisions:
             return Committed(standing.facts, standing.facts, (), (), standing.at)
-        restated = _wipe(connection, standing.facts.chat_id, decisions)
-        commit = prepared(standing, decisions, shown, restated=restated)
-        update(commit, connection)
+        restated = completed(raw_rows.wipe_all(on, standing.facts.chat_id, decisions))
+        commit = commit_of(standing, decisions, shown, restated=restated)
+        update(commit, on.connection)
         if erasing(decisions):
             self._cache.forget(commit.chat_id)
         else:
@@ -201,9 +254,9 @@ def _claimable(
     connection: sqlite3.Connection, runs: Runs, after: Sequence[int], limit: int
 ) -> list[tuple[int, int, str, object]]:
     """Return the chats that want a worker which runs these, longest waiting first: when, number, id, version."""
-    rows = connection.execute(_SQL["unsettled"], (*after, limit)).fetchall()
+    rows = connection.execute(SQL["unsettled"], (*after, limit)).fetchall()
     for agent, tools in runs.items():
-        rows += connection.execute(_SQL["pending"], (agent, *after, json.dumps([*tools]), limit))
+        rows += connection.execute(SQL["pending"], (agent, *after, json.dumps([*tools]), limit))
     return sorted(rows, key=_as_sqlite_sorts)[:limit]
 
 
@@ -215,20 +268,3 @@ def _as_sqlite_sorts(row: tuple[Any, int, str, object]) -> tuple[int, Any, int]:
 
 def _no_count(column: str, chat_id: str) -> ChatUnreadable:
     return ChatUnreadable(column, "a count belongs here", chat_id=chat_id)
-
-
-def _wipe(connection: sqlite3.Connection, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
-    """Blank the rows that hold what the decisions erase; return the digests stated anew."""
-    restated: list[WriteRecord] = []
-    for decision in decisions:
-        if not erases(decision.writes):
-            continue
-        wiped = wipe(rows_of_chat(connection, chat_id), decision)
-        for change in wiped.changes:
-            put = ", ".join(f"{column} = ?" for column in change.values)
-            where = " AND ".join(f"{column} = ?" for column in ("chat_id", *change.key))
-            does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
-            connection.execute(f"{does} WHERE {where}", (*change.values.values(), chat_id, *change.key.values()))
-        let_others_go(connection, chat_id, wiped.blobs)
-        restated += wiped.row_digests
-    return restated

@@ -6,64 +6,38 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
 from turnwise.persistence.audit.record import Entry
-from turnwise.persistence.audit.row_digests import EventFields
-from turnwise.persistence.commit import Commit, Held, Row, Tables, commit_of
+from turnwise.persistence.commit import Commit, Held, Row
+from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
-from turnwise.persistence.sql.statements import statements_of
-from turnwise.persistence.sqlite.event_rows import EventRow, rows_of
-from turnwise.persistence.sqlite.tombstones import check_not_deleted, missing
-from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError, VersionMismatch
-from turnwise.states.events import Event
+from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent
+from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
+from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
 from turnwise.states.values.digests import canonical_row
 
-SQLiteCommit = Commit[list[EventRow]]
-
-_SQL: Final = statements_of(__name__)
-_UPDATE_AS_FOUND: Final = f"{_SQL['update_chat']}\n{_SQL['as_found']}"
+_UPDATE_AS_FOUND: Final = f"{SQL['update_chat']}\n{SQL['as_found']}"
 _PUT_LEASE: Final = "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires, lasts) VALUES (?, ?, ?, ?, ?)"
 _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VALUES (?, ?, ?)"
 
 
-def _spelled(events: Sequence[Event]) -> tuple[list[EventRow], list[EventFields]]:
-    rows = rows_of(events)
-    return rows, [row.digested_fields for row in rows]
-
-
-prepared = partial(commit_of, spelled=_spelled, whole=False)
-"""Returns the rows that commit decisions in SQLite."""
-
-
-def insert(
-    commit: SQLiteCommit, parent: tuple[str, int] | None, connection: sqlite3.Connection, *, unchanged: bool
-) -> None:
+def insert(commit: Commit, parent: tuple[str, int] | None, on: SQLiteDatabase, *, unchanged: bool) -> None:
     """Store the first commit of a chat, whose words are those that its parent, if it has one, had at a version.
 
     Raises:
         TurnwiseError: as `ChatStore.create` says.
     """
     if parent is not None:
-        _check_parent(connection, *parent, unchanged=unchanged)
-    check_not_deleted(connection, commit.chat_id)
-    if not connection.execute(_SQL["insert_chat"], _chat_row(commit)).rowcount:
+        completed(check_parent(on, *parent, unchanged=unchanged))
+    completed(check_not_deleted(on, commit.chat_id))
+    if not on.connection.execute(SQL["insert_chat"], _chat_row(commit)).rowcount:
         raise ChatExists(commit.chat_id)
-    _fill(connection, commit)
+    _fill(on.connection, commit)
 
 
-def _check_parent(connection: sqlite3.Connection, chat_id: str, version: int, *, unchanged: bool) -> None:
-    row = connection.execute(_SQL["erased_since"], (version, chat_id)).fetchone()
-    if row is None:
-        raise missing(connection, chat_id)
-    now_at, was_erased = row
-    if was_erased or (unchanged and now_at != version):
-        raise VersionMismatch(chat_id, version, now_at)
-
-
-def update_as_found(commit: SQLiteCommit, connection: sqlite3.Connection) -> bool:
+def update_as_found(commit: Commit, connection: sqlite3.Connection) -> bool:
     """Store a commit if the chat still stands where its decisions found it; return whether it did.
 
     Raises:
@@ -77,7 +51,7 @@ def update_as_found(commit: SQLiteCommit, connection: sqlite3.Connection) -> boo
     return True
 
 
-def update(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
+def update(commit: Commit, connection: sqlite3.Connection) -> None:
     """Store a commit on a chat that was read in the same transaction.
 
     Raises:
@@ -85,13 +59,8 @@ def update(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
         StoreError: the step has a compaction already.
         ChatUnreadable: the next row exists already.
     """
-    connection.execute(_SQL["update_chat"], _chat_row(commit))
+    connection.execute(SQL["update_chat"], _chat_row(commit))
     _fill(connection, commit)
-
-
-def insert_messages(connection: sqlite3.Connection, tables: Tables) -> None:
-    """Insert messages alone, without a transition."""
-    connection.executemany(_SQL["insert_messages"], tables.rows.get("messages", ()))
 
 
 def insert_events_as_found(rows: Sequence[EventRow], before: int, held: Held, connection: sqlite3.Connection) -> bool:
@@ -103,7 +72,7 @@ def insert_events_as_found(rows: Sequence[EventRow], before: int, held: Held, co
         ChatUnreadable: one of the numbers is taken.
     """
     chat_id = rows[0].chat_id
-    if not connection.execute(_SQL["move_on"], (rows[-1].seq, chat_id, before, held.state.value, *held[:2])).rowcount:
+    if not connection.execute(SQL["move_on"], (rows[-1].seq, chat_id, before, held.state.value, *held[:2])).rowcount:
         return False
     insert_events(rows, connection)
     return True
@@ -118,7 +87,7 @@ def insert_events(rows: Sequence[EventRow], connection: sqlite3.Connection) -> N
     _insert(connection, rows[0].chat_id, "events", rows)
 
 
-def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
+def _chat_row(commit: Commit) -> tuple[Any, ...]:
     id_, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
@@ -126,13 +95,13 @@ def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
     return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints, id_)
 
 
-def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
+def _fill(connection: sqlite3.Connection, commit: Commit) -> None:
     """Store what a commit puts into the other tables."""
     chat_id, tables = commit.chat_id, commit.tables
     rows = tables.rows
     for cut in rows.get("cuts", ()):
-        connection.execute(_SQL["cut_messages"], cut)
-        connection.execute(_SQL["cut_boundaries"], cut)
+        connection.execute(SQL["cut_messages"], cut)
+        connection.execute(SQL["cut_boundaries"], cut)
     for table in ("messages", "receipts", "usage", "chat_files"):
         if table in rows:
             _insert(connection, chat_id, table, rows[table])
@@ -140,9 +109,9 @@ def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
         carried = [row | {"carried": json.dumps(row["carried"])} for row in rows["boundaries"]]
         _insert(connection, chat_id, "boundaries", carried)
     if tables.calls:
-        connection.executemany(_SQL["insert_calls"], tables.calls.values())
+        connection.executemany(SQL["insert_calls"], tables.calls.values())
     if tables.queue or tables.ranked:
-        connection.executemany(_SQL["insert_queue"], tables.queued)
+        connection.executemany(SQL["insert_queue"], tables.queued)
         connection.executemany("UPDATE queue SET rank = :rank WHERE chat_id = :chat_id AND id = :id", tables.ranked)
         connection.executemany("DELETE FROM queue WHERE chat_id = :chat_id AND id = :id", tables.dropped)
     _put_lease(connection, commit)
@@ -158,7 +127,7 @@ def _audit_row(chat_id: str, entry: Entry) -> tuple[Any, ...]:
     return (chat_id, entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside)
 
 
-def _put_lease(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
+def _put_lease(connection: sqlite3.Connection, commit: Commit) -> None:
     lease, granted = commit.after.facts.lease, commit.tables.lease
     if lease is None:
         if granted is not None or commit.before.facts.lease is not None:
@@ -176,7 +145,7 @@ def _insert(
     rows: Sequence[Row] | Sequence[Sequence[Any]],
 ) -> None:
     try:
-        connection.executemany(_SQL[f"insert_{table}"], rows)
+        connection.executemany(SQL[f"insert_{table}"], rows)
     except sqlite3.IntegrityError as error:
         raise _refusal(chat_id, table, rows[0], error) from error
 

@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 import anyio
 
-from turnwise.persistence.sqlite import connection, queries
-from turnwise.persistence.sqlite.group_commit import Work
+from turnwise.persistence.sqlite import connection
+from turnwise.persistence.sqlite.database import in_one_snapshot
+from turnwise.persistence.sqlite.group_commit import Job
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
 from turnwise.testing.simulation.faults import Faults
@@ -119,7 +120,7 @@ class SimulatedStore(SQLiteStore):
         await self._live("scrub")
         return True
 
-    async def _write(self, work: Work[_T]) -> _T:
+    async def _submit(self, work: Job[_T]) -> _T:
         await self._live("before")
         self._faults.strike("store")
         writer = self._disk.writer
@@ -136,11 +137,11 @@ class SimulatedStore(SQLiteStore):
         await self._live("after")
         return done
 
-    async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+    async def _answer(self, question: Job[_T]) -> _T:
         await self._live("read")
         reader = self._disk.reader
         try:
-            return queries.in_one_snapshot(reader, self._faults.failing(question, 0.05))
+            return in_one_snapshot(reader, self._faults.failing(question, 0.05))
         except sqlite3.Error as error:
             raise connection.meaning_of(error, "simulated") from error
         except StoreError as error:

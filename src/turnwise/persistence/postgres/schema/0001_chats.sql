@@ -121,7 +121,8 @@ CREATE TABLE usage (
 CREATE TABLE audit (
     chat_id     text        NOT NULL,
     version     bigint      NOT NULL,
-    body        text        NOT NULL,
+    hash        bytea       NOT NULL,   -- of the record
+    body        text        NOT NULL,   -- without what the columns say, and without the hash before it
     aside       text,                   -- what belongs to the record and is no part of it: JSON
     PRIMARY KEY (chat_id, version)
 );
@@ -131,7 +132,8 @@ CREATE TABLE events (
     seq         bigint      NOT NULL,
     kind        text        NOT NULL,
     at          timestamptz NOT NULL,
-    body        text        NOT NULL,   -- without what the columns hold
+    position    bigint,                 -- of message events: the message, which the body leaves out
+    body        text        NOT NULL,   -- without what the columns say
     PRIMARY KEY (chat_id, seq)
 );
 

@@ -1,13 +1,41 @@
+-- name: facts
+-- Where chats stand, but for their calls and their queue. A condition follows.
+SELECT id, state, settled, archived, version, calls, facts, profiles.body, worker, token, event_seq
+FROM chats LEFT JOIN profiles ON profiles.chat_id = id LEFT JOIN leases ON leases.chat_id = id;
+
+-- name: queue
+SELECT body FROM queue WHERE chat_id = :chat_id ORDER BY rank;
+
+-- name: standing
+-- What tells whether a chat still stands where it is cached.
+SELECT version, state, event_seq, head, token, facts FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?;
+
+-- name: held
+-- By which worker a chat is held, and what a running job must find.
+SELECT state, event_seq, token, worker FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?;
+
+-- name: pending
+-- Chats of an agent that want a worker with these tools, longest waiting first. A list of needs that is garbled counts
+-- as empty: the chat is then tried, and found to be unreadable.
+SELECT since, number, id, version FROM chats
+WHERE archived = 0 AND state = 'pending' AND agent = ? AND (since, number) > (?, ?)
+AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
+AND (needs = '[]' OR NOT EXISTS (
+    SELECT 1 FROM json_each(iif(json_valid(needs), needs, '[]'))
+    WHERE value NOT IN (SELECT value FROM json_each(?))))
+ORDER BY since, number LIMIT ?;
+
+-- name: unsettled
+-- Chats that any worker may settle.
+SELECT since, number, id, version FROM chats
+WHERE archived = 0 AND state = 'interrupted' AND settled = 0 AND (since, number) > (?, ?)
+AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
+ORDER BY since, number LIMIT ?;
+
 -- name: insert_chat
 INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
     awaits, id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING;
-
--- name: erased_since
--- The version of a chat, and whether something of it was erased after another one.
-SELECT chats.version, EXISTS (
-    SELECT 1 FROM audit WHERE chat_id = id AND audit.version > ? AND instr(audit.body, '"message_erased"') > 0
-) FROM chats WHERE id = ?;
 
 -- name: update_chat
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
@@ -66,3 +94,7 @@ INSERT INTO audit (chat_id, version, hash, body, aside) VALUES (?, ?, ?, ?, ?);
 
 -- name: insert_events
 INSERT INTO events (chat_id, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: create_migrations
+CREATE TABLE IF NOT EXISTS turnwise_migrations (
+    name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL
+) WITHOUT ROWID;

@@ -1,4 +1,4 @@
-"""Converts events to rows of SQLite; `event_of` converts them back.
+"""Converts events to rows; `event_of` converts them back.
 
 A body holds what the columns do not. Content is stored once, with its message: the event of a message or of a tool
 result holds only the message's position.

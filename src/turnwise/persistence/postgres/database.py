@@ -1,0 +1,151 @@
+"""PostgreSQL as a database of `sql/`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Any, ClassVar, Final, TypeVar
+
+import anyio.to_thread
+import asyncpg
+
+from turnwise.persistence.rows import message_of
+from turnwise.persistence.sql.database import Database, Row
+from turnwise.persistence.sql.statements import Statement, statements_in, translated
+from turnwise.persistence.stored_chat import Stored
+from turnwise.states.message_order import in_call_order
+from turnwise.states.messages import Message
+
+_T = TypeVar("_T")
+
+SQL: Final = {name: statement.sql for name, statement in statements_in("postgres").items()}
+
+
+class PostgresDatabase(Database):
+    """A connection, within a transaction or not; `now` is a test's clock, in the place of the database's."""
+
+    dialect = "postgres"
+    parts = "partial_events"
+    remote = True
+    refusals = (asyncpg.InterfaceError, OSError)
+    names: ClassVar[Mapping[str, str]] = {
+        "chats.facts": "facts.body",
+        "chats.salt": "facts.salt",
+        "leases": "chats",
+        "leases.worker": "chats.worker",
+        "leases.token": "chats.token",
+    }
+    chat_row = (
+        "SELECT chats.*, facts.body AS facts, facts.salt AS salt"
+        " FROM chats LEFT JOIN facts ON facts.chat_id = chats.id WHERE id = :chat_id"
+    )
+    event_rows = (
+        "SELECT seq, kind, at, NULL::bigint AS step, NULL::bigint AS attempt, position, body FROM events"
+        " WHERE chat_id = :chat_id"
+        " UNION ALL SELECT seq, kind, at, step, attempt, NULL, body FROM partial_events WHERE chat_id = :chat_id"
+        " ORDER BY seq"
+    )
+
+    def __init__(self, connection: asyncpg.Connection, now: Callable[[], datetime] | None) -> None:
+        self.connection = connection
+        self._now = now
+
+    async def fetch_page(self, name: str, /, *, size: float | None, **values: Any) -> tuple[Sequence[Row], bool]:
+        rows = await self.fetch(name, size=size, **values)
+        return rows, size is not None and bool(rows) and rows[-1][-1] >= size
+
+    async def fetch_dicts(self, sql: str, /, **values: Any) -> list[dict[str, Any]]:
+        return [dict(record) for record in await self._fetch(translated(sql, "postgres"), values)]
+
+    async def stored(self, rest: str, /, **values: Any) -> list[Stored]:
+        return [stored_in(record) for record in await self.fetch_sql(f"{_FACTS} {rest}", **values)]
+
+    async def now(self) -> datetime:
+        at: datetime = self._now() if self._now else await self.connection.fetchval("SELECT clock_timestamp()")
+        return at
+
+    def time_in(self, value: Any) -> datetime:
+        if not isinstance(value, datetime):
+            raise ValueError("a time belongs here")  # noqa: TRY004 - what is stored is wrong
+        return value
+
+    def within(self, filters: Sequence[str], before: str) -> str:
+        """Return a range of the one index whose columns these are.
+
+        An equation would leave the planner free to walk down all chats by number, however rare those that are wanted.
+        There is no upper bound for a column alone, where the server would begin.
+        """
+        owner = "owner" if filters == ["owner"] else "(owner || '')"
+        keys = [owner if name == "owner" else "(state || '')" for name in filters]
+        order = ", ".join(f"{key} DESC" for key in (*keys, "number"))
+        if not keys:
+            return f"number < {before} ORDER BY {order}"
+        values = [f":{name}" for name in filters]
+        ends = f"({', '.join((*keys, 'number'))}) < ({', '.join((*values, before))})"
+        begins = f"({', '.join(keys)}) >= ({', '.join(values)})"
+        # The last says that an owner is not null.
+        return f"{ends} AND {begins} AND {keys[0]} >= {values[0]} ORDER BY {order}"
+
+    def one_moment(self) -> AbstractAsyncContextManager[Any]:
+        if self.connection.is_in_transaction():
+            return contextlib.nullcontext()
+        transaction: AbstractAsyncContextManager[Any] = self.connection.transaction(isolation="repeatable_read")
+        return transaction
+
+    async def compute(self, function: Callable[..., _T], *values: Any) -> _T:
+        return await anyio.to_thread.run_sync(function, *values)
+
+    async def _fetch(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Row]:
+        sql = statement.sql
+        if "partial_events" in sql:
+            sql = self.connection.readable(sql)
+        rows: Sequence[Row] = await self.connection.fetch(sql, *[values[name] for name in statement.parameters])
+        return rows
+
+    async def _execute(self, statement: Statement, values: Mapping[str, Any]) -> int:
+        done = await self.connection.execute(statement.sql, *[values[name] for name in statement.parameters])
+        return int(done.rpartition(" ")[2])
+
+    async def _execute_many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
+        parameters = statement.parameters
+        await self.connection.executemany(statement.sql, [[row[name] for name in parameters] for row in rows])
+
+
+_FACTS: Final = statements_in("postgres")["facts"].sql
+
+
+async def standing_rows(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
+    """Return the rows that hold where chats stand, in any order."""
+    rows: list[asyncpg.Record] = await connection.fetch(f"{_FACTS} WHERE chats.id = ANY ($1)", chat_ids)
+    return rows
+
+
+def stored_in(row: Any) -> Stored:
+    """Return the stored values that say where a chat stands, as the row holds them."""
+    return Stored(
+        id=row["id"],
+        state=row["state"],
+        settled=row["settled"],
+        archived=row["archived"],
+        version=row["version"],
+        call_ids=row["call_ids"],
+        facts=row["facts"],
+        profile=row["profile"],
+        calls=row["calls"] or (),
+        queue=row["queue"] or (),
+        worker=row["worker"],
+        token=row["token"],
+        last_seq=row["event_seq"],
+        facts_column="facts.body",
+        lease_table="chats",
+    )
+
+
+async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[list[Message]]:
+    """Return what the model sees of each chat."""
+    messages: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
+    for row in await connection.fetch(SQL["prompts"], list(messages)):
+        messages[row["id"]].append(message_of(row["format"], row["body"], row["id"]))
+    return [in_call_order(messages[chat_id]) for chat_id in chat_ids]

@@ -1,0 +1,98 @@
+"""Reads of many chats, as both stores do them. What cannot be read of one chat keeps none of the others away."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from turnwise.persistence.forks import naming
+from turnwise.persistence.protocol import Overdue, Waiting
+from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.sql.database import Database
+from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
+from turnwise.states.facts import Facts
+from turnwise.states.names import OPEN_STATUSES, Answerer, ChatState
+
+_NUMBER: Final = (
+    "(SELECT number FROM (SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones) AS known"
+    " WHERE id = :after)"
+)
+_LAST: Final = "9223372036854775807"
+
+
+async def chats(
+    on: Database,
+    *,
+    owner: str | None,
+    state: ChatState | None,
+    limit: int,
+    after: str | None,
+    awaiting: Answerer | None = None,
+) -> list[Facts | PartialRead]:
+    """Return chats, newest first."""
+    filters = {"owner": owner, "state": state and state.value}
+    values = {name: value for name, value in filters.items() if value is not None}
+    where = on.within([*values], _LAST if after is None else _NUMBER)
+    awaits = "" if awaiting is None else f"NOT archived AND awaits IN ('{awaiting}', 'both') AND "
+    if after is not None:
+        values["after"] = after
+    return [facts_or_rest(one) for one in await on.stored(f"WHERE {awaits}{where} LIMIT :limit", limit=limit, **values)]
+
+
+async def chat_ids(on: Database, *, after: int, limit: int) -> list[tuple[int, str]]:
+    """Return chats in the order of their creation, each with its number."""
+    return [(number, str(id_)) for number, id_ in await on.fetch("chat_ids", after=after, limit=limit)]
+
+
+async def waiting_since(on: Database) -> Waiting:
+    """Return since when the longest waiting chat of each agent waits for a worker, as far as that can be read."""
+    waiting: dict[str, datetime] = {}
+    for agent, since in await on.fetch("waiting"):
+        try:
+            time = on.time_in(since)
+        except GARBLED:
+            continue
+        if isinstance(agent, str):
+            waiting[agent] = time
+    return Waiting(waiting, await on.now() if on.remote else None)
+
+
+async def awaiting_subagents(on: Database, *, after: str, limit: int) -> list[str]:
+    """Return the ids of chats that wait for subagents, oldest first."""
+    return [chat_id for (chat_id,) in await on.fetch("awaiting_subagents", after=after, limit=limit)]
+
+
+async def ids(on: Database, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
+    """Return ids that begin with a prefix, the most recent change of state first."""
+    rows = await on.fetch("ids_of_prefix", prefix=prefix, limit=limit, owner=owner)
+    return [chat_id for (chat_id,) in rows]
+
+
+async def profiles_naming(on: Database, parent: str) -> list[tuple[str, str]]:
+    """Return the chats whose profiles may name another as parent or ancestor, each with its profile's body."""
+    return [(chat_id, body) for chat_id, body in await on.fetch("naming", text=naming(parent))]
+
+
+async def holders(on: Database) -> frozenset[str]:
+    """Return the workers that hold a lease."""
+    return frozenset(worker for (worker,) in await on.fetch("holders") if isinstance(worker, str))
+
+
+async def overdue(on: Database, *, limit: int) -> Overdue:
+    """Return what has run out."""
+    now = await on.now()
+    leases = await on.fetch("expired_leases", now=now, limit=limit)
+    deadlines = await on.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
+    strays = await on.fetch("strays", limit=limit)
+    return Overdue(
+        leases=tuple((chat_id, token) for chat_id, token, *_ in leases),
+        deadlines=tuple(chat_id for (chat_id,) in deadlines),
+        strays=tuple(chat_id for (chat_id,) in strays),
+        at=now if on.remote else None,
+    )
+
+
+async def rested(on: Database, *, archived: bool, seconds: float, limit: int) -> list[str]:
+    """Return resting chats, archived or not, that were not changed for so long."""
+    until = await on.now() - timedelta(seconds=seconds)
+    return [chat_id for (chat_id,) in await on.fetch("rested", archived=archived, until=until, limit=limit)]

@@ -1,0 +1,187 @@
+"""The rows of a chat as they are stored: to inspect, export, check, erase, repair or delete it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from turnwise.persistence.audit.record import Entry, WriteRecord
+from turnwise.persistence.chat_rows import ORDER, ChatRows
+from turnwise.persistence.commit import Tables
+from turnwise.persistence.erasure import erases, wipe
+from turnwise.persistence.integrity.examine import blamed
+from turnwise.persistence.integrity.raw_chat import KEYS, Rows
+from turnwise.persistence.integrity.repair import Repair
+from turnwise.persistence.protocol import Permission
+from turnwise.persistence.rows import GARBLED, PROFILES, micros_of
+from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.held_files import release_all, release_others
+from turnwise.persistence.sql.reads import ChatReads
+from turnwise.persistence.sql.tombstones import insert_tombstone, missing, stored_tombstone
+from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread_rest
+from turnwise.persistence.tombstone import Tombstone, tombstone_of
+from turnwise.states.decide import Decision
+from turnwise.states.errors import ChatNotFound
+from turnwise.states.writes import InsertMessage
+
+_T = TypeVar("_T")
+
+
+async def tables_of(on: Database) -> list[str]:
+    """Return the tables whose rows belong to chats, apart from `chats` itself."""
+    return [name for (name,) in await on.fetch("tables_of_chats")]
+
+
+async def rows_of(on: Database, chat_id: str) -> Rows:
+    """Return all rows that belong to a chat, by table.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+    """
+    async with on.one_moment():
+        rows = {"chats": await on.fetch_dicts("SELECT * FROM chats WHERE id = :chat_id", chat_id=chat_id)}
+        if not rows["chats"]:
+            raise await missing(on, chat_id)
+        for table in await tables_of(on):
+            rows[table] = await on.fetch_dicts(f"SELECT * FROM {table} WHERE chat_id = :chat_id", chat_id=chat_id)  # noqa: S608 - a name of our own
+    return rows
+
+
+async def read_or_blamed(on: Database, chat_id: str, read: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what a read of a chat returns.
+
+    Raises:
+        ChatUnreadable: a stored value of the chat cannot be read.
+    """
+    try:
+        return await read()
+    except on.refusals:
+        raise
+    except GARBLED as error:
+        raise blamed(chat_id, await rows_of(on, chat_id), error) from error
+
+
+async def orphans(on: Database) -> list[IntegrityIssue]:
+    """Return an issue for each table and id whose rows belong to no chat."""
+    issues: list[IntegrityIssue] = []
+    for table in await tables_of(on):
+        if table == "chat_files":
+            continue  # a chat holds files before it is imported
+        sql = f"SELECT chat_id, count(*) FROM {table} WHERE chat_id NOT IN (SELECT id FROM chats) GROUP BY 1"  # noqa: S608 - a name of our own
+        for id_, number in await on.fetch_sql(sql):
+            issues.append(IntegrityIssue(f"{table}.chat_id", f"{number} row(s) of {id_!a:.60}, which is no chat"))
+    return issues
+
+
+async def rows_of_chat(on: Database, chat_id: str) -> ChatRows:
+    """Return the rows of a chat for a check."""
+    async with on.one_moment():
+        chats = await on.fetch_dicts(on.chat_row, chat_id=chat_id)
+        if not chats:
+            raise await missing(on, chat_id)
+        tables = {table: [_plain(row) for row in await _ordered(on, chat_id, table)] for table in ORDER}
+        entries = [Entry(*row) for row in await on.fetch("audit", chat_id=chat_id)]
+        ((quarantined,),) = await on.fetch("quarantined", chat_id=chat_id)
+    chat = _plain(chats[0])
+    lease = None if chat["worker"] is None and chat["token"] is None else chat
+    return ChatRows(chat, lease, tables, entries, on.names, parts=on.parts, quarantined=quarantined)
+
+
+async def _ordered(on: Database, chat_id: str, table: str) -> list[dict[str, Any]]:
+    sql = f"SELECT * FROM {table} WHERE chat_id = :chat_id ORDER BY {ORDER[table]}"  # noqa: S608 - names of our own
+    return await on.fetch_dicts(on.event_rows if table == "events" else sql, chat_id=chat_id)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its times in microseconds; what is erased or not is no number."""
+    plain = {name: micros_of(value) if isinstance(value, datetime) else value for name, value in row.items()}
+    return plain | {"erased": bool(plain["erased"])} if "erased" in plain else plain
+
+
+async def wipe_all(on: Database, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
+    """Blank the rows that hold what the decisions erase, inside a transaction; return the digests stated anew."""
+    restated: list[WriteRecord] = []
+    for decision in decisions:
+        if erases(decision.writes):
+            restated += await _wipe(on, chat_id, decision)
+    return restated
+
+
+async def _wipe(on: Database, chat_id: str, decision: Decision) -> list[WriteRecord]:
+    rows = await rows_of_chat(on, chat_id)
+    wiped = await read_or_blamed(on, chat_id, lambda: on.compute(wipe, rows, decision))
+    for change in wiped.changes:
+        put = ", ".join(f"{column} = :new_{column}" for column in change.values)
+        where = " AND ".join(f"{column} = :{column}" for column in ("chat_id", *change.key))
+        does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
+        values = {f"new_{column}": value for column, value in change.values.items()}
+        await on.execute_sql(f"{does} WHERE {where}", chat_id=chat_id, **change.key, **values)
+    await release_others(on, chat_id, wiped.blobs)
+    return wiped.row_digests
+
+
+async def store_repair(on: Database, repair: Repair, at: datetime) -> None:
+    """Move unreadable rows to `quarantine`, insert their replacements, and update the chat's own row."""
+    facts, chat_id, version = repair.facts, repair.facts.chat_id, repair.facts.version + 1
+    for put in repair.aside:
+        row = {"version": version, "origin": put.table, "problem": put.problem, "row": put.body}
+        await on.insert("quarantine", [{"chat_id": chat_id, **row}])
+        if put.deleted:
+            key = {name: put.row[name] for name in KEYS[put.table]}
+            where = "".join(f" AND {name} IS NOT DISTINCT FROM :{name}" for name in key)
+            sql = f"DELETE FROM {put.table} WHERE chat_id = :chat_id{where}"  # noqa: S608 - names of our own
+            await on.execute_sql(sql, chat_id=chat_id, **key)
+    tables = Tables(chat_id, at)
+    for number, mark in enumerate(repair.marks):
+        tables.add(InsertMessage(mark), version, number)
+    await on.insert("messages", tables.rows.get("messages", ()))
+    if any(issue.column.startswith("profiles.") for issue in repair.issues):
+        await on.execute("put_profile", chat_id=chat_id, body=PROFILES.dump(facts.profile))
+    worker, token = (facts.lease.worker, facts.lease.token) if facts.lease else (None, None)
+    await on.execute(
+        "repaired",
+        chat_id=chat_id,
+        version=facts.version,
+        event_seq=facts.last_seq,
+        head=repair.head,
+        state=facts.state_as_stored,
+        worker=worker,
+        token=token,
+        owner=facts.profile.owner,
+        agent=facts.agent_needed,
+        needs=[*facts.calls.needs],
+        awaits=facts.awaits,
+    )
+
+
+async def delete(on: Database, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+    """Delete a chat, as `ChatStore.delete` promises, inside a transaction. Done again, it returns the tombstone."""
+    # It locks the chat before anything is read: a change comes before, and goes too, or finds no chat.
+    row = await on.fetch_one("lock_head", chat_id=chat_id)
+    if row is None:
+        buried = await stored_tombstone(on, chat_id)
+        if buried is None:
+            raise ChatNotFound(chat_id)
+        return buried
+    at = await on.now()
+    rest = await _rest(on, chat_id)
+    permit(rest, at)
+    ((records,),) = await on.fetch("records", chat_id=chat_id)
+    tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
+    await insert_tombstone(on, tombstone)
+    await release_all(on, chat_id)
+    for table in await tables_of(on):
+        await on.execute_sql(f"DELETE FROM {table} WHERE chat_id = :chat_id", chat_id=chat_id)  # noqa: S608 - a name of our own
+    await on.execute("delete_chat", chat_id=chat_id)
+    return tombstone
+
+
+async def _rest(on: Database, chat_id: str) -> PartialRead:
+    """Return what can be read of a chat, whatever is stored: nothing but its id, if even reading the rows fails."""
+    try:
+        return await ChatReads(on, chat_id).rest()
+    except on.refusals:
+        raise
+    except GARBLED as error:
+        return unread_rest(chat_id, error)

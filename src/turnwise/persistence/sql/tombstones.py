@@ -1,0 +1,78 @@
+"""What is left of deleted chats: stores and reads it, and refuses those who ask for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.sql.database import Database
+from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
+from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
+
+
+async def stored_tombstone(on: Database, chat_id: str) -> Tombstone | None:
+    """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
+    row = await on.fetch_one("tombstone", chat_id=chat_id)
+    if row is None:
+        return None
+    created, deleted, *rest = row
+    return tombstone_in(chat_id, _time_in(on, created), _time_in(on, deleted), *rest)
+
+
+def _time_in(on: Database, stored: Any) -> datetime | None:
+    try:
+        return on.time_in(stored)
+    except GARBLED:
+        return None
+
+
+async def deleted_among(on: Database, chat_ids: Collection[str]) -> frozenset[str]:
+    """Return those of the chats that were deleted."""
+    return frozenset(chat_id for (chat_id,) in await on.fetch("deleted", chat_ids=[*chat_ids]))
+
+
+async def insert_tombstone(on: Database, tombstone: Tombstone) -> None:
+    """Store what is to be left of a chat that is still there."""
+    await on.execute(
+        "bury",
+        chat_id=tombstone.chat_id,
+        created=tombstone.created_at,
+        deleted=tombstone.deleted_at,
+        actor=tombstone.actor,
+        records=tombstone.records,
+        head=tombstone.head,
+    )
+
+
+async def missing(on: Database, chat_id: str) -> ChatNotFound:
+    """Return the error for a chat that is not there: `ChatDeleted` if it was."""
+    return not_found(chat_id, await stored_tombstone(on, chat_id))
+
+
+async def check_not_deleted(on: Database, chat_id: str) -> None:
+    """Check that no chat of that id was deleted.
+
+    Raises:
+        ChatDeleted: there was one.
+    """
+    error = await missing(on, chat_id)
+    if isinstance(error, ChatDeleted):
+        raise error
+
+
+async def check_parent(on: Database, chat_id: str, version: int, *, unchanged: bool) -> None:
+    """Check that nothing of a chat was erased or changed since a version, nor will be until the transaction ends.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+        VersionMismatch: something was.
+    """
+    row = await on.fetch_one("lock_parent", chat_id=chat_id)
+    if row is None:
+        raise await missing(on, chat_id)
+    # Another statement: it sees what was committed while this transaction waited for the lock.
+    ((was_erased,),) = await on.fetch("erased_since", chat_id=chat_id, version=version)
+    if was_erased or (unchanged and row[0] != version):
+        raise VersionMismatch(chat_id, version, row[0])

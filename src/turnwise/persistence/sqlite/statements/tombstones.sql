@@ -1,4 +1,0 @@
--- name: bury
--- It has the number of the chat, which is still there: who lists chats page by page goes on from it.
-INSERT INTO tombstones (id, number, created, deleted, actor, records, head)
-SELECT id, number, ?, ?, ?, ?, ? FROM chats WHERE id = ?;
