@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, StrictBool, StrictFloat, StrictInt, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    Tag,
+    create_model,
+)
+from pydantic.fields import FieldInfo
 
-from turnwise.engine.admin.erase import Erasable
+from turnwise.engine.chats.declaration import Command
+from turnwise.engine.unchanged import UNCHANGED, Unchanged
 from turnwise.service.auth import Role
+from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.messages import FilePart, TextPart
-from turnwise.states.names import WhenBusy
 
-_MODEL: Final = "The name of a model that the service declares; a 400 for any other tells them all."
-_PARAMETERS: Final = "Of model calls, each instead of the agent's of that name; all but `provider_options`."
 Parts = list[Annotated[TextPart | FilePart, Field(discriminator="type")]]
 
 
@@ -29,7 +44,15 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ClientToolBody(_Body):
+class ValueBody(_Body, ABC):
+    """A part of a body that stands for a value."""
+
+    @abstractmethod
+    def value(self) -> Any:
+        """Return the value."""
+
+
+class ClientToolBody(ValueBody):
     """A tool that the model may call and only the client can run."""
 
     name: str
@@ -37,58 +60,9 @@ class ClientToolBody(_Body):
     input_schema: dict[str, Any] = Field(description="JSON schema of the arguments: an object schema.")
     deadline: StrictFloat | None = Field(None, description="Seconds the client has to answer; without it, for ever.")
 
-
-class NewChat(_Body):
-    """A chat to create."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "A parcel", "metadata": {"tier": "gold"}}]})
-
-    owner: str | None = Field(None, description="Whose chat it is; only an operator may name another than itself.")
-    title: str | None = None
-    metadata: dict[str, Any] | None = None
-    agent: str | None = None
-    system: str | None = None
-    model: str | None = Field(None, description=_MODEL)
-    parameters: dict[str, Any] | None = Field(None, description=_PARAMETERS)
-    active_tools: list[str] | None = None
-    client_tools: list[ClientToolBody] = []
-    parent: str | None = None
-    history: list[dict[str, Any]] = Field([], description="Messages that were said elsewhere.")
-
-
-class Change(_Body):
-    """A change, of which every field says something: what is left out stays."""
-
-
-class ChatChange(Change):
-    """Labels to change; what is left out stays."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "The parcel to Lyon"}]})
-
-    title: str | None = None
-    metadata: dict[str, Any] = {}
-    archived: StrictBool = False
-
-
-class Configuration(Change):
-    """Who answers, and how; what is left out stays, `null` is the agent's own."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "demo"}]})
-
-    agent: str = ""
-    model: str | None = Field(None, description=_MODEL)
-    parameters: dict[str, Any] | None = Field(None, description=_PARAMETERS)
-    active_tools: list[str] | None = None
-    system: str | None = None
-
-
-class NewMessage(_Body):
-    """A message to send."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Where is my parcel?"}]})
-
-    content: UserContent
-    when_busy: WhenBusy = "queue"
+    def value(self) -> ClientTool:
+        """Return the tool."""
+        return ClientTool(self.name, self.description, self.input_schema, deadline=self.deadline)
 
 
 class NewContent(_Body):
@@ -99,45 +73,79 @@ class NewContent(_Body):
     content: UserContent
 
 
-class ToolResultBody(_Body):
+class ToolResultBody(ValueBody):
     """The answer to a call."""
 
     call_id: str
     output: JsonValue
     is_error: StrictBool = False
 
-
-class Submission(_Body):
-    """The answers to all open calls of the client, each once."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"results": [{"call_id": "call_1", "output": "Friday"}]}]}
-    )
-
-    results: list[ToolResultBody]
+    def value(self) -> ToolResult:
+        """Return the answer."""
+        return ToolResult(self.call_id, self.output, self.is_error)
 
 
-class Reason(_Body):
-    """Why a chat is stopped."""
+_TYPES: Final[Mapping[str, Any]] = {
+    "content": UserContent,
+    "client_tools": list[ClientToolBody],
+    "results": list[ToolResultBody],
+    "history": list[dict[str, Any]] | None,
+}
+"""The types of fields whose arguments are more than JSON."""
+_DESCRIPTIONS: Final[Mapping[str, str]] = {
+    "owner": "Whose chat it is; only an operator may name another than itself.",
+    "model": "The name of a model that the service declares; a 400 for any other names them all.",
+    "parameters": "Of model calls, each instead of the agent's of that name; all but `provider_options`.",
+    "history": "Messages that were said elsewhere.",
+}
+_EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "create_chat": {"title": "A parcel", "metadata": {"tier": "gold"}},
+    "update_chat": {"title": "The parcel to Lyon"},
+    "configure": {"model": "demo"},
+    "fork": {"at_version": 4},
+    "erase": {"messages": ["m1"]},
+    "send_message": {"content": "Where is my parcel?"},
+    "edit_message": {"content": "Where are my parcels?"},
+    "edit_queued": {"content": "Where are my parcels?"},
+    "submit_tool_results": {"results": [{"call_id": "call_1", "output": "Friday"}]},
+}
 
-    reason: str | None = None
+
+def body_of(command: Command) -> type[BaseModel] | None:
+    """Return the model of a command's body; `None` without one. A field that stays if it is left out has no default."""
+    if not command.has_body:
+        return None
+    name = "".join(map(str.capitalize, command.name.split("_"))) + "Body"
+    example = _EXAMPLES.get(command.name)
+    fields: dict[str, Any] = {field: _field_of(command, field) for field in command.fields}
+    model = create_model(name, __base__=_Body, __doc__=command.doc.partition("\n")[0], **fields)
+    if example is not None:
+        model.model_config["json_schema_extra"] = {"examples": [dict(example)]}
+    return model
 
 
-class ForkPoint(_Body):
-    """Where a fork begins."""
+def _field_of(command: Command, name: str) -> tuple[Any, Any]:
+    hint = _TYPES.get(name) or _json_type(command.hints[name])
+    default = command.parameters[name].default
+    description = _DESCRIPTIONS.get(name)
+    if default is UNCHANGED:
+        return hint, Field(default_factory=lambda: UNCHANGED, description=description)
+    if default is inspect.Parameter.empty:
+        return hint, Field(description=description)
+    return hint, Field(list(default) if isinstance(default, tuple) else default, description=description)
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"at_version": 4}]})
 
-    at_version: StrictInt = Field(ge=0)
-
-
-class ToErase(_Body):
-    """What is to be erased."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["m1"]}]})
-
-    messages: list[str] = []
-    what: list[Erasable] = []
+def _json_type(hint: Any) -> Any:
+    """Return the type by which a body's JSON is read; what pydantic does not check of it, the command does."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [one for one in inner[1:] if isinstance(one, FieldInfo)]
+        return Annotated[_json_type(inner[0]), *bounds] if bounds else _json_type(inner[0])
+    if origin in (Union, UnionType):
+        return Union[tuple(_json_type(one) for one in inner if one is not Unchanged)]  # noqa: UP007 - of any number
+    if origin is Literal or origin is None:
+        return {bool: StrictBool, int: StrictInt, float: StrictFloat}.get(hint, hint)
+    return dict[str, Any] if issubclass(origin, Mapping) else list[_json_type(inner[0])]  # type: ignore[misc]
 
 
 class Permissions(BaseModel):

@@ -48,7 +48,8 @@ _BODIES: Final[dict[Any, dict[str, Any]]] = {
     chats.import_chat: {JSON_LINES: {"schema": {"type": "string", "description": "A chat that was exported."}}},
 }
 """Bodies that are read piece by piece, of which FastAPI knows nothing."""
-_NEW_CHATS: Final = (chats.create_chat, chats.fork, chats.import_chat)
+_NEW_CHATS: Final = ("create_chat", "fork", "import_chat")
+"""Operations that answer with a new chat."""
 _LINES: Final = {JSON_LINES: {"schema": {"type": "string"}}}
 _HIDDEN: Final = "x-turnwise-hidden"
 """Where an operation names the fields that `describe` leaves out."""
@@ -108,7 +109,7 @@ def _answer(row: Row, rows: Sequence[Row], operation_prefix: str) -> dict[str, A
         answer["content"] = _LINES
     if row.endpoint is reports.stream_events:
         answer["content"] = {STREAM: _EVENTS}
-    headers = (_ETAG if row.is_tagged else {}) | (_LOCATION if row.endpoint in _NEW_CHATS else {})
+    headers = (_ETAG if row.is_tagged else {}) | (_LOCATION if row.name in _NEW_CHATS else {})
     links = dict(_links(row, rows, operation_prefix))
     return answer | ({"headers": headers} if headers else {}) | ({"links": links} if links else {})
 
@@ -129,11 +130,11 @@ def _problem_schema() -> dict[str, Any]:
 
 def _links(row: Row, rows: Sequence[Row], operation_prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where one may go from an answer: from a new chat to all that is about it, from a message to its place."""
-    if row.endpoint in _NEW_CHATS:
+    if row.name in _NEW_CHATS:
         values = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
     elif row.endpoint is chats.list_chats:
         values = {"chat_id": "$response.body#/items/0/id"}
-    elif row.endpoint is turns.send_message:
+    elif row.name == "send_message":
         message = "$response.body#/message_id"
         values = {"chat_id": "$request.path.chat_id", "message_id": message, "queued_id": message}
     elif row.endpoint is files.put_file:

@@ -104,7 +104,7 @@ def _add(routes: APIRouter, row: Row, operation_prefix: str, description: Mappin
         methods=[row.method],
         status_code=row.status,
         operation_id=operation_prefix + row.name,
-        tags=[row.endpoint.__module__.rpartition(".")[2]],
+        tags=[row.tag],
         **description,
         **options,
     )

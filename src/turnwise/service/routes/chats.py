@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -15,104 +14,28 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from turnwise.engine.admin.erase import Erasure
-from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.config.results import Chat, Page
 from turnwise.engine.engine import Engine
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.stored_chat import UNKNOWN_TIME
-from turnwise.persistence.tombstone import Tombstone
-from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, Permissions, ToErase
-from turnwise.service.caller import Caller, ChatId, Sender
-from turnwise.service.problems import NotAllowed, rest_of_request
-from turnwise.service.routes.pages import Paging, page_of
+from turnwise.service.bodies import Permissions
+from turnwise.service.caller import ChatId, Sender
+from turnwise.service.problems import NotAllowed
+from turnwise.service.routes.pages import page_of
 from turnwise.service.routes.preconditions import (
-    IdempotencyKey,
-    IfMatch,
     IfNoneMatch,
     is_known,
     tag_of,
     tagged,
-    version_in,
 )
 from turnwise.service.routes.streamed import JSON_LINES, lines_of, messages_in, streamed
-from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument, InvalidContent
-from turnwise.states.names import Answerer, Audience, ChatState
+from turnwise.states.errors import ChatNotFound, InvalidArgument
+from turnwise.states.names import Answerer, ChatState
 
 _CREATED: Final = re.compile(r"\A-?[0-9]+~")
 """In a place, before the chat's id: when it was created."""
 _PASSED: Final = "~~"
 """In a place, behind another one, and before the id of a chat of which nobody knows when it was created."""
-
-
-async def create_chat(
-    caller: Sender, body: NewChat, response: Response, idempotency_key: IdempotencyKey = None
-) -> Chat:
-    """Create a chat. An owner's chats are its own; an operator may name another owner, or none.
-
-    The same `Idempotency-Key` for the same owner creates nothing again: the answer is the chat that there is.
-    """
-    owner = body.owner if caller.principal.sees_all or body.owner is not None else caller.principal.name
-    chat = await _created_before(caller, owner, idempotency_key)
-    if chat is None:
-        if body.parent is not None:
-            await caller.chat(body.parent)
-        caller.service.choices.check(body.model, body.parameters)
-        caller.service.choices.check_tools(body.agent, body.active_tools)
-        if not caller.principal.sees_all:
-            _check_shown(body.history)
-        fields = body.model_dump(exclude={"owner", "client_tools"})
-        chat = await caller.chats.create_chat(
-            **fields,
-            owner=owner,
-            client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
-            client_id=idempotency_key,
-        )
-    response.headers["Location"] = f"chats/{quote(chat.id)}"
-    return tagged(response, chat)
-
-
-def _check_shown(history: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse in a history of an owner what no user's view of it would show: nobody else would know of it.
-
-    Raises:
-        InvalidContent: a message is for the model alone, or a part has what only a provider says.
-    """
-    for place, message in enumerate(history):
-        if message.get("audience") == Audience.model:
-            problem = f"history[{place}].audience: must not be 'model': only an operator may say what users do not see"
-            raise InvalidContent(problem, argument=f"history[{place}].audience")
-        parts = message.get("parts")
-        hidden = [name for part in (parts if isinstance(parts, list) else ()) for name in _hidden_in(part)]
-        if hidden:
-            problem = f"history[{place}].parts: must not have {hidden[0]!r}, which is the provider's own; leave it out"
-            raise InvalidContent(problem, argument=f"history[{place}].parts")
-
-
-def _hidden_in(part: Any) -> Iterator[str]:
-    """Yield the names of the fields of a part, and of its files, that no client is shown."""
-    if isinstance(part, dict):
-        yield from (name for name in ("metadata", "signature") if part.get(name) is not None)
-        attachments = part.get("attachments")
-        for file in attachments if isinstance(attachments, list) else ():
-            yield from _hidden_in(file)
-
-
-async def _created_before(caller: Caller, owner: str | None, key: str | None) -> Chat | None:
-    """Return the chat that was created with the key: it is there, on whatever ground it would be refused now.
-
-    Raises:
-        ChatDeleted: it was deleted.
-    """
-    if key is None:
-        return None
-    try:
-        return await caller.engine.get_chat(chat_id_for(owner, key))
-    except ChatDeleted:
-        raise
-    except ChatNotFound:
-        return None
 
 
 async def list_chats(
@@ -191,70 +114,6 @@ async def get_chat(caller: Sender, chat_id: ChatId, response: Response, if_none_
     return tagged(response, chat)
 
 
-async def update_chat(
-    caller: Sender, chat_id: ChatId, body: ChatChange, response: Response, if_match: IfMatch = None
-) -> Chat:
-    """Change title, metadata, and whether the chat is archived, all at once or not at all."""
-    await caller.chat(chat_id)
-    fields = body.model_dump(exclude_unset=True)
-    changed = await caller.chats.update_chat(chat_id, **fields, if_version=version_in(if_match))
-    return tagged(response, changed)
-
-
-async def configure(
-    caller: Sender, chat_id: ChatId, body: Configuration, response: Response, if_match: IfMatch = None
-) -> Chat:
-    """Change who answers, or how, from the next model call on."""
-    chat = await caller.chat(chat_id)
-    caller.service.choices.check(body.model, body.parameters)
-    fields = body.model_dump(exclude_unset=True)
-
-    async def configured(seen: Chat, version: int) -> Chat:
-        caller.service.choices.check_tools(body.agent or seen.agent, body.active_tools)
-        return await caller.chats.configure(chat_id, **fields, if_version=version)
-
-    return tagged(response, await caller.as_seen(chat, configured, if_version=version_in(if_match)))
-
-
-async def fork(caller: Sender, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:
-    """Create a chat that begins with another's history as of a version."""
-    await caller.chat(chat_id)
-    forked = await caller.chats.fork(chat_id, at_version=body.at_version)
-    response.headers["Location"] = f"../{quote(forked.id)}"
-    return tagged(response, forked)
-
-
-async def list_subagents(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Chat]:
-    """List the chats to which the chat has delegated calls."""
-    await caller.check_sees(chat_id)
-    return paging.page([chat for chat in await caller.engine.subagents(chat_id) if caller.sees(chat)])
-
-
-async def erase(caller: Sender, chat_id: ChatId, body: ToErase) -> Erasure:
-    """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
-    await caller.check_sees(chat_id)
-    erasure = await caller.chats.erase(chat_id, messages=body.messages, what=body.what)
-    with rest_of_request():
-        return replace(erasure, forks=await caller.seen_of(erasure.forks))
-
-
-async def delete_chat(caller: Sender, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
-    """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
-    with suppress(ChatDeleted):  # an operator, who is told again what is left of it
-        await caller.check_sees(chat_id)
-    left = await caller.chats.delete_chat(chat_id, if_version=version_in(if_match))
-    with rest_of_request():
-        return replace(left, forks=await caller.seen_of(left.forks), children=await caller.seen_of(left.children))
-
-
-async def read_tombstone(caller: Sender, chat_id: ChatId) -> Tombstone | None:
-    """Return what is left of a deleted chat, for operators and auditors; `null` if the chat is still there."""
-    if caller.principal.sees_all:
-        return await caller.engine.tombstone(chat_id)
-    await caller.check_sees(chat_id)
-    return None
-
-
 async def list_ids(
     caller: Sender,
     prefix: Annotated[str, Query(description="What the ids begin with.")] = "",
@@ -264,12 +123,6 @@ async def list_ids(
     """List the ids of chats, the latest change of state first, unreadable ones included."""
     whose = owner if caller.principal.sees_all else caller.principal.name
     return await caller.engine.chat_ids(prefix, owner=whose, limit=limit)
-
-
-async def repair(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
-    """Bring a chat that cannot be read to `error`, with all of it that can be."""
-    await caller.check_sees(chat_id)
-    return tagged(response, await caller.chats.repair(chat_id))
 
 
 async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:

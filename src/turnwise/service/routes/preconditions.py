@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Final
+from urllib.parse import quote
 
 from fastapi import Header
 from starlette.responses import Response
@@ -67,3 +68,9 @@ def tagged(response: Response, chat: Chat) -> Chat:
 def tag_of(chat: Chat) -> str:
     """Return a chat's version as an entity tag."""
     return f'W/"{chat.version}"'
+
+
+def location_of(path: str, chat: Chat) -> str:
+    """Return the address of a new chat, relative to the path by which it was created."""
+    above = path.count("/") - 2
+    return f"chats/{quote(chat.id)}" if above < 0 else f"{'../' * above}{quote(chat.id)}"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query
 from starlette.responses import Response
 
 from turnwise.diagrams import slide, svg
-from turnwise.engine.admin.explain import Explanation
-from turnwise.engine.config.results import UsageEntry
 from turnwise.persistence.audit.record import object_from
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.service.bodies import AuditEntry
@@ -20,7 +17,6 @@ from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import Stream, event_bytes
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
-from turnwise.states.usage import Usage
 
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
@@ -94,33 +90,6 @@ async def verify(
     """Check the chat's log, and every row against it."""
     await caller.check_sees(chat_id)
     return await caller.engine.verify(chat_id, family=family, files=files)
-
-
-async def read_usage(caller: Sender, chat_id: ChatId, paging: Paging) -> list[UsageEntry]:
-    """Return what the chat's model calls used."""
-    await caller.chat(chat_id)
-    return paging.page(await caller.engine.usage(chat_id))
-
-
-async def read_family_usage(caller: Sender, chat_id: ChatId) -> Usage:
-    """Return what the chat, its subagents and theirs have used until now."""
-    await caller.chat(chat_id)
-    return await caller.engine.family_usage(chat_id)
-
-
-async def read_argument_schemas(caller: Sender, chat_id: ChatId) -> dict[str, Any]:
-    """Return the JSON schemas of the arguments of the chat's open calls, by tool: a form can be made from them."""
-    await caller.chat(chat_id)
-    return {name: dict(schema) for name, schema in (await caller.engine.argument_schemas(chat_id)).items()}
-
-
-async def explain(caller: Sender, chat_id: ChatId) -> Explanation:
-    """Return where the chat stands, and why it is not moving; for operators also what a provider said of an error."""
-    await caller.check_sees(chat_id)
-    told = await caller.engine.explain(chat_id)
-    if told.last_error is None or caller.principal.sees_all:
-        return told
-    return replace(told, last_error=told.last_error.public)
 
 
 async def draw(

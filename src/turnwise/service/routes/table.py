@@ -1,18 +1,23 @@
-"""The routes of the service: one line for each."""
+"""The routes of the service: one line for each that is not a declared command alone."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from pydantic import BaseModel
 
+from turnwise.engine.chats.chats import COMMANDS
+from turnwise.engine.chats.declaration import Command
 from turnwise.engine.config.results import Chat
-from turnwise.service.bodies import AuditEntry, Change
+from turnwise.engine.unchanged import UNCHANGED
+from turnwise.service.bodies import AuditEntry
 from turnwise.service.policy import Field, Operation
 from turnwise.service.protocols.new_input import UIMessage
 from turnwise.service.routes import chats, files, front_ends, health, reports, turns
+from turnwise.service.routes.declared import endpoint_of
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.states.transcript import Transcript
 
@@ -35,6 +40,16 @@ class Row(NamedTuple):
     declared: tuple[str, ...] | None = None
     """Fields of its request that the policy knows by names of their own, if they are not the optional ones of the
     body: what else a front end's page sends stands for other operations."""
+    command: Command | None = None
+    """The declared command that it takes."""
+
+    @classmethod
+    def of(cls, name: str) -> Row:
+        """Return the route of a declared command."""
+        command = COMMANDS[name]
+        problems = _ABOUT if command.is_read else (_AT_VERSION if "if_version" in command.parameters else _CHANGE)
+        verb = command.verb or "GET"
+        return cls(verb, command.path, endpoint_of(name), command.status, problems, command=command)
 
     @property
     def name(self) -> str:
@@ -44,6 +59,8 @@ class Row(NamedTuple):
     @property
     def operation(self) -> Operation:
         """The operation, as the policy knows it."""
+        if self.command is not None:
+            return Operation(self.name, self.command.is_read, dict(_optional_arguments(self.command)))
         hint = get_type_hints(self.endpoint).get("body")
         bodies = [one for one in get_args(hint) or (hint,) if hasattr(one, "model_fields")]
         fields = {name: field for body in bodies for name, field in _optional_fields(body)}
@@ -60,7 +77,16 @@ class Row(NamedTuple):
     @property
     def is_tagged(self) -> bool:
         """Whether it answers with a chat, and with the chat's version as `ETag`."""
+        if self.command is not None:
+            return self.command.result is Chat
         return self.answer is Chat or self.endpoint.__annotations__["return"] == Chat.__name__
+
+    @property
+    def tag(self) -> str:
+        """The part of the API that it belongs to."""
+        function = self.endpoint if self.command is None else self.command.function
+        module = function.__module__.rpartition(".")[2]
+        return "chats" if module == "management" else module
 
     @property
     def meaning(self) -> str:
@@ -68,11 +94,19 @@ class Row(NamedTuple):
         return _MEANINGS[self.status]
 
 
+def _optional_arguments(command: Command) -> Iterator[tuple[str, Field]]:
+    for name in command.fields if command.has_body else ():
+        default = command.parameters[name].default
+        if default is not inspect.Parameter.empty:
+            usual = list(default) if isinstance(default, tuple) else default  # as JSON has it
+            yield name, Field(usual, is_change=default is UNCHANGED)
+
+
 def _optional_fields(body: type[BaseModel]) -> Iterator[tuple[str, Field]]:
     for name, field in body.model_fields.items():
         if not field.is_required():
             key = field.alias or name
-            yield key, Field(field.default, issubclass(body, Change), None if key == name else name)
+            yield key, Field(field.default, other_key=None if key == name else name)
 
 
 _IN_PATH: Final = re.compile(r"{(\w+)}")
@@ -82,42 +116,17 @@ _ABOUT: Final = (404, 500)
 _CHANGE: Final = (404, 409, 413, 415, 500)
 _AT_VERSION: Final = (404, 409, 412, 413, 415, 500)
 
-ROUTES: Final = (
-    Row("POST", "/chats", chats.create_chat, 201, _CHANGE),
+_OWN_ROUTES: Final = (
     Row("GET", "/chats", chats.list_chats),
     Row("POST", "/chats/import", chats.import_chat, 201, (404, 409, 413, 415)),
     Row("GET", CHAT, chats.get_chat, 200, _ABOUT, Chat),
-    Row("PATCH", CHAT, chats.update_chat, 200, _AT_VERSION),
-    Row("DELETE", CHAT, chats.delete_chat, 200, _AT_VERSION),
-    Row("POST", f"{CHAT}/configure", chats.configure, 202, _AT_VERSION),
-    Row("POST", f"{CHAT}/fork", chats.fork, 201, _CHANGE),
-    Row("POST", f"{CHAT}/erase", chats.erase, 200, _CHANGE),
-    Row("GET", f"{CHAT}/tombstone", chats.read_tombstone, 200, _ABOUT),
-    Row("POST", f"{CHAT}/repair", chats.repair, 202, _CHANGE),
-    Row("GET", f"{CHAT}/subagents", chats.list_subagents, 200, _ABOUT),
     Row("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
-    Row("POST", f"{CHAT}/messages", turns.send_message, 202, _CHANGE),
     Row("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),
     Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT, declared=("view",)),
-    Row("PATCH", f"{CHAT}/messages/{{message_id}}", turns.edit_message, 202, _AT_VERSION),
     Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT, Transcript),
-    Row("POST", f"{CHAT}/tool-results", turns.submit_tool_results, 202, _AT_VERSION),
-    Row("POST", f"{CHAT}/interrupt", turns.interrupt, 202, _CHANGE),
-    Row("POST", f"{CHAT}/resume", turns.resume, 202, _CHANGE),
-    Row("POST", f"{CHAT}/compact", turns.compact, 202, _CHANGE),
-    Row("POST", f"{CHAT}/clear", turns.clear, 202, _CHANGE),
-    Row("GET", f"{CHAT}/compactions", turns.list_compactions, 200, _ABOUT),
-    Row("GET", f"{CHAT}/queue", turns.list_queue, 200, _ABOUT),
-    Row("PATCH", f"{CHAT}/queue/{{queued_id}}", turns.edit_queued, 202, _AT_VERSION),
-    Row("DELETE", f"{CHAT}/queue/{{queued_id}}", turns.delete_queued, 202, _AT_VERSION),
-    Row("POST", f"{CHAT}/queue/{{queued_id}}/promote", turns.promote_queued, 202, _CHANGE),
     Row("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT, None, "text/event-stream"),
     Row("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
     Row("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
-    Row("GET", f"{CHAT}/usage", reports.read_usage, 200, _ABOUT),
-    Row("GET", f"{CHAT}/family-usage", reports.read_family_usage, 200, _ABOUT),
-    Row("GET", f"{CHAT}/argument-schemas", reports.read_argument_schemas, 200, _ABOUT),
-    Row("GET", f"{CHAT}/explain", reports.explain, 200, _ABOUT),
     Row("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
     Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream", declared=("tools",)),
     Row(
@@ -137,6 +146,11 @@ ROUTES: Final = (
     Row("GET", "/principal", chats.read_principal),
     Row("POST", "/files", files.put_file, 201, _CHANGE),
     Row("GET", "/files/{digest}", files.get_file, 200, _ABOUT, None, "application/octet-stream"),
+)
+_OWN: Final = {row.name for row in _OWN_ROUTES}
+ROUTES: Final = (
+    *_OWN_ROUTES,
+    *(Row.of(name) for name, one in COMMANDS.items() if one.verb is not None and one.operation not in _OWN),
 )
 METRICS: Final = Row("GET", "/metrics", health.metrics, 200, (400,), None, "text/plain")
 OPEN_ROUTES: Final = (

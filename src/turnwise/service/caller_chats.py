@@ -1,0 +1,179 @@
+"""The chats as the caller of a request may see and change them: what differs between roles is an override."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from turnwise.engine.admin.erase import Erasable, Erasure
+from turnwise.engine.admin.explain import Explanation
+from turnwise.engine.chat_ids import chat_id_for
+from turnwise.engine.chats.declaration import Call
+from turnwise.engine.commands.acting import ActingChats
+from turnwise.engine.config.results import Chat, SubmissionReceipt
+from turnwise.engine.prompt.imported_history import History
+from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.service.caller import Caller
+from turnwise.service.problems import rest_of_request
+from turnwise.states.calls import ToolResult
+from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidContent
+from turnwise.states.names import Audience
+
+
+class CallerChats(ActingChats):
+    """The chats of an engine, with the caller as the actor. A chat that the caller may not see is not found."""
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__(caller.engine, caller.principal.actor)
+        self._caller = caller
+
+    async def _run(self, call: Call) -> Any:
+        await self._caller.chat(call.arguments["chat_id"])
+        return await super()._run(call)
+
+    async def create_chat(  # noqa: PLR0913 - those of the declaration that are looked at
+        self,
+        *,
+        owner: str | None = None,
+        parent: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        active_tools: Sequence[str] | None = None,
+        history: History | None = None,
+        client_id: str | None = None,
+        **rest: Any,
+    ) -> Chat:
+        """Create a chat. An owner's chats are its own; an operator may name another owner, or none.
+
+        The same `Idempotency-Key` for the same owner creates nothing again: the answer is the chat that there is.
+        """
+        caller = self._caller
+        whose = owner if caller.principal.sees_all or owner is not None else caller.principal.name
+        chat = None if client_id is None else await self._created_before(chat_id_for(whose, client_id))
+        if chat is not None:
+            return chat
+        if parent is not None:
+            await caller.chat(parent)
+        caller.service.choices.check(model, parameters)
+        caller.service.choices.check_tools(agent, active_tools)
+        if history is not None and not caller.principal.sees_all:
+            _check_shown(history)
+        return await caller.chats.create_chat(
+            owner=whose,
+            parent=parent,
+            agent=agent,
+            model=model,
+            parameters=parameters,
+            active_tools=active_tools,
+            history=history,
+            client_id=client_id,
+            **rest,
+        )
+
+    async def _created_before(self, chat_id: str) -> Chat | None:
+        """Return the chat of an earlier request: it is there, on whatever ground it would be refused now."""
+        try:
+            return await self._caller.engine.get_chat(chat_id)
+        except ChatDeleted:
+            raise
+        except ChatNotFound:
+            return None
+
+    async def configure(  # noqa: PLR0913 - the contract
+        self,
+        chat_id: str,
+        *,
+        agent: str | Unchanged = UNCHANGED,
+        model: str | Unchanged | None = UNCHANGED,
+        parameters: Mapping[str, Any] | Unchanged | None = UNCHANGED,
+        active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
+        system: str | Unchanged | None = UNCHANGED,
+        if_version: int | None = None,
+    ) -> Chat:
+        """Change who answers, or how, from the next model call on."""
+        caller, chat = self._caller, await self._caller.chat(chat_id)
+        changes = changes_of(agent=agent, model=model, parameters=parameters, active_tools=active_tools, system=system)
+        caller.service.choices.check(changes.get("model"), changes.get("parameters"))
+
+        async def configured(seen: Chat, version: int) -> Chat:
+            caller.service.choices.check_tools(changes.get("agent") or seen.agent, changes.get("active_tools"))
+            return await caller.chats.configure(chat_id, **changes, if_version=version)
+
+        return await caller.as_seen(chat, configured, if_version=if_version)
+
+    async def subagents(self, chat_id: str) -> list[Chat]:
+        """List the chats to which the chat has delegated calls."""
+        await self._caller.check_sees(chat_id)
+        return [chat for chat in await self._caller.engine.subagents(chat_id) if self._caller.sees(chat)]
+
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, if_version: int | None = None
+    ) -> SubmissionReceipt:
+        """Answer all open calls of the client, once."""
+        return await self._caller.submit(await self._caller.chat(chat_id), results, if_version=if_version)
+
+    async def erase(self, chat_id: str, *, messages: Sequence[str] = (), what: Collection[Erasable] = ()) -> Erasure:
+        """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
+        await self._caller.check_sees(chat_id)
+        erasure = await self._caller.chats.erase(chat_id, messages=messages, what=what)
+        with rest_of_request():
+            return replace(erasure, forks=await self._caller.seen_of(erasure.forks))
+
+    async def delete_chat(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
+        """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
+        caller = self._caller
+        with suppress(ChatDeleted):  # an operator gets the same tombstone again
+            await caller.check_sees(chat_id)
+        left = await caller.chats.delete_chat(chat_id, if_version=if_version)
+        with rest_of_request():
+            return replace(left, forks=await caller.seen_of(left.forks), children=await caller.seen_of(left.children))
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        """Return what is left of a deleted chat, for operators and auditors; `null` if the chat is still there."""
+        if self._caller.principal.sees_all:
+            return await self._caller.engine.tombstone(chat_id)
+        await self._caller.check_sees(chat_id)
+        return None
+
+    async def repair(self, chat_id: str) -> Chat:
+        """Bring a chat that cannot be read to `error`, with all of it that can be."""
+        await self._caller.check_sees(chat_id)
+        return await self._caller.chats.repair(chat_id)
+
+    async def explain(self, chat_id: str) -> Explanation:
+        """Return where the chat stands, and why it is not moving; operators also get a provider's own error."""
+        await self._caller.check_sees(chat_id)
+        explained = await self._caller.engine.explain(chat_id)
+        if explained.last_error is None or self._caller.principal.sees_all:
+            return explained
+        return replace(explained, last_error=explained.last_error.public)
+
+
+def _check_shown(history: Sequence[Any]) -> None:
+    """Refuse in a history of an owner what no user's view of it would show: nobody else would know of it.
+
+    Raises:
+        InvalidContent: a message is for the model alone, or a part has what only a provider says.
+    """
+    for place, message in enumerate(history):
+        if message.get("audience") == Audience.model:
+            problem = f"history[{place}].audience: must not be 'model': only an operator may say what users do not see"
+            raise InvalidContent(problem, argument=f"history[{place}].audience")
+        parts = message.get("parts")
+        hidden = [name for part in (parts if isinstance(parts, list) else ()) for name in _hidden_in(part)]
+        if hidden:
+            problem = f"history[{place}].parts: must not have {hidden[0]!r}, which is the provider's own; leave it out"
+            raise InvalidContent(problem, argument=f"history[{place}].parts")
+
+
+def _hidden_in(part: Any) -> Iterator[str]:
+    """Yield the names of the fields of a part, and of its files, that no client is shown."""
+    if isinstance(part, dict):
+        yield from (name for name in ("metadata", "signature") if part.get(name) is not None)
+        attachments = part.get("attachments")
+        for file in attachments if isinstance(attachments, list) else ():
+            yield from _hidden_in(file)

@@ -1,0 +1,83 @@
+"""The routes of declared commands: their parameters, bodies and answers follow from the signatures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Path
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from turnwise.engine.chats.chats import COMMANDS
+from turnwise.engine.chats.declaration import Command
+from turnwise.engine.config.results import Chat
+from turnwise.service.bodies import ValueBody, body_of
+from turnwise.service.caller import ChatId, Sender
+from turnwise.service.caller_chats import CallerChats
+from turnwise.service.routes.pages import Paging
+from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, location_of, tagged, version_in
+
+_MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
+_CREATED = 201
+
+
+def endpoint_of(name: str) -> Callable[..., Any]:
+    """Return the function by which FastAPI takes a command of that name, and describes it."""
+    command = COMMANDS[name]
+    body = body_of(command)
+
+    async def endpoint(caller: Any, response: Response, **given: Any) -> Any:
+        method = getattr(CallerChats(caller), command.name)
+        paging = given.pop("paging", None)
+        result = await method(**_arguments(given))
+        if paging is not None:
+            return paging.page(result)
+        if isinstance(result, Chat):
+            if command.status == _CREATED:
+                response.headers["Location"] = location_of(command.path, result)
+            tagged(response, result)
+        return result
+
+    endpoint.__name__ = command.operation
+    endpoint.__doc__ = inspect.getdoc(vars(CallerChats).get(command.name)) or command.doc
+    endpoint.__signature__ = _signature(command, body)  # type: ignore[attr-defined]
+    return endpoint
+
+
+def _arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a request. What its body leaves out has the default of the command."""
+    body = given.pop("body", None)
+    if "if_version" in given:
+        given["if_version"] = version_in(given["if_version"])
+    fields = () if body is None else body.model_fields_set
+    return given | {name: _value(getattr(body, name)) for name in fields}
+
+
+def _value(field: Any) -> Any:
+    if isinstance(field, list):
+        return [_value(one) for one in field]
+    return field.value() if isinstance(field, ValueBody) else field
+
+
+def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signature:
+    parameters = [_parameter("caller", Sender), _parameter("response", Response)]
+    hints = {"client_id": IdempotencyKey, "if_version": IfMatch}
+    for name in command.parameters:
+        if name in command.path_parameters:
+            parameters.append(_parameter(name, ChatId if name == "chat_id" else _MessageId))
+        elif name in hints:
+            parameters.append(_parameter(name, hints[name], None))
+    if body is not None:
+        only, *others = body.model_fields.values()
+        is_optional = not (others or only.is_required())  # a body of one field, such as a reason, may be left out
+        hint: Any = body | None if is_optional else body
+        parameters.append(_parameter("body", hint, None if is_optional else inspect.Parameter.empty))
+    if command.is_paged:
+        parameters.append(_parameter("paging", Paging))
+    return inspect.Signature(parameters, return_annotation=command.result)
+
+
+def _parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
