@@ -1,28 +1,20 @@
 """`turnwise chat`, talked to through a pipe and at a terminal."""
 
-import contextlib
 import io
 import json
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import Any
+from dataclasses import replace
 
 import anyio
 import pytest
-from prompt_toolkit.application import create_app_session
-from prompt_toolkit.data_structures import Size
-from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
-from prompt_toolkit.output import DummyOutput
-from prompt_toolkit.output.vt100 import Vt100_Output
 
+from cli.terminal_chats import begun
 from support.terminal import Keyboard, Terminal
 from turnwise import Engine, tool
 from turnwise.cli import chat
-from turnwise.cli.screen import typed
-from turnwise.cli.terminal import TerminalTalk
+from turnwise.cli.screen import answer_to, question_of, typed
+from turnwise.providers.scripted import Call, Reply
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.events import StatusEvent
 from turnwise.states.names import ChatState, Executor
 
 CTRL_C = "\x03"
@@ -190,144 +182,30 @@ def test_piped_line_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert capsys.readouterr().out == "hello \\x1b]52;c;cHduZWQ=\\x1b\\ there\\u202e\n"
 
 
-class Engaged:
-    """Stand for the conversation behind a terminal, and record its calls."""
-
-    def __init__(self, asked: list[ToolCall]) -> None:
-        self.chat_id: str | None = "c"
-        self.done: list[Any] = []
-        self.portal = self
-        self.view = self
-        self.scroll = self
-        self.tail = "so far"
-        self.after = 3
-        self.chats = self
-        self._asked = asked
-
-    def do(self, line: str) -> None:
-        self.done.append(line)
-
-    def submit(self, results: list[ToolResult]) -> bool:
-        self.done.append([*results])
-        return True
-
-    def explain_wait(self) -> None: ...
-
-    def stop(self) -> None:
-        self.done.append("stop")
-
-    def show(self, event: StatusEvent) -> None:
-        self.done.append(event.seq)
-
-    def exit(self, *, exception: type[BaseException]) -> None:
-        self.done.append(exception)
-
-    def start_task_soon(self, *task: Any) -> Future[None]:
-        self.done.append(task[1:])
-        return Future()
-
-    async def get_chat(self, chat_id: str) -> Any:
-        self.state = ChatState.requires_action if self._asked else ChatState.waiting
-        self.open_calls = self._asked
-        return self
+def test_prompts_and_answers_of_client_calls() -> None:
+    asked = ToolCall(call_id="c", name="pay\x1b", arguments={}, executor=Executor.client, index=0, step=1)
+    approval = replace(asked, approval="asked")
+    assert [question_of(asked), question_of(approval)] == [r"  pay\x1b: ", r"  allow pay\x1b? (y/n) "]
+    assert [answer_to(approval, line).output for line in ("Y", "yes", "no", "")] == [True, True, False, False]
+    assert answer_to(asked, "y") == ToolResult("c", "y")
 
 
-def call(number: int, name: str, approval: Any = None) -> ToolCall:
-    return ToolCall(
-        call_id=f"c{number}",
-        name=name,
-        arguments={},
-        executor=Executor.client,
-        index=number,
-        step=1,
-        **({"approval": approval} if approval else {}),
-    )
-
-
-def test_terminal_asks_in_order_and_interrupts() -> None:
-    talk = Engaged([call(1, "pay\x1b", "asked"), call(2, "say\x1b")])
-    event: Any = type("Press", (), {"app": talk})
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-        assert terminal._message() == "» "
-        terminal._stop(event)
-        anyio.run(terminal._read_state, "c")
-        assert terminal._message() == r"  allow pay\x1b? (y/n) "
-        terminal._stop(event)
-        terminal._take("/state")
-        terminal._take("Y")
-        assert terminal._message() == r"  say\x1b: "
-        assert [*talk.done] == [EOFError, "stop", "/state", ("c",)]
-        terminal._take("to the left")
-        assert talk.done[4:] == [[ToolResult("c1", True), ToolResult("c2", "to the left")]]  # noqa: FBT003
-        assert terminal._message() == "» "
-        terminal._take("next")
-        assert talk.done[5:] == ["next"]  # it follows already
-        terminal._state = ChatState.streaming
-        terminal._stop(event)
-        talk.chat_id = None
-        terminal._stop(event)
-        assert talk.done[6:] == ["stop", EOFError]
-
-
-class Visited(Engaged):
-    """Types for the person: each time a line was done it presses the next keys."""
-
-    def __init__(self, keys: PipeInput, *presses: str) -> None:
-        super().__init__([])
-        self.keys = keys
-        self.presses = iter(presses)
-        self.following: Future[None] = Future()
-
-    def do(self, line: str) -> None:
-        super().do(line)
-        print("\x1b[31mdone\x1b[0m")  # noqa: T201 - output of a command while a line is typed
-        self.press()
-
-    def stop(self) -> None:
-        super().stop()
-        self.press()
-
-    def press(self) -> None:
-        self.keys.send_text(next(self.presses))
-
-    def start_task_soon(self, *task: Any) -> Future[None]:
-        super().start_task_soon(*task)
-        return self.following
-
-
-@contextlib.contextmanager
-def at_a_terminal(*presses: str) -> Iterator[tuple[Visited, io.StringIO]]:
-    with create_pipe_input() as keys:
-        screen = io.StringIO()
-        output = Vt100_Output(screen, lambda: Size(rows=30, columns=100))
-        with create_app_session(input=keys, output=output):
-            yield Visited(keys, *presses), screen
-
-
-def test_terminal_session_until_exit() -> None:
-    with at_a_terminal("again\r", "/quit\rnever read\r") as (talk, screen):
-        talk.keys.send_text("  hello  \r")
-        TerminalTalk(talk).run()  # type: ignore[arg-type]
-    assert talk.done == [("c",), "hello", "again"]
-    assert talk.following.cancelled()
-    assert "\x1b[31mdone\x1b[0m" in screen.getvalue()
-
-
-@pytest.mark.parametrize("key", ["\x03", "\x04"])
-def test_ctrl_c_and_ctrl_d_leave_at_rest(key: str) -> None:
-    with at_a_terminal() as (talk, _):
-        talk.chat_id = None
-        talk.keys.send_text(key)
-        TerminalTalk(talk).run()  # type: ignore[arg-type]
-    assert talk.done == []
-    assert not talk.following.cancelled()
-
-
-def test_ctrl_c_keeps_typed_text() -> None:
-    with at_a_terminal(" done\r", "/quit\r") as (talk, _):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-        terminal._state = ChatState.streaming
-        talk.keys.send_text("half\x03")
-        terminal.run()
-    assert talk.done == [("c",), "stop", "half done"]
+def test_terminal_asks_in_order_and_ctrl_c_keeps_typed_text(terminal: Terminal) -> None:
+    """Ctrl-C at a question stops its turn, and leaves what is half typed; Ctrl-D leaves the chat."""
+    begun(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
+    with Keyboard(terminal, ("chat", "--chat", "last", "--pace", "0.1")) as keyboard:
+        keyboard.watch("ask:")
+        keyboard.type("to the left\r")
+        keyboard.type("to the right\r")
+        keyboard.watch("turn 1 ended")
+        keyboard.type("Please call ask.\r")
+        keyboard.watch("  ask:")
+        keyboard.type("half" + CTRL_C)
+        keyboard.watch("interrupted")
+        keyboard.watch("» half")
+        keyboard.type("\x15\x04")
+        keyboard.watch("The chat is kept")
+        assert keyboard.process.wait() == 0
+    messages = json.loads(terminal.run("show", "last", "--json").out)["messages"]
+    outputs = [part["output"] for message in messages for part in message["parts"] if part["type"] == "tool_result"]
+    assert outputs[:2] == ["to the left", "to the right"]

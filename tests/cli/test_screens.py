@@ -283,17 +283,9 @@ def filled(path: Path, *chat_ids: str) -> str:
             for _ in chat_ids:
                 await engine.create_chat()
 
-    anyio.run(fill)
-    with closing(sqlite3.connect(path)) as on, on:
-        tables = [name for (name,) in on.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        columns = {name: [row[1] for row in on.execute(f"PRAGMA table_info({name})")] for name in tables}
-        on.execute("PRAGMA foreign_keys = OFF")
-        made = [one for (one,) in on.execute("SELECT id FROM chats ORDER BY rowid")]
-        for old, new in zip(made, chat_ids, strict=True):
-            for table in tables:
-                for column in ("id",) if table == "chats" else ("chat_id",):
-                    if column in columns[table]:
-                        on.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))  # noqa: S608 - of our own schema
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnwise.engine.chat_ids.new_chat_id", iter(chat_ids).__next__)
+        anyio.run(fill)
     return url
 
 
