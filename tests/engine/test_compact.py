@@ -23,9 +23,8 @@ from turnwise import (
     Settings,
     Usage,
 )
-from turnwise.engine.config.spending import Spending
-from turnwise.engine.jobs.compact import _fold, _to_summarise, can_fold
-from turnwise.engine.jobs.context_window import with_own_rule
+from turnwise.engine.jobs.compact import CompactionJob
+from turnwise.engine.jobs.context_window import CompactionRule
 from turnwise.engine.observers.observer import CompactionRun
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.arguments import Reply as StepReply
@@ -67,7 +66,7 @@ async def test_open_messages_and_client_steps_are_not_folded(
     history: list[Message], facts: dict[str, Any], *, foldable: bool
 ) -> None:
     leased, _ = leased_chat(history, facts=streams(**facts))
-    assert await can_fold(leased) is foldable
+    assert await CompactionJob(leased).can_fold() is foldable
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_summary_covers_folded_messages_only(
     sendable: list[Message], kept: set[int], facts: dict[str, Any], summarised: list[int]
 ) -> None:
     leased, _ = leased_chat(sendable, facts=streams(**facts))
-    assert [one.position for one in _to_summarise(leased, sendable, sendable, kept)] == summarised
+    assert [one.position for one in CompactionJob(leased)._to_summarise(sendable, sendable, kept)] == summarised
 
 
 class Notes(Observer):
@@ -123,7 +122,7 @@ async def test_strategy_failure_keeps_its_reason(result: Any, kind: str, words: 
 
     leased, _ = leased_chat(HISTORY, settings=by(strategy))
     with pytest.raises(ModelError, match=words) as failed:
-        await _fold(leased, Spending())
+        await CompactionJob(leased)._fold()
     assert failed.value.kind == kind
 
 
@@ -277,7 +276,7 @@ async def test_should_compact_decides(
 
     policy = CompactionPolicy(should_compact=later if is_async else rule, **off)
     leased, _ = leased_chat(HISTORY, settings=Settings(compaction=policy))
-    reply = await with_own_rule(leased, StepReply(parts=said("hello"), context_tokens=5))
+    reply = await CompactionRule(leased).judge(StepReply(parts=said("hello"), context_tokens=5))
     assert (reply.parts, reply.context_tokens, reply.should_compact) == (said("hello"), 5, due)
     lines = [record for record in caplog.records if "should_compact_failed" in record.getMessage()]
     assert ["step=3" in line.getMessage() and bool(line.exc_info) for line in lines] == [True] * (

@@ -15,11 +15,9 @@ from support.engines import OpenChat
 from support.life import NOW, said
 from turnwise import ClientTool, CompactionPolicy, LoopState, Message, Settings, history_was_compacted, tool
 from turnwise.engine.jobs.request import (
-    build_request,
-    parameters_for_summaries,
+    Requests,
     parameters_for_titles,
     prepared_for,
-    request_of,
 )
 from turnwise.engine.prompt.hooks import Hooks, PastCall, ReminderText, RequestContext, loop_state, prepared, reminded
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -67,20 +65,20 @@ PAIRED = [message(1), asks(2, "a"), answers(3, "a")]
 async def test_blank_system_prompt_is_not_sent(system: str | None, sent: str | None) -> None:
     """Some providers refuse a request with a blank text."""
     leased, _ = leased_chat(PAIRED, facts=streams(profile=replace(PROFILE, system=system)), tools=[look])
-    assert (await build_request(leased)).system == sent
+    assert (await Requests(leased).of_step()).system == sent
 
 
 async def test_request_holds_system_tools_and_parameters() -> None:
     parameters = {"temperature": 0.5, "provider_options": {"seed": 7}}
     settings = Settings(parameters=parameters)
     leased, _ = leased_chat(PAIRED, facts=streams(profile=PROFILE), settings=settings, tools=[look])
-    request = await build_request(leased)
+    request = await Requests(leased).of_step()
     assert (request.purpose, request.chat_id, request.step, request.attempt) == ("step", "c", 3, 2)
     assert (request.system, [spec.name for spec in request.tools]) == ("Be brief.", ["look", "ask"])
     assert request.messages == PAIRED
     assert request.parameters == parameters
     request.parameters["provider_options"].clear()
-    assert (await build_request(leased)).parameters == parameters, "each request has its own"
+    assert (await Requests(leased).of_step()).parameters == parameters, "each request has its own"
 
 
 @pytest.mark.parametrize("last", [message(4, "assistant", turn=2, step=5), message(4, turn=2, step=5)])
@@ -95,7 +93,7 @@ async def test_reminders_come_last_in_current_turn(last: Message) -> None:
     hooks = Hooks(reminders=(remind, lambda _state: ["three"]))
     facts = streams(turn=TurnFacts(number=2, steps=4))
     leased, _ = leased_chat([*PAIRED, last], facts=facts, settings=settings, hooks=hooks)
-    request = await build_request(leased)
+    request = await Requests(leased).of_step()
     more = request.messages[4:]
     goes_on = [("user", "Go on.")] if last.role == "assistant" else []
     reminders = [("system", f"<reminder>{word}</reminder>") for word in ("one", "two", "three")]
@@ -110,15 +108,15 @@ async def test_every_call_has_one_result_in_a_request() -> None:
 
     broken = [message(1), asks(2, "a"), message(3)]
     leased, _ = leased_chat(broken)
-    assert results((await build_request(leased)).messages) == ["a"]
+    assert results((await Requests(leased).of_step()).messages) == ["a"]
 
     leased, _ = leased_chat(PAIRED, hooks=Hooks(prepare_messages=lambda messages: messages[:-1]))
-    request = await build_request(leased)
+    request = await Requests(leased).of_step()
     assert results(request.messages) == ["a"]
     assert request.messages[-1].result != PAIRED[-1].result, "what a hook has left out is not sent"
 
     leased, _ = leased_chat()
-    assert results((await request_of(leased, "summary", broken, {})).messages) == ["a"]
+    assert results((await Requests(leased).build("summary", broken, {})).messages) == ["a"]
 
 
 # Hooks
@@ -204,7 +202,7 @@ async def test_request_names_producer_and_severity_of_reminders() -> None:
         return [ReminderText("now", severity="error"), "soon", ReminderText("", severity="warning")]
 
     leased, _ = leased_chat([*PAIRED, PAIRED[0]], hooks=Hooks(reminders=(hurry, functools.partial(hurry))))
-    request = await build_request(leased)
+    request = await Requests(leased).of_step()
     assert [message.text for message in request.messages[-4:]] == [
         f"<reminder>{text}</reminder>" for text in ("now", "soon", "now", "soon")
     ]
@@ -341,7 +339,7 @@ def test_summary_request_drops_forcing_parameters(options: Any, left: Any, *, ow
     policy = CompactionPolicy(model=ScriptedModel([]) if own_model else None)
     leased, _ = leased_chat(settings=Settings(parameters=parameters, compaction=policy))
     expected = {} if left is None or own_model else {"provider_options": left}
-    assert parameters_for_summaries(leased) == {"temperature": 0.5, "max_output_tokens": 9000, **expected}
+    assert Requests(leased).parameters_for_summaries() == {"temperature": 0.5, "max_output_tokens": 9000, **expected}
     assert leased.runtime.settings.parameters == parameters, "those of the steps are as they were"
 
 
@@ -352,7 +350,7 @@ def test_small_provider_output_limit_is_dropped(name: str, most: Any, *, is_kept
     settings = Settings(parameters={"provider_options": options})
     leased, _ = leased_chat(settings=settings)
     left = options if is_kept else {"seed": 1, "extra_body": {"top": 2}}
-    assert parameters_for_summaries(leased) == parameters_for_titles(settings) == {"provider_options": left}
+    assert Requests(leased).parameters_for_summaries() == parameters_for_titles(settings) == {"provider_options": left}
 
 
 @pytest.mark.parametrize(("most", "is_kept"), [(4095, False), (4096, True), (None, True)])
@@ -362,4 +360,4 @@ def test_small_output_limit_is_dropped(most: int | None, *, is_kept: bool) -> No
     settings = Settings(parameters=parameters)
     leased, _ = leased_chat(settings=settings)
     expected = parameters if is_kept else {}
-    assert parameters_for_summaries(leased) == parameters_for_titles(settings) == expected
+    assert Requests(leased).parameters_for_summaries() == parameters_for_titles(settings) == expected

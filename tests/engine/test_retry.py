@@ -19,7 +19,7 @@ from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import stored_at
 from turnwise import Agent, ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
-from turnwise.engine.jobs.attempts import refuse_endless_attempts, wait_for_retry
+from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.retries import LONGEST_TIMEOUT_S, longer
 from turnwise.engine.jobs.watchdog import Watchdog
@@ -242,7 +242,7 @@ async def test_retry_waits_until_due_and_at_most_its_delay(
     clock.step(step)
     clock.advance(passed)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(wait_for_retry, leased)
+        tasks.start_soon(Attempts(leased).wait_for_retry)
         await anyio.wait_all_tasks_blocked()
         assert clock.next_timer == (None if waits is None else clock.now() + timedelta(seconds=waits))
         await clock.advance(waits or 0)

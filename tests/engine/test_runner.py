@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -47,7 +49,10 @@ class Jobs:
         self.running = anyio.Event()
         self._does = [*does]
         for job in JOBS:
-            patch.setitem(JOBS, job, self._run)
+            patch.setitem(JOBS, job, self._job)  # type: ignore[arg-type]
+
+    def _job(self, leased: LeasedChat) -> Any:
+        return SimpleNamespace(run=partial(self._run, leased))
 
     async def _run(self, leased: LeasedChat) -> None:
         job = leased.job

@@ -12,7 +12,7 @@ from tests.engine.leased import leased_chat
 from support.life import NOW, said
 from turnwise import CompactionPolicy, ModelError, ModelRequest, Settings, Usage
 from turnwise.engine.config.spending import Spending
-from turnwise.engine.jobs.summarise import _next_piece, _whole_pieces, summarise
+from turnwise.engine.jobs.summarise import Summariser, _next_piece, _whole_pieces
 from turnwise.engine.prompt.history import SUMMARY_PREFIX
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import FilePart, Message, Part, ToolCallPart, ToolResultPart, length_of
@@ -105,7 +105,7 @@ async def test_message_is_halved_down_to_200_characters(size: int, requests: int
     leased, _ = leased_chat(model=model)
     spending = Spending()
     with pytest.raises(ModelError) as refused:
-        await summarise(leased, [user(size)], spending)
+        await Summariser(leased, spending).summarise([user(size)])
     assert refused.value.kind == "context_overflow"
     assert len(model.requests) == requests
     assert spending.usage == Usage(partial=True)
@@ -123,7 +123,7 @@ async def test_each_piece_carries_the_summary_so_far(*, own: bool) -> None:
     settings = Settings(compaction=CompactionPolicy(model=writer if own else None, prompt="Sum up."))
     leased, _ = leased_chat(model=other if own else writer, settings=settings)
     history = [placed(turn) for turn in (1, 2, 3)]
-    found = await summarise(leased, history, Spending())
+    found = await Summariser(leased, Spending()).summarise(history)
     sent = [[(one.role, one.text[:20], one.turn, one.step) for one in request.messages] for request in writer.requests]
     prompt, words = ("user", "Sum up."), ("user", "u" * 20)
     assert sent == [
@@ -156,9 +156,9 @@ async def test_summary_is_text_or_fails(replies: list[Reply], text: str | None) 
     model = ScriptedModel([], summary=lambda _: next(lines))
     leased, _ = leased_chat(model=model)
     if text is not None:
-        assert await summarise(leased, [user(5)], Spending()) == text
+        assert await Summariser(leased, Spending()).summarise([user(5)]) == text
     else:
         with pytest.raises(ModelError, match="empty"):
-            await summarise(leased, [user(5)], Spending())
+            await Summariser(leased, Spending()).summarise([user(5)])
     forced = [request.parameters.get("tool_choice") for request in model.requests]
     assert forced == [None, "none"][: len(replies)]

@@ -113,7 +113,7 @@ class _Opened:
         with anyio.move_on_after(PATIENCE if self.are_open else 0, shield=True):
             await asyncio.wait([self.call.task])
         if self.are_open and not self.call.task.done():
-            self.call.tell("deps_not_closed_in_time")
+            self.call.log("deps_not_closed_in_time")
         self.call.abandon()
 
     async def _stay(self) -> None:

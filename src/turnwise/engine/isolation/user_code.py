@@ -106,19 +106,19 @@ class UserCall(Generic[T]):
             timer = asyncio.get_running_loop().call_later(UNRESPONSIVE_AFTER, self._warn_unresponsive)
             self.task.add_done_callback(lambda _: timer.cancel())
 
-    def tell(self, event: str) -> None:
-        """Name the call in the log, whoever tells, as a line about the chat that it was for."""
+    def log(self, event: str) -> None:
+        """Name the call in the log, as a line about the chat that it was for, whichever task logs it."""
         self._context.run(logger.warning, event, code=self.name, **self.about)
 
     def leave_behind(self) -> None:
         """Leave running code behind that does not end."""
-        self.tell("user_code_left_behind")
+        self.log("user_code_left_behind")
         self._cancellation_shield.shield = True
         # Otherwise `asyncio.run` would wait for it for ever, and the program could not end.
         asyncio._unregister_task(self.task)  # noqa: SLF001 - documented for those who own tasks
 
     def _warn_unresponsive(self) -> None:
-        self.tell("user_code_ignores_cancellation")
+        self.log("user_code_ignores_cancellation")
         self._cancel_now_and_then()
 
     def _cancel_now_and_then(self) -> None:

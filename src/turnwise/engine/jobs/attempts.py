@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from turnwise.engine.blobs.left_out import newly_refused
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.retries import Verdict
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import ModelError
@@ -21,30 +23,89 @@ from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
 from turnwise.states.usage import Usage
 
 
-async def begin_attempt(leased: LeasedChat) -> HeldAttempt:
-    """Begin the next attempt, once it may begin, unless this holder has begun it.
+class Attempts:
+    """The attempts of a chat at its step or summary."""
 
-    Raises:
-        ConcurrentTransition: the chat needs no attempt any more, or was given to an agent that others run.
-    """
-    await wait_for_retry(leased)
-    await _refresh_tools(leased)
-    if leased.attempt is None or not leased.facts.step.attempt_open:
-        await leased.fire(lambda chain: leased.go_on(chain, AttemptStarted(token=leased.token)))
-    if leased.attempt is None or not leased.runtime.agents.can_run(leased.facts):
-        raise ConcurrentTransition  # another worker has taken over meanwhile, or has to
-    leased.configure()
-    return leased.attempt
+    def __init__(self, leased: LeasedChat) -> None:
+        self._leased = leased
 
+    async def begin(self) -> HeldAttempt:
+        """Begin the next attempt, once it may begin, unless this holder has begun it.
 
-async def _refresh_tools(leased: LeasedChat) -> None:
-    """Have the sources of the agent's tools take up what they were told; one that fails keeps what it has."""
-    runtime = leased.runtime
-    for source in runtime.agents.sources_of(leased.facts.profile.agent):
+        Raises:
+            ConcurrentTransition: the chat needs no attempt any more, or was given to an agent that others run.
+        """
+        await self.wait_for_retry()
+        await self._refresh_tools()
+        if self._leased.attempt is None or not self._leased.facts.step.attempt_open:
+            await self._leased.fire(partial(self._leased.go_on, AttemptStarted(token=self._leased.token)))
+        if self._leased.attempt is None or not self._leased.runtime.agents.can_run(self._leased.facts):
+            raise ConcurrentTransition  # another worker has taken over meanwhile, or has to
+        self._leased.configure()
+        return self._leased.attempt
+
+    async def _refresh_tools(self) -> None:
+        """Have the sources of the agent's tools take up changes; one that fails keeps what it has."""
+        runtime = self._leased.runtime
+        for source in runtime.agents.sources_of(self._leased.facts.profile.agent):
+            try:
+                await runtime.tasks.user_calls.run(source.refresh, "refresh of tools", chat_id=self._leased.chat_id)
+            except Exception as error:  # noqa: BLE001 - a source may be anybody's
+                logger.exception("refresh_failed", error=error)
+
+    async def try_again(self, verdict: Verdict, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
+        """Discard the attempt; the next one may begin after the verdict's delay."""
+        delay, step, failure = verdict.delay or 0.0, self._leased.facts.step, verdict.error
+        logger.info(
+            "attempt_retried",
+            step=step.number,
+            attempt=step.attempt,
+            purpose=step.purpose,
+            delay=delay,
+            kind=error.kind,
+            status=error.status,
+            paid=paid,
+        )
+        discarded = AttemptDiscarded(
+            token=self._leased.token,
+            error=error,
+            delay=delay,
+            paid=paid,
+            timed_out=failure.timed_out,
+            rejected_as=failure.finish_reason,
+            usage=usage,
+        )
+        await self._leased.fire(partial(_discard, discarded))
+
+    async def leave_out(self, error: ErrorInfo, refused: Sequence[LeftOut], *, usage: Usage | None) -> None:
+        """Discard the attempt; the next one begins at once, without what the provider has refused."""
+        for one in refused:
+            logger.warning("content_left_out", message_id=one.message_id, part=one.part, problem=error.message)
+        discarded = AttemptDiscarded(
+            token=self._leased.token, error=error, delay=0, usage=usage, left_out=tuple(refused)
+        )
+        await self._leased.fire(partial(_discard, discarded))
+
+    async def refused_in(self, error: ModelError, model: Model) -> Sequence[LeftOut]:
+        """Return what a failure says of the chat's messages that was not left out so far, if it can be left out.
+
+        Messages that were erased meanwhile are not left out: the failure counts all the same.
+        """
+        if not error.refused:
+            return ()
         try:
-            await runtime.tasks.user_calls.run(source.refresh, "refresh of tools", chat_id=leased.chat_id)
-        except Exception as error:  # noqa: BLE001 - a source may be anybody's
-            logger.exception("refresh_failed", error=error)
+            view = await self._leased.current_view()
+        except ConcurrentTransition:  # if the chat is another worker's, the commit of the failure finds that out
+            return ()
+        return newly_refused(error, model, view.messages, self._leased.facts)
+
+    async def wait_for_retry(self) -> None:
+        """Wait until the next attempt may begin."""
+        step, last = self._leased.facts.step, self._leased.last_commit
+        if step.retry_at is not None and last is not None:
+            # Both times are the database's, whose clock may have been set: `retry_delay` bounds the wait.
+            left = min((step.retry_at - last.at).total_seconds(), step.retry_delay)
+            await sleep(self._leased.runtime.clock, left - (self._leased.runtime.clock.monotonic() - last.ended))
 
 
 def refuse_endless_attempts(step: StepFacts) -> None:
@@ -58,57 +119,5 @@ def refuse_endless_attempts(step: StepFacts) -> None:
         raise ModelError("server_error", retryable=False, message=message)
 
 
-async def try_again(leased: LeasedChat, verdict: Verdict, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
-    """Discard the attempt; the next one may begin after the verdict's delay."""
-    delay, step, failure = verdict.delay or 0.0, leased.facts.step, verdict.error
-    logger.info(
-        "attempt_retried",
-        step=step.number,
-        attempt=step.attempt,
-        purpose=step.purpose,
-        delay=delay,
-        kind=error.kind,
-        status=error.status,
-        paid=paid,
-    )
-    discarded = AttemptDiscarded(
-        token=leased.token,
-        error=error,
-        delay=delay,
-        paid=paid,
-        timed_out=failure.timed_out,
-        rejected_as=failure.finish_reason,
-        usage=usage,
-    )
-    await leased.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now + timedelta(seconds=delay))))
-
-
-async def leave_out(leased: LeasedChat, error: ErrorInfo, refused: Sequence[LeftOut], *, usage: Usage | None) -> None:
-    """Discard the attempt; the next one begins at once, without what the provider has refused."""
-    for one in refused:
-        logger.warning("content_left_out", message_id=one.message_id, part=one.part, problem=error.message)
-    discarded = AttemptDiscarded(token=leased.token, error=error, delay=0, usage=usage, left_out=tuple(refused))
-    await leased.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now)))
-
-
-async def refused_in(leased: LeasedChat, error: ModelError, model: Model) -> Sequence[LeftOut]:
-    """Return what a failure says of the chat's messages that was not left out so far, if it can be left out.
-
-    Messages that were erased meanwhile are not left out: the failure counts all the same.
-    """
-    if not error.refused:
-        return ()
-    try:
-        view = await leased.current_view()
-    except ConcurrentTransition:  # if the chat is another worker's, the commit of the failure finds that out
-        return ()
-    return newly_refused(error, model, view.messages, leased.facts)
-
-
-async def wait_for_retry(leased: LeasedChat) -> None:
-    """Wait until the next attempt may begin."""
-    step, last = leased.facts.step, leased.last_commit
-    if step.retry_at is not None and last is not None:
-        # Both times are the database's, whose clock may have been set: `retry_delay` bounds the wait.
-        left = min((step.retry_at - last.at).total_seconds(), step.retry_delay)
-        await sleep(leased.runtime.clock, left - (leased.runtime.clock.monotonic() - last.ended))
+def _discard(discarded: AttemptDiscarded, unit: UnitOfWork) -> None:
+    unit.fire(replace(discarded, retry_at=unit.now + timedelta(seconds=discarded.delay or 0)))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from turnwise.engine.config.settings import CompactionInput, CompactionResult, CompactionStrategy, Folding
 from turnwise.engine.config.spending import Spending
-from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
+from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.reply import error_info
-from turnwise.engine.jobs.request import request_of
+from turnwise.engine.jobs.request import Requests
 from turnwise.engine.jobs.retries import verdict_on
-from turnwise.engine.jobs.summarise import in_time, summarise
+from turnwise.engine.jobs.summarise import Summariser
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, transient, unanswered
 from turnwise.engine.transactions.chat_writer import UnitOfWork
@@ -32,190 +33,197 @@ from turnwise.states.values.plain import type_name
 from turnwise.states.values.values import unshared
 
 
-async def compact(leased: LeasedChat) -> None:
-    """Summarise what the model sees and commit it; a failure is reported and leaves the history as it is.
+class CompactionJob:
+    """The job of `compacting`."""
 
-    Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. A summary of
-    messages that were erased meanwhile is thrown away. If the step waits for room, the job runs again after a failure
-    that may pass, on the schedule of all model calls. It is not tried again if it may be what ends its workers.
-    """
-    attempt = await begin_attempt(leased)
-    spending = attempt.spending = Spending()
-    try:
-        refuse_endless_attempts(leased.facts.step)
-        while not await _fold_and_commit(leased, spending):
-            logger.debug("summary_outdated")
-    except ModelError as failure:
-        await _fail(leased, failure, spending)
-    except InvalidContent as error:
-        unfit = ModelError("bad_request", message=f"the summary cannot be stored: {error.problem}")
-        await _fail(leased, unfit, spending)
+    def __init__(self, leased: LeasedChat) -> None:
+        self._leased = leased
+        self._attempts = Attempts(leased)
+        self._spending = Spending()
+        self._summariser = Summariser(leased, self._spending)
 
+    async def run(self) -> None:
+        """Summarise what the model sees and commit it; a failure is reported and leaves the history as it is.
 
-async def _fold_and_commit(leased: LeasedChat, spending: Spending) -> bool:
-    """Fold the history and commit it; return false if what it was made of was erased meanwhile: it may say that."""
-    version = (await leased.current_view()).history_version
-    system = leased.facts.profile.system
-    summary = await _fold(leased, spending)
+        Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. A summary
+        of messages that were erased meanwhile is thrown away. If the step waits for room, the job runs again after a
+        failure that may pass, on the schedule of all model calls. It is not tried again if it may be what ends its
+        workers.
+        """
+        attempt = await self._attempts.begin()
+        attempt.spending = self._spending
+        try:
+            refuse_endless_attempts(self._leased.facts.step)
+            while not await self._fold_and_commit():
+                logger.debug("summary_outdated")
+        except ModelError as failure:
+            await self._fail(failure)
+        except InvalidContent as error:
+            unfit = ModelError("bad_request", message=f"the summary cannot be stored: {error.problem}")
+            await self._fail(unfit)
 
-    def conclude(unit: UnitOfWork) -> None:
+    async def _fold_and_commit(self) -> bool:
+        """Fold the history and commit it; return false if what it was made of was erased meanwhile: it may say that."""
+        version = (await self._leased.current_view()).history_version
+        system = self._leased.facts.profile.system
+        summary = await self._fold()
+        try:
+            await self._leased.fire(partial(self._conclude, version, system, summary))
+        except ConcurrentTransition:
+            if self._leased.lost or job_of(self._leased.facts) is not self._leased.job:
+                raise
+            return False
+        return True
+
+    def _conclude(self, version: int, system: str | None, summary: Summary, unit: UnitOfWork) -> None:
         if (unit.facts.history_version, unit.facts.profile.system) == (version, system):
-            unit.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
+            unit.fire(Compacted(token=self._leased.token, summary=summary, usage=self._spending.usage))
 
-    try:
-        await leased.fire(conclude)
-    except ConcurrentTransition:
-        if leased.lost or job_of(leased.facts) is not leased.job:
+    async def _fold(self) -> Summary:
+        """Return what the model will see from now on.
+
+        Raises:
+            ModelError: the history could not be folded.
+            InvalidContent: what it was folded into cannot be stored.
+        """
+        view, observers = await self._leased.current_view(), self._leased.runtime.observers
+        by_strategy = self._leased.configuration.settings.compaction.strategy is not None
+        with observers.compaction(self._leased.facts, by_strategy=by_strategy, messages=len(view.messages)) as run:
+            summary = await self._summary(view)
+            if run is not None:
+                run.messages_after = len(summary.messages)
+            return summary
+
+    async def _summary(self, view: View) -> Summary:
+        history, kept = tuple(view.messages), self._kept(view.messages)
+        strategy = self._leased.configuration.settings.compaction.strategy
+        try:
+            if strategy is not None:
+                messages = await self._by_strategy(strategy, history)
+            else:
+                text = await self._summariser.summarise(self._to_summarise(history, view.to_send(), kept))
+                messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
+            summary = summary_of(history, messages, kept)
+            return replace(summary, tokens=self._tokens_after(view, summary))
+        except (ModelError, InvalidContent):
             raise
-        return False
-    return True
+        except Exception as error:  # noqa: BLE001 - whatever code of others raises
+            logger.exception("summary_failed", error=error)
+            raise ModelError(INTERNAL, retryable=False, message=described(error)) from UserCodeError(error)
 
+    def _tokens_after(self, view: View, summary: Summary) -> int:
+        """Return about how many tokens the prompt has afterwards: as many for each character as it has now."""
+        stays = set(summary.carried)
+        messages = [one for one in summary.messages if isinstance(one, Message)]
+        messages += [message for message in view.messages if message.position in stays]
+        characters = sum(length_of(part) for message in messages for part in message.parts)
+        tokens = self._leased.facts.compaction.context_tokens
+        if tokens is None or not view.characters:
+            return characters // CHARACTERS_PER_TOKEN
+        return characters * tokens // view.characters
 
-async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
-    """Return what the model will see from now on.
+    async def _by_strategy(self, strategy: CompactionStrategy, history: Sequence[Message]) -> Sequence[Message]:
+        compaction, request = self._leased.facts.compaction, await Requests(self._leased).build("summary", [], {})
+        figures = CompactionInput(
+            context_tokens=compaction.context_tokens,
+            context_limit=compaction.context_limit,
+            compactions=compaction.count,
+            system=request.system,
+            tools=unshared(request.tools),
+            model=self._leased.configuration.model,
+        )
+        folded = await self._summariser.in_time(partial(_folded, strategy, unshared([*history]), figures))
+        if folded is None:
+            raise ModelError(NOTHING_FOLDED, message="nothing was folded")
+        if not isinstance(folded, CompactionResult):
+            problem = f"the strategy returned {type_name(folded)!r}; it has to return a CompactionResult, or None"
+            raise ModelError("bad_request", message=problem)
+        if folded.usage is not None:
+            self._spending.add(usage_of(folded.usage))
+        return folded.messages
 
-    Raises:
-        ModelError: the history could not be folded.
-        InvalidContent: what it was folded into cannot be stored.
-    """
-    view, observers = await leased.current_view(), leased.runtime.observers
-    by_strategy = leased.configuration.settings.compaction.strategy is not None
-    with observers.compaction(leased.facts, by_strategy=by_strategy, messages=len(view.messages)) as run:
-        summary = await _summary(leased, view, spending)
-        if run is not None:
-            run.messages_after = len(summary.messages)
-        return summary
-
-
-async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summary:
-    history, kept = tuple(view.messages), _kept(leased, view.messages)
-    strategy = leased.configuration.settings.compaction.strategy
-    try:
-        if strategy is not None:
-            messages = await _by_strategy(leased, strategy, history, spending)
+    async def _fail(self, failure: ModelError) -> None:
+        """Commit that the attempt failed."""
+        step, settings = self._leased.facts.step, self._leased.configuration.settings
+        # A request for a summary is not streamed: one that took too long has been answered for most of that time.
+        paid = (
+            failure.timed_out
+            or failure.kind == REJECTED_REPLY
+            or (self._spending.usage is not None and self._spending.usage.known)
+        )
+        verdict = verdict_on(settings.retry, step, failure, paid=paid, now=self._leased.runtime.clock.now())
+        # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no
+        # retry.
+        is_needed = step.stage is Stage.refused
+        raised = failure.__cause__
+        said = raised if isinstance(raised, UserCodeError) else verdict.error if is_needed else failure
+        error = error_info(said, step, settings)
+        if refused := await self._attempts.refused_in(
+            failure, settings.compaction.model or self._leased.configuration.model
+        ):
+            await self._attempts.leave_out(error, refused, usage=self._spending.usage)
+        elif is_needed and verdict.delay is not None:
+            await self._attempts.try_again(verdict, error, usage=self._spending.usage, paid=paid)
         else:
-            text = await summarise(leased, _to_summarise(leased, history, view.to_send(), kept), spending)
-            messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
-        summary = summary_of(history, messages, kept)
-        return replace(summary, tokens=_tokens_after(leased, view, summary))
-    except (ModelError, InvalidContent):
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever code of others raises
-        logger.exception("summary_failed", error=error)
-        raise ModelError(INTERNAL, retryable=False, message=described(error)) from UserCodeError(error)
+            # A prompt that was refused as too long needs room: there a strategy that folds nothing leaves the step
+            # failed.
+            declined = failure.kind == NOTHING_FOLDED and step.stage is not Stage.refused
+            await self._leased.fire(
+                CompactionFailed(token=self._leased.token, error=error, usage=self._spending.usage, declined=declined)
+            )
 
+    async def can_fold(self) -> bool:
+        """Whether the model sees anything that may be folded."""
+        history = (await self._leased.current_view()).messages
+        return len(self._kept(history)) < len(history)
 
-def _tokens_after(leased: LeasedChat, view: View, summary: Summary) -> int:
-    """Return about how many tokens the prompt has afterwards: as many for each character as it has now."""
-    stays = set(summary.carried)
-    messages = [one for one in summary.messages if isinstance(one, Message)]
-    messages += [message for message in view.messages if message.position in stays]
-    characters = sum(length_of(part) for message in messages for part in message.parts)
-    tokens = leased.facts.compaction.context_tokens
-    if tokens is None or not view.characters:
-        return characters // CHARACTERS_PER_TOKEN
-    return characters * tokens // view.characters
+    def _kept(self, history: Sequence[Message]) -> set[int]:
+        """Return the positions that must not be folded: user messages without an answer, and a step with open calls."""
+        facts = self._leased.facts
+        going_on = facts.turn.number if facts.history.unfinished else None
+        waiting = unanswered(history, ending=self._ending(history), going_on=going_on)
+        return {*waiting, *self._open_step(history)}
 
+    def _ending(self, history: Sequence[Message]) -> set[str]:
+        """Return the ids of the calls that end their turn if they succeed: the answers of some agents are such calls.
 
-async def _by_strategy(
-    leased: LeasedChat, strategy: CompactionStrategy, history: Sequence[Message], spending: Spending
-) -> Sequence[Message]:
-    compaction, request = leased.facts.compaction, await request_of(leased, "summary", [], {})
-    figures = CompactionInput(
-        context_tokens=compaction.context_tokens,
-        context_limit=compaction.context_limit,
-        compactions=compaction.count,
-        system=request.system,
-        tools=unshared(request.tools),
-        model=leased.configuration.model,
-    )
-    folded = await in_time(leased, lambda: _folded(strategy, unshared([*history]), figures))
-    if folded is None:
-        raise ModelError(NOTHING_FOLDED, message="nothing was folded")
-    if not isinstance(folded, CompactionResult):
-        problem = f"the strategy returned {type_name(folded)!r}; it has to return a CompactionResult, or None"
-        raise ModelError("bad_request", message=problem)
-    if folded.usage is not None:
-        spending.add(usage_of(folded.usage))
-    return folded.messages
+        A call that the client or a provider answers ends none, although an agent may have a tool of that name, too.
+        """
+        agents, now = self._leased.runtime.agents, self._leased.facts.profile.agent
+        return {
+            call.call_id
+            for message in history
+            for call in message.calls
+            if call.executor is Executor.local and agents.ends_turns(message.agent or now, call.name)
+        }
+
+    def _open_step(self, history: Sequence[Message]) -> set[int]:
+        step = self._leased.facts.step.number if self._leased.facts.open_calls else None
+        return {message.position for message in history if message.step == step and message.role != "user"}
+
+    def _to_summarise(
+        self, history: Sequence[Message], sendable: Sequence[Message], kept: set[int]
+    ) -> Sequence[Message]:
+        """Return the messages to summarise: the prompt as it was, up to the last message that is folded.
+
+        Kept messages before that are included: the summary is about them. Calls without a result are left out; if
+        nothing else follows the user's message, that alone is summarised. On request a summary is not made anew of
+        itself alone.
+        """
+        still_open = self._open_step(history)
+        folded = [place for place, message in enumerate(sendable) if message.position not in kept]
+        is_requested = self._leased.facts.compaction.need is Need.requested
+        if folded and is_requested and all(_is_summary(sendable[place]) for place in folded):
+            return ()  # only a prompt that was refused as too long needs a shorter summary of one
+        if not folded and still_open:
+            folded = [place for place, message in enumerate(sendable) if message.position not in still_open]
+        last = max(folded, default=-1)
+        return [message for message in sendable[: last + 1] if message.position not in still_open]
 
 
 async def _folded(strategy: CompactionStrategy, messages: list[Message], figures: CompactionInput) -> Folding:
     folded = strategy(messages, figures)
     return await folded if inspect.isawaitable(folded) else folded
-
-
-async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> None:
-    """Commit that the attempt failed."""
-    step, settings = leased.facts.step, leased.configuration.settings
-    # A request for a summary is not streamed: one that took too long has been answered for most of that time.
-    paid = failure.timed_out or failure.kind == REJECTED_REPLY or (spending.usage is not None and spending.usage.known)
-    verdict = verdict_on(settings.retry, step, failure, paid=paid, now=leased.runtime.clock.now())
-    # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no retry.
-    is_needed = step.stage is Stage.refused
-    raised = failure.__cause__
-    said = raised if isinstance(raised, UserCodeError) else verdict.error if is_needed else failure
-    error = error_info(said, step, settings)
-    if refused := await refused_in(leased, failure, settings.compaction.model or leased.configuration.model):
-        await leave_out(leased, error, refused, usage=spending.usage)
-    elif is_needed and verdict.delay is not None:
-        await try_again(leased, verdict, error, usage=spending.usage, paid=paid)
-    else:
-        # A prompt that was refused as too long needs room: there a strategy that folds nothing leaves the step failed.
-        declined = failure.kind == NOTHING_FOLDED and step.stage is not Stage.refused
-        await leased.fire(CompactionFailed(token=leased.token, error=error, usage=spending.usage, declined=declined))
-
-
-async def can_fold(leased: LeasedChat) -> bool:
-    """Whether the model sees anything that may be folded."""
-    history = (await leased.current_view()).messages
-    return len(_kept(leased, history)) < len(history)
-
-
-def _kept(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
-    """Return the positions that must not be folded: user messages without an answer, and a step with open calls."""
-    facts = leased.facts
-    going_on = facts.turn.number if facts.history.unfinished else None
-    waiting = unanswered(history, ending=_ending(leased, history), going_on=going_on)
-    return {*waiting, *_open_step(leased, history)}
-
-
-def _ending(leased: LeasedChat, history: Sequence[Message]) -> set[str]:
-    """Return the ids of the calls that end their turn if they succeed: the answers of some agents are such calls.
-
-    A call that the client or a provider answers ends none, although an agent may have a tool of that name, too.
-    """
-    agents, now = leased.runtime.agents, leased.facts.profile.agent
-    return {
-        call.call_id
-        for message in history
-        for call in message.calls
-        if call.executor is Executor.local and agents.ends_turns(message.agent or now, call.name)
-    }
-
-
-def _open_step(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
-    step = leased.facts.step.number if leased.facts.open_calls else None
-    return {message.position for message in history if message.step == step and message.role != "user"}
-
-
-def _to_summarise(
-    leased: LeasedChat, history: Sequence[Message], sendable: Sequence[Message], kept: set[int]
-) -> Sequence[Message]:
-    """Return the messages to summarise: the prompt as it was, up to the last message that is folded.
-
-    Kept messages before that are included: the summary is about them. Calls without a result are left out; if nothing
-    else follows the user's message, that alone is summarised. On request a summary is not made anew of itself alone.
-    """
-    still_open = _open_step(leased, history)
-    folded = [place for place, message in enumerate(sendable) if message.position not in kept]
-    is_requested = leased.facts.compaction.need is Need.requested
-    if folded and is_requested and all(_is_summary(sendable[place]) for place in folded):
-        return ()  # only a prompt that was refused as too long needs a shorter summary of one
-    if not folded and still_open:
-        folded = [place for place, message in enumerate(sendable) if message.position not in still_open]
-    last = max(folded, default=-1)
-    return [message for message in sendable[: last + 1] if message.position not in still_open]
 
 
 def _is_summary(message: Message) -> bool:

@@ -22,6 +22,7 @@ from turnwise.engine.transactions.runtime import Runtime
 from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states import triggers as t
+from turnwise.states.calls import ToolCall
 from turnwise.states.decide import job_of
 from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
@@ -171,7 +172,7 @@ class LeasedChat:
         """
         before, self.is_firing = self.facts, True
         try:
-            committed = await self.retry_while_unavailable(lambda: self._commit(change, shown), version=before.version)
+            committed = await self.retry_while_unavailable(partial(self._commit, change, shown), version=before.version)
         except (StaleLease, IllegalTransition) as error:
             await self.look()
             if self.facts.version == before.version and not self.lost:
@@ -190,7 +191,11 @@ class LeasedChat:
                 await self.ask_again()
         return self.facts
 
-    def go_on(self, unit: UnitOfWork, trigger: Trigger) -> None:
+    def as_it_stands(self, call: ToolCall) -> ToolCall:
+        """Return a call as it is stored now: its arguments may have been erased as it waited."""
+        return self.facts.calls.get(call.call_id) or call
+
+    def go_on(self, trigger: Trigger, unit: UnitOfWork) -> None:
         """Fire what begins or judges a step, in a change of this holder, if it has the agent that answers by now."""
         if self.runtime.agents.can_run(unit.facts):
             unit.fire(trigger)

@@ -51,43 +51,112 @@ _LIMITS: Final = frozenset({"max_output_tokens", "max_tokens", "max_completion_t
 parameters ask for."""
 
 
-async def build_request(leased: LeasedChat) -> ModelRequest:
-    """Return the request for the chat's current step."""
-    hooks = leased.configuration.hooks
-    view = await leased.current_view()
-    as_stored = hooks.prepare_messages is None
-    messages = to_answer(leased.configuration, leased.facts, view.to_send())
-    messages = await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", messages)
-    sent: tuple[SentReminder, ...] = ()
-    if hooks.reminders and view.messages:
-        state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view), view.messages)
-        last = view.messages[-1]
-        with _in_time(leased.runtime, leased.configuration, leased.facts, "reminders"):
-            texts = await leased.runtime.tasks.user_calls.run(
-                lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id
+class Requests:
+    """Builds the requests of a chat."""
+
+    def __init__(self, leased: LeasedChat) -> None:
+        self._leased = leased
+
+    async def of_step(self) -> ModelRequest:
+        """Return the request for the chat's current step."""
+        hooks = self._leased.configuration.hooks
+        view = await self._leased.current_view()
+        as_stored = hooks.prepare_messages is None
+        messages = to_answer(self._leased.configuration, self._leased.facts, view.to_send())
+        messages = await prepared_for(
+            self._leased.runtime, self._leased.configuration, self._leased.facts, "step", messages
+        )
+        sent: tuple[SentReminder, ...] = ()
+        if hooks.reminders and view.messages:
+            state = loop_state(
+                self._leased.facts, await self._leased.history.of_turn(self._leased.facts, view), view.messages
             )
-        messages = [*messages, *(transient("system", f"<reminder>{text}</reminder>", last) for text, _ in texts)]
-        sent = tuple(reminder for _, reminder in texts)
-    if (note := note_on_rejection(leased.facts.step)) is not None and messages:
-        messages = [*messages, transient("user", note, messages[-1])]
-    paired = as_stored and view.is_paired  # a hook may have parted a call from its result
-    request = await request_of(leased, "step", messages, _parameters_of_step(leased), paired=paired)
-    return dataclasses.replace(request, reminders=sent) if sent else request
+            last = view.messages[-1]
+            with _in_time(self._leased.runtime, self._leased.configuration, self._leased.facts, "reminders"):
+                texts = await self._leased.runtime.tasks.user_calls.run(
+                    partial(reminded, hooks.reminders, state), "reminders", chat_id=self._leased.chat_id
+                )
+            messages = [*messages, *(transient("system", f"<reminder>{text}</reminder>", last) for text, _ in texts)]
+            sent = tuple(reminder for _, reminder in texts)
+        if (note := note_on_rejection(self._leased.facts.step)) is not None and messages:
+            messages = [*messages, transient("user", note, messages[-1])]
+        paired = as_stored and view.is_paired  # a hook may have parted a call from its result
+        request = await self.build("step", messages, self._parameters_of_step(), paired=paired)
+        return dataclasses.replace(request, reminders=sent) if sent else request
 
+    def _parameters_of_step(self) -> Mapping[str, Any]:
+        """Return the chat's parameters. They force a call until the turn has a result, of a tool that is offered."""
+        parameters, facts = self._leased.configuration.settings.parameters, self._leased.facts
+        if facts.turn.has_results:
+            return freed(parameters)
+        forced = forced_tool(parameters)
+        if forced is None:
+            return parameters
+        name = forced.removeprefix(CLIENT_PREFIX)
+        if self._leased.configuration.toolbox.tool_for(name, facts.profile.client_tools) is None:
+            logger.warning("tool_choice_not_offered", tool=name, step=facts.step.number)
+            return freed(parameters)
+        return {**parameters, "tool_choice": name}
 
-def _parameters_of_step(leased: LeasedChat) -> Mapping[str, Any]:
-    """Return the chat's parameters. They force a call until the turn has a result, of a tool that is offered."""
-    parameters, facts = leased.configuration.settings.parameters, leased.facts
-    if facts.turn.has_results:
-        return freed(parameters)
-    forced = forced_tool(parameters)
-    if forced is None:
-        return parameters
-    name = forced.removeprefix(CLIENT_PREFIX)
-    if leased.configuration.toolbox.tool_for(name, facts.profile.client_tools) is None:
-        logger.warning("tool_choice_not_offered", tool=name, step=facts.step.number)
-        return freed(parameters)
-    return {**parameters, "tool_choice": name}
+    async def build(
+        self,
+        purpose: Purpose,
+        messages: list[Message],
+        parameters: Mapping[str, Any],
+        *,
+        paired: bool = False,
+        model: Model | None = None,
+    ) -> ModelRequest:
+        """Return a request with the chat's own system prompt and tools, and a history that any model takes.
+
+        Each call is followed by exactly one result, whatever hooks or a strategy made of the history. With `paired` the
+        caller vouches that this holds already. What the provider of the `model` that is asked, by default the chat's
+        own, has refused is left out.
+
+        Raises:
+            ModelError: the chat's model cannot be offered one of the providers' own tools, or the system prompt took
+            too
+                long to make.
+        """
+        profile, step = self._leased.facts.profile, self._leased.facts.step
+        configuration = self._leased.configuration
+        native = configuration.answers_natively(profile.client_tools)
+        wanted = configuration.answer if native and purpose == "step" else None
+        tools = configuration.toolbox.offered(profile.client_tools, with_answer=not native)
+        with guarded():
+            problem = refusal_of(configuration.model, tools, parameters)
+        if problem is not None:
+            raise ModelError("bad_request", message=problem)
+        if self._leased.facts.left_out:
+            messages = without_refused(messages, self._leased.facts.left_out, model or configuration.model)
+            paired = False
+        runtime = self._leased.runtime
+        prompts, calls = runtime.system_prompts, runtime.tasks.user_calls
+        in_time = partial(
+            _in_time, runtime, configuration, self._leased.facts, "the function that makes the system prompt"
+        )
+        system = await prompts.prompt_of(self._leased.facts, configuration, calls, in_time)
+        request = ModelRequest(
+            purpose=purpose,
+            chat_id=self._leased.chat_id,
+            messages=messages,
+            step=step.number,
+            attempt=step.attempt,
+            system=system if system and not system.isspace() else None,  # some providers refuse a blank one
+            tools=tools,
+            parameters=copied(dict(parameters)),  # a model may change its request, but not the settings of all chats
+            has_results=self._leased.facts.turn.has_results,
+            answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
+        )
+        return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
+
+    def parameters_for_summaries(self) -> dict[str, Any]:
+        """Return the chat's parameters without what forces tools, a form of the answer or an early end.
+
+        The provider's own options and its web search are left out if another model writes the summaries.
+        """
+        settings = self._leased.configuration.settings
+        return _free_parameters(settings, with_options=settings.compaction.model is None)
 
 
 def to_answer(configuration: Configuration, facts: Facts, messages: list[Message]) -> list[Message]:
@@ -128,7 +197,7 @@ async def prepared_for(
     )
     with _in_time(runtime, configuration, facts, "prepare_messages"):
         return await runtime.tasks.user_calls.run(
-            lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
+            partial(prepared, prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
         )
 
 
@@ -136,65 +205,6 @@ def _in_time(runtime: Runtime, configuration: Configuration, facts: Facts, name:
     """Limit what user code makes for a request: it may take as long as the model may take to begin."""
     limit = longer(configuration.settings.startup_timeout, facts.step.timeouts)
     return time_limit(runtime.clock, limit, STARTUP_TIMEOUT, f"{name} gave nothing")
-
-
-async def request_of(
-    leased: LeasedChat,
-    purpose: Purpose,
-    messages: list[Message],
-    parameters: Mapping[str, Any],
-    *,
-    paired: bool = False,
-    model: Model | None = None,
-) -> ModelRequest:
-    """Return a request with the chat's own system prompt and tools, and a history that any model takes.
-
-    Each call is followed by exactly one result, whatever hooks or a strategy made of the history. With `paired` the
-    caller vouches that this holds already. What the provider of the `model` that is asked, by default the chat's own,
-    has refused is left out.
-
-    Raises:
-        ModelError: the chat's model cannot be offered one of the providers' own tools, or the system prompt took too
-            long to make.
-    """
-    profile, step = leased.facts.profile, leased.facts.step
-    configuration = leased.configuration
-    native = configuration.answers_natively(profile.client_tools)
-    wanted = configuration.answer if native and purpose == "step" else None
-    tools = configuration.toolbox.offered(profile.client_tools, with_answer=not native)
-    with guarded():
-        problem = refusal_of(configuration.model, tools, parameters)
-    if problem is not None:
-        raise ModelError("bad_request", message=problem)
-    if leased.facts.left_out:
-        messages = without_refused(messages, leased.facts.left_out, model or configuration.model)
-        paired = False
-    runtime = leased.runtime
-    prompts, calls = runtime.system_prompts, runtime.tasks.user_calls
-    in_time = partial(_in_time, runtime, configuration, leased.facts, "the function that makes the system prompt")
-    system = await prompts.prompt_of(leased.facts, configuration, calls, in_time)
-    request = ModelRequest(
-        purpose=purpose,
-        chat_id=leased.chat_id,
-        messages=messages,
-        step=step.number,
-        attempt=step.attempt,
-        system=system if system and not system.isspace() else None,  # some providers refuse a blank one
-        tools=tools,
-        parameters=copied(dict(parameters)),  # a model may change its request, but not the settings of all chats
-        has_results=leased.facts.turn.has_results,
-        answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
-    )
-    return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
-
-
-def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
-    """Return the chat's parameters without what forces tools, a form of the answer or an early end.
-
-    The provider's own options and its web search are left out if another model writes the summaries.
-    """
-    settings = leased.configuration.settings
-    return _free_parameters(settings, with_options=settings.compaction.model is None)
 
 
 def parameters_for_titles(settings: Settings) -> dict[str, Any]:

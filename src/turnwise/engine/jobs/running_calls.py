@@ -71,14 +71,15 @@ class Running(msgspec.Struct):
             await self._bell.wait()
         return self._finished.popleft()
 
-    def stop(self, told: Callable[[ToolCall, FatalToolError], CallOutcome]) -> list[CallOutcome]:
+    def stop(self, outcome_of: Callable[[ToolCall, FatalToolError], CallOutcome]) -> list[CallOutcome]:
         """Stop what runs; return what became of the calls that have ended and were not taken yet, or had not begun.
 
         Args:
-            told: makes an outcome of a tool's wish to end the chat, which ends for another reason.
+            outcome_of: makes an outcome of a tool's wish to end the chat, which ends for another reason.
         """
         outcomes = [
-            outcome if isinstance(outcome, CallOutcome) else told(call, outcome) for call, outcome in self._finished
+            outcome if isinstance(outcome, CallOutcome) else outcome_of(call, outcome)
+            for call, outcome in self._finished
         ]
         self._finished.clear()
         for call_id, run in self.calls.items():

@@ -10,10 +10,17 @@ from turnwise.engine.subagents.subagents import stop_subagent
 from turnwise.states.triggers import Settled
 
 
-async def settle(leased: LeasedChat) -> None:
-    """Stop the subagents; then commit the partial answer as subscribers saw it, and a result for every open call."""
-    for subagent in subagents_to_stop(leased.facts):
-        await stop_subagent(leased.runtime, subagent)
-    partial = await shown_reply(leased.runtime, leased.facts, leased.attempt)
-    async with Sending(leased.runtime.files, leased.chat_id) as sending:
-        await leased.fire(Settled(token=leased.token, partial=await sending.partial(partial)))
+class SettleJob:
+    """Brings an interrupted chat to rest."""
+
+    def __init__(self, leased: LeasedChat) -> None:
+        self._leased = leased
+
+    async def run(self) -> None:
+        """Stop the subagents; then commit the partial answer as subscribers saw it, and results for all open calls."""
+        leased = self._leased
+        for subagent in subagents_to_stop(leased.facts):
+            await stop_subagent(leased.runtime, subagent)
+        partial = await shown_reply(leased.runtime, leased.facts, leased.attempt)
+        async with Sending(leased.runtime.files, leased.chat_id) as sending:
+            await leased.fire(Settled(token=leased.token, partial=await sending.partial(partial)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import anyio.lowlevel
 from msgspec.structs import replace
@@ -14,10 +15,10 @@ from turnwise.engine.blobs.left_out import message_refused
 from turnwise.engine.blobs.loaded import with_files
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.user_code import UserCall
-from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
+from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts
 from turnwise.engine.jobs.call_names import CallNames
-from turnwise.engine.jobs.compact import can_fold
-from turnwise.engine.jobs.context_window import with_own_rule
+from turnwise.engine.jobs.compact import CompactionJob
+from turnwise.engine.jobs.context_window import CompactionRule
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.live_parts import LiveParts
@@ -31,7 +32,7 @@ from turnwise.engine.jobs.reply import (
     planned,
     withheld_calls,
 )
-from turnwise.engine.jobs.request import build_request
+from turnwise.engine.jobs.request import Requests
 from turnwise.engine.jobs.retries import longer, verdict_on
 from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.engine.tools import arguments
@@ -56,21 +57,29 @@ PAUSE_EVERY: Final = 0.005
 """Seconds for which parts may come one after the other before other tasks get their turn."""
 
 
-async def stream_step(leased: LeasedChat) -> None:
-    """Stream one attempt of a model step and fire `step_finished`; after a failure that may pass it runs again."""
-    attempt = Attempt(leased, await begin_attempt(leased))
-    try:
-        refuse_endless_attempts(leased.facts.step)
-        await attempt.run()
-    except ModelError as error:
-        await attempt.fail(error)
+class StepJob:
+    """Streams a model step."""
+
+    def __init__(self, leased: LeasedChat) -> None:
+        self._leased = leased
+
+    async def run(self) -> None:
+        """Stream one attempt and fire `step_finished`; after a failure that may pass the job runs again."""
+        attempts = Attempts(self._leased)
+        attempt = Attempt(self._leased, attempts, await attempts.begin())
+        try:
+            refuse_endless_attempts(self._leased.facts.step)
+            await attempt.run()
+        except ModelError as error:
+            await attempt.fail(error)
 
 
 class Attempt:
     """One try at a step's model call."""
 
-    def __init__(self, leased: LeasedChat, held: HeldAttempt) -> None:
+    def __init__(self, leased: LeasedChat, attempts: Attempts, held: HeldAttempt) -> None:
         self._leased = leased
+        self._attempts = attempts
         self._held = held
         self._builder = held.reply = ReplyBuilder(read=self._read_arguments, price=self._priced)
         self._live = LiveParts(leased, self._builder, self._break_off)
@@ -87,7 +96,7 @@ class Attempt:
             ConcurrentTransition: the chat is no longer in this attempt.
         """
         leased = self._leased
-        request = await build_request(leased)
+        request = await Requests(leased).of_step()
         # Where others have moved the chat meanwhile, it may be the request of a step that another job asks for.
         await anyio.lowlevel.checkpoint_if_cancelled()
         await leased.ask_again()
@@ -110,7 +119,7 @@ class Attempt:
             logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
             judged = replace(reply, should_compact=False)  # as if the rule had failed
             try:
-                judged = await with_own_rule(leased, reply)
+                judged = await CompactionRule(leased).judge(reply)
             finally:  # whoever cuts the rule off, the reply is whole, and paid
                 await leased.fire(StepFinished(token=leased.token, reply=judged), shown=rest)
 
@@ -132,11 +141,11 @@ class Attempt:
         info = error_info(error if stays else verdict.error, step, leased.configuration.settings)
         info = replace(info, message_id=message_refused(error, leased.facts))
         may_do = not stays and error.kind != CONTEXT_OVERFLOW  # asked again as it is, it would be too long again
-        refused = () if self._builder.visible else await refused_in(leased, error, leased.configuration.model)
+        refused = () if self._builder.visible else await self._attempts.refused_in(error, leased.configuration.model)
         if refused:
-            await leave_out(leased, info, refused, usage=used)
+            await self._attempts.leave_out(info, refused, usage=used)
         elif may_do and verdict.delay is not None:
-            await try_again(leased, verdict, info, usage=used, paid=paid)
+            await self._attempts.try_again(verdict, info, usage=used, paid=paid)
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
         else:
@@ -148,7 +157,7 @@ class Attempt:
 
     async def _can_make_room(self) -> bool:
         limits = self._leased.configuration.limits
-        return may_make_room(self._leased.facts, limits) and await can_fold(self._leased)
+        return may_make_room(self._leased.facts, limits) and await CompactionJob(self._leased).can_fold()
 
     async def _stream_watched(self, request: ModelRequest) -> None:
         with self._leased.runtime.observers.model_call(
@@ -171,14 +180,13 @@ class Attempt:
             startup=longer(settings.startup_timeout, timeouts),
             idle=longer(settings.idle_timeout, timeouts),
         )
-        call: UserCall[None] = self._leased.runtime.tasks.user_calls.start(
-            lambda: self._listen(call, request, watchdog),
+        call = self._call = self._leased.runtime.tasks.user_calls.start(
+            partial(self._listen, request, watchdog),
             f"model {request.purpose}",
             chat_id=request.chat_id,
             step=request.step,
             attempt=request.attempt,
         )
-        self._call = call
         try:
             await call.outcome()
         finally:
@@ -194,9 +202,9 @@ class Attempt:
         if self._call is not None:
             self._call.fail(error)
 
-    async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
+    async def _listen(self, request: ModelRequest, watchdog: Watchdog) -> None:
         """Feed the model's parts to the builder, until the reply is finished or the call was abandoned."""
-        builder = self._builder
+        call, builder = cast("UserCall[None]", self._call), self._builder
         names = CallNames(self._has_call, self._leased.facts.step.number)
         model = self._leased.configuration.model
         loaded = await with_files(self._leased.runtime.files, request, model) if self._may_have_files else request
@@ -228,7 +236,7 @@ class Attempt:
 
     async def _has_call(self, call_id: str) -> bool:
         try:
-            return await self._leased.retry_while_unavailable(lambda: self._is_in_history(call_id))
+            return await self._leased.retry_while_unavailable(partial(self._is_in_history, call_id))
         except StoreError as error:
             self._break_off(error)  # or it would be taken for one that the model's code has raised
             raise
@@ -250,7 +258,7 @@ class Attempt:
     def _reply(self, request: ModelRequest) -> Reply:
         leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
-        _warn_of_unknown_cost(leased, finish.usage)
+        self._warn_of_unknown_cost(finish.usage)
         stop_reason = stop_reason_of(finish.stop_reason)
         withheld = withheld_calls(reply, self._builder.unfinished_calls())
         parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, withheld=withheld)
@@ -277,6 +285,21 @@ class Attempt:
         characters = view.characters if view is not None else 0
         return (characters + len(request.system or "")) // CHARACTERS_PER_TOKEN
 
+    def _warn_of_unknown_cost(self, usage: Usage | None) -> None:
+        """Warn once per model whose calls have no known cost, if a turn has a budget in dollars."""
+        leased = self._leased
+        model, unpriced = leased.configuration.model, leased.runtime.unpriced
+        key = (model.provider, model.name)
+        unknown = usage is None or usage.cost is None
+        if unknown and leased.configuration.settings.turn_cost is not None and key not in unpriced:
+            unpriced.add(key)
+            logger.warning(
+                "cost_unknown",
+                provider=model.provider,
+                model=model.name,
+                problem="calls of unknown cost count nothing for Settings.turn_cost; set turn_tokens, too",
+            )
+
 
 def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[object]]:
     """Return what a model's `stream` has returned, to be closed in the end if it can be: an iterator need not.
@@ -291,21 +314,6 @@ def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[ob
         raise ModelError("server_error", retryable=False, message=f"{problem} of ModelPart")
     parts = aiter(answer)
     return aclosing(parts) if hasattr(parts, "aclose") else nullcontext(parts)  # type: ignore[type-var]
-
-
-def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:
-    """Warn once per model whose calls have no known cost, if a turn has a budget in dollars."""
-    model, unpriced = leased.configuration.model, leased.runtime.unpriced
-    key = (model.provider, model.name)
-    unknown = usage is None or usage.cost is None
-    if unknown and leased.configuration.settings.turn_cost is not None and key not in unpriced:
-        unpriced.add(key)
-        logger.warning(
-            "cost_unknown",
-            provider=model.provider,
-            model=model.name,
-            problem="calls of unknown cost count nothing for Settings.turn_cost; set turn_tokens, too",
-        )
 
 
 def _prompt_tokens(finish: ModelPart) -> int | None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from turnwise.engine.config.spending import Spending
 from turnwise.engine.isolation.clock import time_limit
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.reply import generated, whole_text
-from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
+from turnwise.engine.jobs.request import Requests, prepared_for
 from turnwise.engine.jobs.retries import longer, note_on_rejection
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, transient
 from turnwise.foreign import guarded
@@ -44,90 +45,97 @@ _SMALLEST: Final = 200
 Outcome = TypeVar("Outcome")
 
 
-async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    """Return the result of user code that folds.
+class Summariser:
+    """Asks the model of a chat for summaries."""
 
-    Raises:
-        ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
-    """
-    limit = longer(leased.configuration.settings.compaction.timeout, leased.facts.step.timeouts)
-    with time_limit(leased.runtime.clock, limit, "network", "no summary"):
-        return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
+    def __init__(self, leased: LeasedChat, spending: Spending) -> None:
+        self._leased = leased
+        self._spending = spending
+        self._requests = Requests(leased)
 
+    async def in_time(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """Return the result of user code that folds.
 
-async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:
-    """Return a summary of the messages: of all at once or, if that is too long for the model, piece by piece.
+        Raises:
+            ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
+        """
+        limit = longer(self._leased.configuration.settings.compaction.timeout, self._leased.facts.step.timeouts)
+        with time_limit(self._leased.runtime.clock, limit, "network", "no summary"):
+            return await self._leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=self._leased.chat_id)
 
-    It is too long if the provider says so, or if it is estimated not to fit: some servers cut a prompt silently.
-    Each piece is summarised together with the summary of those before it. A refused piece is halved, and so are those
-    after it. A single message that is too long for one request is shortened.
+    async def summarise(self, messages: Sequence[Message]) -> str:
+        """Return a summary of the messages: of all at once or, if that is too long for the model, piece by piece.
 
-    Raises:
-        ModelError: a request failed, nothing fits, or a text was refused, cut short or empty.
-    """
-    waiting = deque(_whole_pieces(messages))
-    if not waiting:
-        raise ModelError(NOTHING_FOLDED, message="there was nothing to fold")
-    summary, room, requests = "", _room_in_window(leased, messages), 0
-    while waiting:
-        piece = _next_piece(waiting, room)
-        if requests == MOST_REQUESTS:
-            raise ModelError(CONTEXT_OVERFLOW, message=f"the history was not folded by {MOST_REQUESTS} requests")
-        requests += 1
+        It is too long if the provider says so, or if it is estimated not to fit: some servers cut a prompt silently.
+        Each piece is summarised together with the summary of those before it. A refused piece is halved, and so are
+        those after it. A single message that is too long for one request is shortened.
+
+        Raises:
+            ModelError: a request failed, nothing fits, or a text was refused, cut short or empty.
+        """
+        waiting = deque(_whole_pieces(messages))
+        if not waiting:
+            raise ModelError(NOTHING_FOLDED, message="there was nothing to fold")
+        summary, room, requests = "", self._room_in_window(messages), 0
+        while waiting:
+            piece = _next_piece(waiting, room)
+            if requests == MOST_REQUESTS:
+                raise ModelError(CONTEXT_OVERFLOW, message=f"the history was not folded by {MOST_REQUESTS} requests")
+            requests += 1
+            try:
+                summary = await self._ask(summary, piece)
+            except ModelError as refusal:
+                room = _length(piece) // 2
+                if refusal.kind != CONTEXT_OVERFLOW or room < _SMALLEST:
+                    raise
+                # The summary stands for all before this piece: no more than that is asked for again.
+                waiting.extendleft(reversed(_whole_pieces(piece)))
+        return summary
+
+    def _room_in_window(self, messages: Sequence[Message]) -> int | None:
+        """Return how many characters of the messages one request takes whose prompt is estimated not to fit."""
+        compaction, limits = self._leased.facts.compaction, self._leased.configuration.limits
+        tokens, window = compaction.context_tokens, compaction.context_limit or limits.context_limit
+        if not compaction.estimated or tokens is None or window is None or tokens <= window:
+            return None
+        return max(int(_length(messages) * window * limits.threshold_percent / (tokens * 100)), _SMALLEST)
+
+    async def _ask(self, summary: str, messages: Sequence[Message]) -> str:
+        before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
+        history = await prepared_for(
+            self._leased.runtime, self._leased.configuration, self._leased.facts, "summary", [*before, *messages]
+        )
+        demands = self._leased.configuration.settings.compaction.prompt, note_on_rejection(self._leased.facts.step)
+        prompt = transient("user", "\n\n".join(filter(None, demands)), messages[-1])
+        parameters = self._requests.parameters_for_summaries()
+        reply = await self._generate([*history, prompt], parameters)
+        # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
+        if reply.calls and not reply.text.strip():
+            reply = await self._generate([*history, prompt], {**parameters, "tool_choice": "none"})
+        text = well_formed(whole_text(reply)).strip()
+        if not text:
+            raise ModelError("bad_request", message="the summary was empty")
+        return text
+
+    async def _generate(self, messages: list[Message], parameters: dict[str, Any]) -> ModelReply:
+        model = self._leased.configuration.settings.compaction.model or self._leased.configuration.model
+        request = await self._requests.build("summary", messages, parameters, model=model)
+        if model is not self._leased.configuration.model:
+            request = _without_refused_tools(request, model)
+        usage: Usage | None = None
         try:
-            summary = await _ask(leased, summary, piece, spending)
-        except ModelError as refusal:
-            room = _length(piece) // 2
-            if refusal.kind != CONTEXT_OVERFLOW or room < _SMALLEST:
-                raise
-            # The summary stands for all before this piece: no more than that is asked for again.
-            waiting.extendleft(reversed(_whole_pieces(piece)))
-    return summary
+            with self._leased.runtime.observers.model_call(model, request, trace=self._leased.facts.turn.trace) as call:
+                reply = await self.in_time(partial(self._reply, model, request))
+                reply = priced_reply(model, reply, self._leased.runtime.clock.now())
+                usage = reply.usage
+                if call is not None:
+                    call.reply = unshared(reply)
+        finally:  # a call that failed may have cost something, too: it makes the sum partial
+            self._spending.add(usage)
+        return reply
 
-
-def _room_in_window(leased: LeasedChat, messages: Sequence[Message]) -> int | None:
-    """Return how many characters of the messages one request takes whose prompt is estimated not to fit."""
-    compaction, limits = leased.facts.compaction, leased.configuration.limits
-    tokens, window = compaction.context_tokens, compaction.context_limit or limits.context_limit
-    if not compaction.estimated or tokens is None or window is None or tokens <= window:
-        return None
-    return max(int(_length(messages) * window * limits.threshold_percent / (tokens * 100)), _SMALLEST)
-
-
-async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
-    before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
-    history = await prepared_for(leased.runtime, leased.configuration, leased.facts, "summary", [*before, *messages])
-    demands = leased.configuration.settings.compaction.prompt, note_on_rejection(leased.facts.step)
-    prompt = transient("user", "\n\n".join(filter(None, demands)), messages[-1])
-    parameters = parameters_for_summaries(leased)
-    reply = await _generate(leased, [*history, prompt], parameters, spending)
-    # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
-    if reply.calls and not reply.text.strip():
-        reply = await _generate(leased, [*history, prompt], {**parameters, "tool_choice": "none"}, spending)
-    text = well_formed(whole_text(reply)).strip()
-    if not text:
-        raise ModelError("bad_request", message="the summary was empty")
-    return text
-
-
-async def _generate(
-    leased: LeasedChat, messages: list[Message], parameters: dict[str, Any], spending: Spending
-) -> ModelReply:
-    model = leased.configuration.settings.compaction.model or leased.configuration.model
-    request = await request_of(leased, "summary", messages, parameters, model=model)
-    if model is not leased.configuration.model:
-        request = _without_refused_tools(request, model)
-    usage: Usage | None = None
-    try:
-        with leased.runtime.observers.model_call(model, request, trace=leased.facts.turn.trace) as call:
-            reply = await in_time(leased, lambda: _reply(leased, model, request))
-            reply = priced_reply(model, reply, leased.runtime.clock.now())
-            usage = reply.usage
-            if call is not None:
-                call.reply = unshared(reply)
-    finally:  # a call that failed may have cost something, too: it makes the sum partial
-        spending.add(usage)
-    return reply
+    async def _reply(self, model: Model, request: ModelRequest) -> ModelReply:
+        return await generated(model, await with_files(self._leased.runtime.files, request, model))
 
 
 def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
@@ -135,10 +143,6 @@ def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
     with guarded():
         tools = tuple(tool for tool in request.tools if refusal_of(model, [tool], {}) is None)
     return dataclasses.replace(request, tools=tools)
-
-
-async def _reply(leased: LeasedChat, model: Model, request: ModelRequest) -> ModelReply:
-    return await generated(model, await with_files(leased.runtime.files, request, model))
 
 
 def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 import anyio
@@ -11,12 +10,12 @@ import anyio
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.isolation.user_code import is_the_engines
-from turnwise.engine.jobs.compact import compact
+from turnwise.engine.jobs.compact import CompactionJob
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.reply import error_info, shown_reply
-from turnwise.engine.jobs.run_tools import run_tools
-from turnwise.engine.jobs.settle import settle
-from turnwise.engine.jobs.stream_step import stream_step
+from turnwise.engine.jobs.run_tools import ToolJob
+from turnwise.engine.jobs.settle import SettleJob
+from turnwise.engine.jobs.stream_step import StepJob
 from turnwise.logger import concerning, logger
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
@@ -29,11 +28,11 @@ IDLE_ROUNDS: Final = 6
 """How often in a row a job may leave its chat as it was before the worker gives the chat up."""
 IDLE_PAUSE_S: Final = 0.1
 """Doubles with each such round."""
-JOBS: Final[dict[Job, Callable[[LeasedChat], Awaitable[None]]]] = {
-    Job.stream_step: stream_step,
-    Job.run_tools: run_tools,
-    Job.compact: compact,
-    Job.settle: settle,
+JOBS: Final[dict[Job, type[StepJob | ToolJob | CompactionJob | SettleJob]]] = {
+    Job.stream_step: StepJob,
+    Job.run_tools: ToolJob,
+    Job.compact: CompactionJob,
+    Job.settle: SettleJob,
 }
 
 
@@ -134,7 +133,7 @@ class Runner:
         leased = self.leased
         try:
             await leased.ask_again()
-            await JOBS[job](leased)
+            await JOBS[job](leased).run()
         except ConcurrentTransition:
             logger.debug("chat_moved", job=job)
         except BaseException as error:
