@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from turnwise.engine.admin.delete import if_resting
-from turnwise.engine.admin.diagnose import is_repairable, issues_of, repairing
+from turnwise.engine.admin.diagnose import is_repairable, issues_of, repair
 from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
-from turnwise.engine.admin.transfer import arriving, read
+from turnwise.engine.admin.transfer import arrive, read
 from turnwise.engine.config.results import Chat, chat_of
 from turnwise.engine.isolation.tasks import run_in_thread, run_shielded
 from turnwise.engine.transactions.chat_writer import UnitOfWork
@@ -25,6 +25,7 @@ from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.sql.import_rows import facts_in
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import MessageErased
@@ -63,11 +64,7 @@ class Admin(msgspec.Struct, frozen=True):
         """Erase what the wish names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
         chat_id, erasing = facts.chat_id, wish.of(rows, facts)
         relatives = await self._relatives(chat_id)
-
-        def blank(unit: UnitOfWork) -> None:
-            if unit.facts.version == facts.version and not erasing.is_of_nothing:
-                unit.fire(MessageErased(erasing=erasing))
-
+        blank = partial(_blank, erasing, facts.version)
         committed = await self.runtime.writer.change(chat_id, blank, actor=self.actor)
         if committed.before.version != facts.version:
             return None
@@ -133,11 +130,11 @@ class Admin(msgspec.Struct, frozen=True):
         with Spool() as spool:
             chat = await read(lines, spool, key=key)
             if permit is not None:
-                await self._ask(permit, chat_of(await run_in_thread(lambda: facts_in(chat))))
+                await self._ask(permit, chat_of(await run_in_thread(facts_in, chat)))
             if chat.blobs:
                 await self._refuse_known(chat.chat_id)
             await self.runtime.files.take_in(chat.chat_id, spool)
-            taken_in = self.runtime.writer.import_chat(chat, arriving(chat), actor=self.actor)
+            taken_in = self.runtime.writer.import_chat(chat, partial(arrive, chat), actor=self.actor)
             return chat_of((await taken_in).facts)
 
     async def _ask(self, permit: Callable[[Chat], object], chat: Chat) -> None:
@@ -146,7 +143,7 @@ class Admin(msgspec.Struct, frozen=True):
             with guarded():
                 answer = permit(chat)
             if inspect.isawaitable(answer):
-                await self.runtime.tasks.user_calls.run(lambda: answer, "permit", chat_id=chat.id)
+                await self.runtime.tasks.user_calls.run(partial(_awaited, answer), "permit", chat_id=chat.id)
         except Exception as error:
             raised = only_error_in(error)
             if of_kind(raised, TurnwiseError):
@@ -176,5 +173,14 @@ class Admin(msgspec.Struct, frozen=True):
     async def repair(self, chat_id: str) -> Chat:
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
         issues = await issues_of(self.runtime.store, chat_id)
-        repaired = self.runtime.writer.repair(chat_id, repairing(issues), actor=self.actor)
+        repaired = self.runtime.writer.repair(chat_id, partial(repair, issues), actor=self.actor)
         return chat_of((await repaired).facts)
+
+
+async def _awaited(answer: Awaitable[object]) -> None:
+    await answer
+
+
+def _blank(erasing: Erasing, version: int, unit: UnitOfWork) -> None:
+    if unit.facts.version == version and not erasing.is_of_nothing:
+        unit.fire(MessageErased(erasing=erasing))

@@ -9,7 +9,7 @@ from typing import Final
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.blobs.lost import FileSearch, LostFile
 from turnwise.engine.isolation.tasks import run_in_thread
-from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, Stood, covered_by
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.integrity.examine import examine
@@ -132,7 +132,7 @@ async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
 async def _issues_of_log(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:
     """Return what is wrong with a log that can be read, such as a token that was granted to two workers."""
     records = await store.audit(chat_id)
-    verdict = await run_in_thread(lambda: verify_records(records))
+    verdict = await run_in_thread(verify_records, records)
     return () if verdict.ok else (IntegrityIssue("audit.body", verdict.problem or "the log does not verify"),)
 
 
@@ -142,7 +142,7 @@ async def issues_of(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...
 
 
 async def _issues_in(chat_id: str, rows: Rows) -> tuple[IntegrityIssue, ...]:
-    found = await run_in_thread(lambda: examine(chat_id, rows))
+    found = await run_in_thread(examine, chat_id, rows)
     return tuple(issue for _, issue in found)
 
 
@@ -164,12 +164,8 @@ def summary_of(issues: Sequence[IntegrityIssue]) -> str:
     return "; ".join(f"{issue.column}: {issue.problem}" for issue in issues)[:_MOST_CHARACTERS]
 
 
-def repairing(issues: Sequence[IntegrityIssue]) -> Change:
-    """Return the change that brings what is left of a chat to `error`."""
-
-    def repair(unit: UnitOfWork) -> None:
-        summary = summary_of(issues)
-        error = ErrorInfo(kind=REPAIRED, message=f"repaired, and put aside what could not be read: {summary}")
-        unit.fire(Repaired(error=error), reason=summary)
-
-    return repair
+def repair(issues: Sequence[IntegrityIssue], unit: UnitOfWork) -> None:
+    """Bring what is left of a chat to `error`."""
+    summary = summary_of(issues)
+    error = ErrorInfo(kind=REPAIRED, message=f"repaired, and put aside what could not be read: {summary}")
+    unit.fire(Repaired(error=error), reason=summary)

@@ -10,7 +10,7 @@ from typing import Final
 
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.isolation.tasks import run_in_thread
-from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
+from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.archive.issues import issues_in
 from turnwise.persistence.archive.reader import ChatReader
@@ -22,6 +22,7 @@ from turnwise.persistence.blobs.protocol import BlobGone
 from turnwise.persistence.blobs.references import blobs_of
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.integrity.examine import Found
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.triggers import Imported, LeaseExpired
 
@@ -38,15 +39,17 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
         ChatUnreadable: its rows are not what its log says, or cannot be read: no store would take it in.
     """
     chat = await _whole(files, chat_id)
-    verdict = await run_in_thread(lambda: verify_stored(chat_id, chat.rows))
+    verdict = await run_in_thread(verify_stored, chat_id, chat.rows)
     if not verdict.ok:
         problem = f"{(verdict.problem or '').rstrip('.')}, so no store would take the chat in"
         raise ChatUnreadable(verdict.place or "audit.body", problem, chat_id=chat_id)
-    for _, issue in await run_in_thread(lambda: [*issues_in(chat)]):
+    issues: list[Found] = await run_in_thread(list, issues_in(chat))
+    for _, issue in issues:
         raise ChatUnreadable(issue.column, f"{issue.problem}, so no store would take the chat in", chat_id=chat_id)
     writer = ArchiveWriter(chat)
     lines = writer.rows()
-    while batch := await run_in_thread(lambda: [*islice(lines, _AT_ONCE)]):
+    batch: list[str]
+    while batch := await run_in_thread(list, islice(lines, _AT_ONCE)):
         for line in batch:
             yield line
     for digest in chat.blobs:
@@ -77,7 +80,7 @@ async def _whole(files: Files, chat_id: str) -> WholeChat:
 
 async def _intact_blobs(files: Files, rows: ChatRows) -> dict[str, int]:
     """Return the sizes of the blobs that the chat refers to, but for those that are gone or damaged."""
-    wanted = await run_in_thread(lambda: sorted(blobs_of(rows)))
+    wanted = await run_in_thread(_sorted_blobs, rows)
     held = await files.store.held_files(rows.chat["id"], wanted) if wanted else {}
     return {digest: held[digest] for digest in wanted if digest in held and await files.problem_with(digest) is None}
 
@@ -138,13 +141,13 @@ def _check_lines(lines: list[str], *, after: int) -> None:
             raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
 
 
-def arriving(chat: WholeChat) -> Change:
-    """Return the change that a chat begins its life in another store with."""
+def _sorted_blobs(rows: ChatRows) -> list[str]:
+    return sorted(blobs_of(rows))
+
+
+def arrive(chat: WholeChat, unit: UnitOfWork) -> None:
+    """Begin the life of a chat in another store."""
     row = chat.rows.chat
-
-    def arrive(unit: UnitOfWork) -> None:
-        unit.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
-        if unit.facts.lease is not None:
-            unit.fire(LeaseExpired(token=unit.facts.lease.token), reason="the worker that held it is elsewhere")
-
-    return arrive
+    unit.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
+    if unit.facts.lease is not None:
+        unit.fire(LeaseExpired(token=unit.facts.lease.token), reason="the worker that held it is elsewhere")

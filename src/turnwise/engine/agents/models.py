@@ -65,7 +65,10 @@ class Models:
         Raises:
             SettingsError: as by `named`.
         """
-        await run_in_thread(lambda: load_prices(self.named(name)))
+        await run_in_thread(self._load, name)
+
+    def _load(self, name: str) -> None:
+        load_prices(self.named(name))
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from turnwise.engine.agents.configuration import Configuration
@@ -55,7 +56,7 @@ class SystemPrompts:
         if kept is not None and kept[0] == made_for:
             return kept[1]
         with in_time():
-            made = await user_calls.run(lambda: _made(prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
+            made = await user_calls.run(partial(_made, prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
         self._made[facts.chat_id] = made_for, made
         if len(self._made) > MOST_KEPT:
             del self._made[next(iter(self._made))]

@@ -106,12 +106,7 @@ class Files(msgspec.Struct, frozen=True):
             InvalidContent: it is empty or too large.
             StoreError: the holder let go of it while it was put.
         """
-
-        async def note(blob: Blob) -> None:
-            if blob.size == 0:
-                raise InvalidContent("a file must not be empty")
-            await self.note(holder, blob, arriving=arriving)
-
+        note = partial(self._note_filled, holder, arriving=arriving)
         async with closing(self._limited(pieces)) as limited:  # a store of others may leave it in the middle
             blob = await self.blobs.put(limited, note)
         is_loose = partial(self.store.is_loose, blob.digest)
@@ -174,6 +169,11 @@ class Files(msgspec.Struct, frozen=True):
         """Keep the files of a chat that is about to be imported."""
         for digest in spool.blobs:
             await self.blobs.put(spool.read(digest), partial(self.note, chat_id, arriving=True))
+
+    async def _note_filled(self, holder: str, blob: Blob, *, arriving: bool) -> None:
+        if blob.size == 0:
+            raise InvalidContent("a file must not be empty")
+        await self.note(holder, blob, arriving=arriving)
 
     async def note(self, holder: str, blob: Blob, *, arriving: bool = False) -> None:
         """Let a chat, or what is `arriving`, hold a blob, as `HeldFiles.note_file` promises."""

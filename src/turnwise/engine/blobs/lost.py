@@ -59,7 +59,7 @@ class FileSearch:
     async def _lost_in(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
         held = {row["digest"]: row["size"] for row in rows.get("chat_files", ())}
         lost: list[LostFile] = []
-        for digest, (table, row) in (await run_in_thread(lambda: _referring(rows))).items():
+        for digest, (table, row) in (await run_in_thread(_referring, rows)).items():
             problem = await self._problem_with(digest, held[digest]) if digest in held else NOT_HELD
             if problem is not None:
                 lost.append(_lost(digest, problem, chat_id, table, row))

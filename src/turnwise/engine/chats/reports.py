@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, InstanceOf, SkipValidation
@@ -133,7 +134,7 @@ class Reports(Commanded):
             signer: signs it so that whoever has the public key can (Ed25519).
         """
         records = await self.audit(chat_id)
-        return await run_in_thread(lambda: export(chat_id, records, key=key, signer=signer))
+        return await run_in_thread(partial(export, chat_id, records, key=key, signer=signer))
 
     @command("GET", "/chats/{chat_id}/verify")
     async def verify(

@@ -35,9 +35,11 @@ from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import (
     ChatArchived,
+    ChatBusy,
     DeadlineExpired,
     IllegalTransition,
     MessageNotFound,
+    QueueFull,
     ToolResultMismatch,
     VersionMismatch,
 )
@@ -125,8 +127,10 @@ class Commands(msgspec.Struct, frozen=True):
                     trace=self.runtime.observers.turn_trace(chat_id),
                 )
                 committed = await change(chat_id, message)
-        except DuplicateReceipt:  # the same request was accepted since
-            return await self.send(chat_id, content, when_busy=when_busy, client_id=client_id)
+        except (DuplicateReceipt, ChatBusy, QueueFull):  # if the same request came twice at once, because of its twin
+            if first := await first_receipt(self._store, chat_id, client_id, content_digest):
+                return first
+            raise
         accepted = committed.decisions[0].facts
         message_id = f"m{accepted.serial}"
         after = committed.facts
@@ -192,8 +196,10 @@ class Commands(msgspec.Struct, frozen=True):
                     committed = await self._interrupter.change_and_stop_subagents(chat_id, *changes)
                     if committed.decisions:
                         return chat_of(committed.facts)
-        except DuplicateReceipt:  # the same request was accepted since
-            return await self.edit(chat_id, message_id, content, client_id=client_id, if_version=if_version)
+        except (DuplicateReceipt, MessageNotFound, VersionMismatch):  # as above
+            if first := await first_receipt(self._store, chat_id, client_id, content_digest):
+                return first.chat
+            raise
 
     async def _cut_at(self, chat_id: str, message_id: str) -> Cut:
         message_and_cut = await self._store.cut_at(chat_id, message_id)

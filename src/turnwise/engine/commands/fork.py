@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.prompt.inheritance import inheritance_of
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import SettingsError
-from turnwise.states.facts import Profile
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Tail
 from turnwise.states.triggers import Create
@@ -29,30 +30,43 @@ async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Chan
         raise SettingsError("at_version", f"must be from 1 to {len(records)}; it was {at_version}")
     history = await store.history(chat_id, at_version=at_version)
     answered = await _is_answered_by_a_call(store, chat_id, history)
-    forked_from = f"{at_version}:{records[at_version - 1].hash}"
+    fork = Fork(facts, history, at_version, records[at_version - 1].hash, answered_by_call=answered)
+    return fork, (chat_id, facts.version)
 
-    def begin(unit: UnitOfWork) -> None:
+
+class Fork(msgspec.Struct, frozen=True):
+    """Creates a chat with the history of its parent at a version."""
+
+    parent: Facts
+    history: Sequence[Message]
+    at_version: int
+    hash: str
+    """Of the parent's record of that version."""
+    answered_by_call: bool
+    """Whether the history ends with an answer that was given by a call."""
+
+    def __call__(self, unit: UnitOfWork) -> None:
+        """Fire the creation."""
+        parent, forked_from = self.parent, f"{self.at_version}:{self.hash}"
         profile = replace(
-            facts.profile,
+            parent.profile,
             created_at=unit.now,
-            parent=chat_id,
-            ancestors=ancestors_of(facts.profile),
+            parent=parent.chat_id,
+            ancestors=ancestors_of(parent.profile),
             forked_from=forked_from,
             parent_call=None,
             parent_version=None,
             detached=False,
             depth=0,
         )
-        inheritance = inheritance_of(facts, history, unit.now)
-        is_whole = len(inheritance.messages) == len(history)  # no call was open
-        if is_whole and at_version >= facts.history_version:
-            inheritance = replace(inheritance, tail=facts.history.tail)  # which the messages alone do not always tell
-        elif is_whole and answered and inheritance.tail is Tail.awaits_answer:
+        inheritance = inheritance_of(parent, self.history, unit.now)
+        is_whole = len(inheritance.messages) == len(self.history)  # no call was open
+        if is_whole and self.at_version >= parent.history_version:
+            inheritance = replace(inheritance, tail=parent.history.tail)  # messages alone do not always show it
+        elif is_whole and self.answered_by_call and inheritance.tail is Tail.awaits_answer:
             inheritance = replace(inheritance, tail=Tail.answered)
-        reason = f"fork of {chat_id} at version {at_version}, {forked_from}"
+        reason = f"fork of {parent.chat_id} at version {self.at_version}, {forked_from}"
         unit.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
-
-    return begin, (chat_id, facts.version)
 
 
 async def _is_answered_by_a_call(store: ChatStore, chat_id: str, history: Sequence[Message]) -> bool:

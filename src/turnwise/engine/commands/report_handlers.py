@@ -161,7 +161,7 @@ class ReportHandlers(LocalChats):
         verdict = await verify_family(self._store, chat_id) if family else None
         rows = await self._store.rows(chat_id)
         if verdict is None or (verdict.ok and elsewhere is not None):
-            verdict = await run_in_thread(lambda: verify_stored(chat_id, rows, elsewhere))
+            verdict = await run_in_thread(verify_stored, chat_id, rows, elsewhere)
         if files and verdict.ok:
             files_verdict = await verify_files(self._runtime.files, rows)
             return verdict if files_verdict.ok else files_verdict

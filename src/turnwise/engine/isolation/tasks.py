@@ -196,9 +196,9 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def run_in_thread(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """Return what `work` computes in a thread. With a long chat it may take a second; all others go on meanwhile."""
-    return await anyio.to_thread.run_sync(work)
+    return await anyio.to_thread.run_sync(work, *arguments)
 
 
 async def over(task: asyncio.Task[Any]) -> bool:

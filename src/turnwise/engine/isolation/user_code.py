@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
@@ -200,14 +201,15 @@ async def in_thread(code: Callable[[], T]) -> T:
         UserCodeError: it raised what is no ordinary exception.
         Exception: it raised that.
     """
-
-    def guardedly() -> T:
-        with guarded():
-            return code()
-
+    run = partial(_guarded, code)
     with anyio.CancelScope() as scope:
         try:
-            return await anyio.to_thread.run_sync(guardedly, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+            return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except asyncio.CancelledError:
             scope.cancel()  # so that `anyio.from_thread.check_cancelled` tells the thread
     raise asyncio.CancelledError
+
+
+def _guarded(code: Callable[[], T]) -> T:
+    with guarded():
+        return code()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.providers.reply_builder import ReplyBuilder
@@ -73,7 +74,7 @@ class LiveParts:
         self._stored = stored = asyncio.Event()
         try:
             leased, events, token = self._leased, self._events(), self._leased.token
-            await leased.retry_while_unavailable(lambda: leased.show(ChatState.streaming, events, token=token))
+            await leased.retry_while_unavailable(partial(leased.show, ChatState.streaming, events, token=token))
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True

@@ -256,8 +256,9 @@ class MCPTools:
         self._offer, self._is_known = Offer(tuple(made.values()), retired), True
 
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Answer:
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            context.report({"progress": progress, "total": total, "message": message})
-
         connection = await self._current()
-        return await connection.call(tool, arguments, report)
+        return await connection.call(tool, arguments, partial(_report, context))
+
+
+async def _report(context: ToolContext, progress: float, total: float | None, message: str | None) -> None:
+    context.report({"progress": progress, "total": total, "message": message})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
+from operator import methodcaller
 from time import perf_counter
 from typing import ClassVar, Final, Literal, TypeVar
 
@@ -229,7 +230,7 @@ class Observers(msgspec.Struct, frozen=True):
             return nullcontext()
         request = unshared(request) if self._may_change("model_called") else request
         call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
-        return self._during(call, lambda observer: observer.model_called(call))
+        return self._during(call, methodcaller("model_called", call))
 
     def compaction(
         self, facts: Facts, *, by_strategy: bool, messages: int
@@ -245,7 +246,7 @@ class Observers(msgspec.Struct, frozen=True):
             messages_before=messages,
             trace=facts.turn.trace,
         )
-        return self._during(run, lambda observer: observer.compaction_started(run))
+        return self._during(run, methodcaller("compaction_started", run))
 
     def tool_run(
         self, chat_id: str, call: ToolCall, *, known: bool, trace: str | None
@@ -255,7 +256,7 @@ class Observers(msgspec.Struct, frozen=True):
             return nullcontext()
         call = unshared(call) if self._may_change("tool_started") else call
         run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
-        return self._during(run, lambda observer: observer.tool_started(run))
+        return self._during(run, methodcaller("tool_started", run))
 
     def _may_change(self, method: str) -> bool:
         """Return whether a method is given to somebody who may change what it is told."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from turnwise.engine.agents.delegate import MESSAGE, SUBAGENT, SUBAGENTS, TASK, subagent_id
 from turnwise.engine.chat_ids import may_be_one
@@ -130,13 +133,8 @@ class SubagentCalls:
     async def _submit(self, call: ToolCall, answer: CallAnswer) -> None:
         result = SubagentResult(call.call_id, answer.output, answer.is_error)
         subagents = tuple(answer.subagents) or (SubagentAnswer(chat_id=self._parent.chat_id),)
-
-        def submit(unit: UnitOfWork) -> None:
-            current = unit.facts.calls.get(call.call_id)
-            if unit.facts.awaits is not None and current is not None and current.open:
-                unit.fire(SubmitToolResults(results=(result,), subagents=subagents))
-
-        committed = await self._writer.change(self._parent.chat_id, submit, actor=f"chat:{subagents[0].chat_id}")
+        submission, actor = SubmitToolResults(results=(result,), subagents=subagents), f"chat:{subagents[0].chat_id}"
+        committed = await self._writer.change(self._parent.chat_id, partial(_submit, submission), actor=actor)
         self._parent = committed.facts
 
     def _id_of(self, call: ToolCall) -> str:
@@ -179,25 +177,20 @@ class SubagentCalls:
             raise _NotYetError
         parent = self._parent
         version, head = await self._store.head(parent.chat_id)
-
-        def begin(unit: UnitOfWork) -> None:
-            profile = parent.profile
-            subagent = Profile(
-                created_at=unit.now,
-                agent=call.subagent or profile.agent,
-                owner=profile.owner,
-                title=_title_of(task),
-                metadata=profile.metadata,
-                parent=parent.chat_id,
-                parent_call=call.call_id,
-                parent_version=f"{version}:{head}",
-                detached=call.subagent_detached,
-                depth=profile.depth + 1,
-            )
-            unit.fire(Create(profile=subagent))
-            trace = self._runtime.observers.turn_trace(name)
-            unit.fire(SendMessage(parts=(TextPart(text=task),), trace=trace, asker=parent.chat_id))
-
+        profile = Profile(
+            created_at=parent.profile.created_at,
+            agent=call.subagent or parent.profile.agent,
+            owner=parent.profile.owner,
+            title=_title_of(task),
+            metadata=parent.profile.metadata,
+            parent=parent.chat_id,
+            parent_call=call.call_id,
+            parent_version=f"{version}:{head}",
+            detached=call.subagent_detached,
+            depth=parent.profile.depth + 1,
+        )
+        trace = self._runtime.observers.turn_trace(name)
+        begin = partial(_begin, profile, SendMessage(parts=(TextPart(text=task),), trace=trace, asker=parent.chat_id))
         try:
             read_at = parent.chat_id, parent.version
             await self._writer.create(name, begin, actor=f"chat:{parent.chat_id}", parent=read_at, unchanged=True)
@@ -220,7 +213,8 @@ class SubagentCalls:
     async def _has_room(self, call: ToolCall) -> bool:
         """Whether a call's subagent may begin: earlier calls come first, so that all workers begin the same."""
         limit = self._runtime.agents.configuration(self._parent.profile).settings.subagents_at_once
-        before = itertools.takewhile(lambda one: one.call_id != call.call_id, self._parent.open_calls)
+        ids = [one.call_id for one in self._parent.open_calls]
+        before = self._parent.open_calls[: ids.index(call.call_id)] if call.call_id in ids else self._parent.open_calls
         first = (self._id_of(one) for one in before if one.subagent is not None)
         working = 0
         for name in itertools.chain(self._parent.background, first):
@@ -313,12 +307,15 @@ class SubagentCalls:
         if isinstance(name, str) and may_be_one(name):
             try:
                 subagent = await self._store.facts(name)
-                if await is_any_above(self._store, subagent, lambda above: above.chat_id == self._parent.chat_id):
+                if await is_any_above(self._store, subagent, self._is_parent):
                     return subagent
             except (ChatNotFound, ChatUnreadable):
                 if name in self._parent.background:  # it is known to be one
                     return await self._store.facts(name)
         raise _RefusedError(f"You have no subagent {shown(name)}.")
+
+    def _is_parent(self, facts: Facts) -> bool:
+        return facts.chat_id == self._parent.chat_id
 
     # What subagents say
 
@@ -332,6 +329,17 @@ class SubagentCalls:
         """Return what a subagent said last, and whether that is an error."""
         messages = await self._store.history(subagent.chat_id, after=subagent.turn.after)
         return result_of(subagent, messages, self._runtime.agents)
+
+
+def _submit(submission: SubmitToolResults, unit: UnitOfWork) -> None:
+    current = unit.facts.calls.get(submission.results[0].call_id)
+    if unit.facts.awaits is not None and current is not None and current.open:
+        unit.fire(submission)
+
+
+def _begin(profile: Profile, task: SendMessage, unit: UnitOfWork) -> None:
+    unit.fire(Create(profile=replace(profile, created_at=unit.now)))
+    unit.fire(task)
 
 
 def _entry_of(subagent: Facts) -> dict[str, Json]:

@@ -142,9 +142,9 @@ class _Family:
 
     async def _log(self, chat_id: str) -> _Log:
         rows = await self._store.rows(chat_id)
-        verdict = await run_in_thread(lambda: verify_stored(chat_id, rows))
+        verdict = await run_in_thread(verify_stored, chat_id, rows)
         if verdict.ok:
-            return await run_in_thread(lambda: _log_in(chat_id, rows))
+            return await run_in_thread(_log_in, chat_id, rows)
         if chat_id != self._top:
             verdict = replace(verdict, problem=f"Subagent {chat_id}: {verdict.problem}")
         raise _UnsoundError(verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from functools import partial
 
 import msgspec
 
@@ -55,10 +56,10 @@ async def due_chats(store: ChatStore, settings: Settings, *, as_of: datetime, li
 async def _due(store: ChatStore, settings: Settings, as_of: datetime, limit: int) -> AsyncIterator[Retained]:
     if settings.archive_after is not None:
         for chat_id in await store.rested(archived=False, seconds=settings.archive_after, limit=limit):
-            yield chat_id, Archiving(_archiving(settings.archive_after, as_of))
+            yield chat_id, Archiving(partial(_archive, settings.archive_after, as_of))
     if settings.delete_after is not None:
         for chat_id in await store.rested(archived=True, seconds=settings.delete_after, limit=limit):
-            yield chat_id, Deletion(_if_unchanged(settings.delete_after, as_of))
+            yield chat_id, Deletion(partial(_permit_deletion, settings.delete_after, as_of))
 
 
 async def check_not_awaited(store: ChatStore, chat_id: str) -> None:
@@ -71,28 +72,21 @@ async def check_not_awaited(store: ChatStore, chat_id: str) -> None:
         raise NotDue(chat_id)
 
 
-def _archiving(seconds: float, as_of: datetime) -> Change:
-    def archive(unit: UnitOfWork) -> None:
-        facts = unit.facts
-        if facts.archived or not facts.resting:
-            return
-        if not _is_unchanged(facts, min(unit.now, as_of), seconds):
-            raise NotDue(facts.chat_id)
-        unit.fire(Archived(), actor=SYSTEM, reason=f"unchanged for {seconds:g} s")
-
-    return archive
+def _archive(seconds: float, as_of: datetime, unit: UnitOfWork) -> None:
+    facts = unit.facts
+    if facts.archived or not facts.resting:
+        return
+    if not _is_unchanged(facts, min(unit.now, as_of), seconds):
+        raise NotDue(facts.chat_id)
+    unit.fire(Archived(), actor=SYSTEM, reason=f"unchanged for {seconds:g} s")
 
 
-def _if_unchanged(seconds: float, as_of: datetime) -> Permission:
-    """Return what permits a deletion as long as the chat is archived and unchanged, or cannot be read."""
-
-    def permit(rest: PartialRead, now: datetime) -> None:
-        facts = rest.facts
-        unchanged = _is_unchanged(facts, min(now, as_of), seconds)
-        if not rest.issues and not (facts.archived and facts.resting and unchanged):
-            raise NotDue(facts.chat_id)
-
-    return permit
+def _permit_deletion(seconds: float, as_of: datetime, rest: PartialRead, now: datetime) -> None:
+    """Permit a deletion as long as the chat is archived and unchanged, or cannot be read."""
+    facts = rest.facts
+    unchanged = _is_unchanged(facts, min(now, as_of), seconds)
+    if not rest.issues and not (facts.archived and facts.resting and unchanged):
+        raise NotDue(facts.chat_id)
 
 
 def _is_unchanged(facts: Facts, now: datetime, seconds: float) -> bool:

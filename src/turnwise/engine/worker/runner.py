@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final, cast
 
 import anyio
@@ -157,12 +158,12 @@ class Runner:
         info = error_info(error, leased.facts.step, leased.configuration.settings)
         try:
             try:
-                partial = await leased.retry_while_unavailable(
-                    lambda: shown_reply(leased.runtime, leased.facts, leased.attempt)
+                reply = await leased.retry_while_unavailable(
+                    partial(shown_reply, leased.runtime, leased.facts, leased.attempt)
                 )
                 async with Sending(leased.runtime.files, leased.chat_id) as sending:
-                    kept = await sending.partial(partial)
-                    await leased.fire(Failed(token=leased.token, error=info, partial=kept))
+                    reply = await sending.partial(reply)
+                    await leased.fire(Failed(token=leased.token, error=info, partial=reply))
             except (ConcurrentTransition, StaleLease):
                 raise
             except Exception:  # noqa: BLE001 - the reply itself may be what no store takes

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 from typing import Final, NamedTuple
 
 import anyio
+import msgspec
 
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.config.spending import Spending
@@ -121,16 +123,8 @@ class Titles:
         """Store what was made; return false if the messages have changed since they were seen."""
         if made == _Made(None) and not final:
             return True
-
-        def conclude(unit: UnitOfWork) -> None:
-            if unit.facts.history_version != seen.history_version:
-                return
-            if _wants_title(unit.facts):
-                unit.fire(Renamed(title=made.title, usage=made.usage, final=final), actor=SYSTEM)
-            elif made.usage is not None:  # somebody has named it: that stays, but the model was paid
-                unit.fire(Renamed(title=unit.facts.profile.title, usage=made.usage), actor=SYSTEM)
-
-        committed = await self._runtime.writer.commit(seen.chat_id, conclude, actor=SYSTEM)
+        naming = Naming(seen.history_version, made, final=final)
+        committed = await self._runtime.writer.commit(seen.chat_id, naming, actor=SYSTEM)
         return bool(committed.decisions) or committed.before.history_version == seen.history_version
 
     async def _made(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:
@@ -188,7 +182,7 @@ class Titles:
                 time_limit(runtime.clock, TIMEOUT, "network", "no title", retryable=False),
             ):
                 reply = await runtime.tasks.user_calls.run(
-                    lambda: generated(model, request), "model title", chat_id=facts.chat_id
+                    partial(generated, model, request), "model title", chat_id=facts.chat_id
                 )
                 reply = priced_reply(model, reply, runtime.clock.now())
                 usage = reply.usage
@@ -197,6 +191,23 @@ class Titles:
                 return reply
         finally:
             spending.add(usage)
+
+
+class Naming(msgspec.Struct, frozen=True):
+    """Names a chat, unless its messages have changed since the title was made."""
+
+    history_version: int
+    made: _Made
+    final: bool
+
+    def __call__(self, unit: UnitOfWork) -> None:
+        """Fire the new title, if the chat still wants one, and what the model has used."""
+        if unit.facts.history_version != self.history_version:
+            return
+        if _wants_title(unit.facts):
+            unit.fire(Renamed(title=self.made.title, usage=self.made.usage, final=self.final), actor=SYSTEM)
+        elif self.made.usage is not None:  # somebody has named it: that stays, but the model was paid
+            unit.fire(Renamed(title=unit.facts.profile.title, usage=self.made.usage), actor=SYSTEM)
 
 
 def _wants_title(facts: Facts) -> bool:
