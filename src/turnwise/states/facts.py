@@ -309,6 +309,16 @@ class Facts(Value, frozen=True, kw_only=True):
         return rests and self.awaits != "subagents"
 
 
+def queried_columns(facts: Facts) -> dict[str, Any]:
+    """Return what stores repeat of the facts in columns of their own, by which chats are found."""
+    return {
+        "owner": facts.profile.owner,
+        "agent": facts.agent_needed,
+        "needs": [*facts.calls.needs],
+        "awaits": facts.awaits,
+    }
+
+
 class Limits(Value, frozen=True, kw_only=True):
     """The settings that guards and actions may ask."""
 

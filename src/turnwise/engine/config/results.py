@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message
 from turnwise.states.names import Awaited, ChatState, Purpose, StopReason
 from turnwise.states.usage import NO_USAGE, Usage
@@ -166,34 +166,28 @@ def chat_of(source: Facts | PartialRead) -> Chat:
         issues = (IntegrityIssue("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
     unreadable = unread(issues) if issues else None
     profile = facts.profile
-    return Chat(
-        id=facts.chat_id,
-        agent=profile.agent,
-        state=facts.state,
-        version=facts.version,
-        history_version=facts.history_version,
-        last_seq=facts.last_seq,
-        turn=facts.turn.number,
-        step=facts.step.number,
-        attempt=facts.step.attempt,
-        owner=profile.owner,
-        title=profile.title,
-        metadata=copied(dict(profile.metadata)),
-        archived=facts.archived,
-        last_error=facts.last_error.public if facts.last_error else unreadable,
-        stop_reason=facts.stop_reason,
-        usage=facts.usage,
-        open_calls=[] if unreadable else [call.shown for call in facts.open_calls],
-        queued=len(facts.queue),
-        settled=facts.settled,
-        parent=profile.parent,
-        awaits=None if unreadable else facts.awaits,
-        parent_call=profile.parent_call,
-        subagents_usage=facts.subagents_usage,
-        model=profile.model,
-        parameters=None if profile.parameters is None else copied(dict(profile.parameters)),
-        active_tools=profile.active_tools,
-        created_at=profile.created_at,
-        updated_at=facts.updated_at or profile.created_at,
-        unreadable=unreadable.message if unreadable else None,
-    )
+    shared = {name: _copied(getattr(profile, name)) for name in _OF_PROFILE}
+    shared |= {name: getattr(facts, name) for name in _OF_FACTS}
+    own = {
+        "id": facts.chat_id,
+        "turn": facts.turn.number,
+        "step": facts.step.number,
+        "attempt": facts.step.attempt,
+        "last_error": facts.last_error.public if facts.last_error else unreadable,
+        "open_calls": [] if unreadable else [call.shown for call in facts.open_calls],
+        "queued": len(facts.queue),
+        "awaits": None if unreadable else facts.awaits,
+        "updated_at": facts.updated_at or profile.created_at,
+        "unreadable": unreadable.message if unreadable else None,
+    }
+    return Chat(**{**shared, **own})
+
+
+def _copied(value: Any) -> Any:
+    return copied(dict(value)) if isinstance(value, Mapping) else value
+
+
+_OF_PROFILE: Final = frozenset(Chat.__struct_fields__) & frozenset(Profile.__struct_fields__)
+_OF_FACTS: Final = frozenset(Chat.__struct_fields__) & frozenset(Facts.__struct_fields__)
+"""The fields of chats that are fields of their profile, or of their facts, by the same name: declaring one in `Chat`
+makes it public."""

@@ -25,7 +25,7 @@ from turnwise.persistence.rows import (
 )
 from turnwise.persistence.stored_chat import IntegrityIssue, ids_of, is_count, salvage
 from turnwise.states.errors import ChatUnreadable
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, queried_columns
 from turnwise.states.invariants import broken_invariants
 
 Found = tuple[Row, IntegrityIssue]
@@ -176,18 +176,15 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Found]:
 
 def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Found]:
     """Find columns by which chats are found, and which do not repeat what other tables say."""
-    if chat["owner"] != facts.profile.owner:
-        yield found_in("chats", chat, "owner", "it is not what the profile says")
-    if chat["agent"] != facts.agent_needed:
-        yield found_in("chats", chat, "agent", "it is not what the profile and the open calls say")
-    if facts.stored_state is None and chat["awaits"] != facts.awaits:
-        yield found_in("chats", chat, "awaits", "it is not what the open calls say")
-    try:
-        needs = ids_of(chat["needs"])
-    except GARBLED:
-        return  # reported with its column
-    if tuple(needs) != facts.calls.needs:
-        yield found_in("chats", chat, "needs", "it is not what the open calls say")
+    for column, expected in queried_columns(facts).items():
+        stored = chat[column]
+        if isinstance(expected, list):
+            try:
+                stored = ids_of(stored)
+            except GARBLED:
+                continue  # reported with its column
+        if stored != expected and not (column == "awaits" and facts.stored_state is not None):
+            yield found_in("chats", chat, column, "it is not what the profile and the open calls say")
 
 
 def _log_problems(chat_id: str, rows: Rows) -> Iterator[Found]:

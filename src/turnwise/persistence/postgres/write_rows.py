@@ -13,6 +13,7 @@ from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.rows import time_of
 from turnwise.persistence.sql.import_rows import tables_in
 from turnwise.persistence.sql.statements import statements_in
+from turnwise.states.facts import queried_columns
 
 _PARAMETERS: Final = statements_in("postgres")["commit"].parameters
 
@@ -92,10 +93,7 @@ def _chat_row(commit: Commit) -> Row:
         "head": commit.after.head,
         "since": commit.since.isoformat(),
         "rested": commit.rested and commit.rested.isoformat(),
-        "owner": facts.profile.owner,
-        "agent": facts.agent_needed,
-        "needs": facts.calls.needs,
-        "awaits": facts.awaits,
+        **queried_columns(facts),
         "calls": None if facts.calls.are_those_of(before.facts.calls) else [call.call_id for call in facts.calls],
         "worker": facts.lease and facts.lease.worker,
         "token": facts.lease and facts.lease.token,

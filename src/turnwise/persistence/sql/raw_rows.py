@@ -23,6 +23,7 @@ from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound
+from turnwise.states.facts import queried_columns
 from turnwise.states.writes import InsertMessage
 
 _T = TypeVar("_T")
@@ -148,10 +149,7 @@ async def store_repair(on: Database, repair: Repair, at: datetime) -> None:
         state=facts.state_as_stored,
         worker=worker,
         token=token,
-        owner=facts.profile.owner,
-        agent=facts.agent_needed,
-        needs=[*facts.calls.needs],
-        awaits=facts.awaits,
+        **queried_columns(facts),
     )
 
 
