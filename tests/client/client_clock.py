@@ -1,4 +1,4 @@
-"""Time that a client's patience is measured by: it passes while somebody sleeps, and at no other time."""
+"""The clock of a client's retries: time passes only while somebody sleeps."""
 
 
 class ClientClock:

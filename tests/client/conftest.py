@@ -53,7 +53,7 @@ async def chats(place: str | ServiceProcess) -> AsyncIterator[Chats]:
         async with engine_on(place) as engine:
             yield engine
         return
-    settings = ClientSettings(patience=20)
+    settings = ClientSettings(retry_timeout=20)
     async with Client(place.url, token=TOKEN, settings=settings) as client:
         yield client
 
@@ -69,6 +69,6 @@ async def server() -> AsyncIterator[Server]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> ClientClock:
     """Let the time of clients pass only while they wait for their next try."""
     clock = ClientClock()
-    for name in ("patience.anyio", "patience.random", "patience.time", "events.time"):
+    for name in ("settings.anyio", "settings.random", "settings.time", "events.time"):
         monkeypatch.setattr(f"turnwise.client.{name}", clock)
     return clock

@@ -230,8 +230,8 @@ def waiting_at(seq: int) -> str:
 
 END = ": end\n\n"
 LAST = Answer([waiting_at(9), END])
-ONCE = ClientSettings(patience=0)
-TWICE = ClientSettings(first_delay=1, max_delay=1, patience=1.5)
+ONCE = ClientSettings(retry_timeout=0)
+TWICE = ClientSettings(first_delay=1, max_delay=1, retry_timeout=1.5)
 
 
 async def read(server: Server, settings: ClientSettings = TWICE, **asked: Any) -> list[int]:
@@ -268,11 +268,11 @@ async def test_stream_waits_retry_after(server: Server, clock: ClientClock) -> N
     limited = Answer.refusal(429, "rate-limited", limit="1", retry_after=7)
     closed = Answer.refusal(503, "engine-closed", problem="it stops")
     server.script = [limited, closed, LAST]
-    assert await read(server, ClientSettings(first_delay=1, patience=60)) == [9]
+    assert await read(server, ClientSettings(first_delay=1, retry_timeout=60)) == [9]
     assert clock.slept == [7, 2]
     server.script = [limited]
     with pytest.raises(RateLimited):
-        await read(server, ClientSettings(patience=6))
+        await read(server, ClientSettings(retry_timeout=6))
 
 
 RECONNECT = 'event: reconnect\ndata: {"after": 0}\n\n'
@@ -315,7 +315,7 @@ async def test_reconnect_event_is_followed(server: Server, clock: ClientClock) -
 async def test_silent_stream_is_dead(server: Server) -> None:
     server.script = [Answer([waiting_at(1)], end="silence")]
     with pytest.raises(ServiceUnreachable) as dead:
-        await read(server, ClientSettings(patience=0, silence=0.05))
+        await read(server, ClientSettings(retry_timeout=0, silence=0.05))
     assert dead.value.problem == "ReadTimeout"
 
 

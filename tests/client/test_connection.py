@@ -16,18 +16,17 @@ from tests.client.client_clock import ClientClock
 from support.wire.server import Answer, End, Server, problem
 from turnwise import InvalidArgument, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, BodyTooLarge, ClientSettings, NotAllowed, RateLimited, ServiceFailed
-from turnwise.client.broken_off import BrokenOff
+from turnwise.client.body_streams import InterruptibleBody, lines_in, lines_out
 from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.errors import InvalidRequest, NotAuthenticated, ServiceUnreachable
-from turnwise.client.files import lines_in, lines_out
-from turnwise.client.patience import Patience
 from turnwise.client.problems import error_in, error_of
+from turnwise.client.settings import Backoff
 from turnwise.states.errors import ChatUnreadable, EngineClosed, EngineInUse
 from turnwise.states.messages import TextPart
 
 URL = "http://a"
 MARK = "0123abcd" * 4
-AT_ONCE = ClientSettings(patience=0)
+AT_ONCE = ClientSettings(retry_timeout=0)
 GET = Request(method="GET", path="/x", repeatable=True)
 POST = Request(method="POST", path="/x")
 KEYED = Request(method="POST", path="/x", repeatable=True)
@@ -116,7 +115,7 @@ async def test_possibly_done_is_never_called_unwritten(server: Server, last: Ans
     assert len(server.asked) >= tries
 
 
-async def test_zero_patience_sends_once(server: Server) -> None:
+async def test_zero_retry_timeout_sends_once(server: Server) -> None:
     server.script = [CLOSED]
     connection = Connection(server.url, "word", AT_ONCE)
     with pytest.raises(EngineClosed, match="the client is not open; use it inside 'async with Client"):
@@ -167,7 +166,7 @@ async def test_connecting_has_a_limit_of_its_own() -> None:
             knocking = waiting.enter_context(socket.socket())
             knocking.setblocking(False)  # noqa: FBT003 - its argument has no name
             knocking.connect_ex(full.getsockname())
-        settings = ClientSettings(connect_timeout=0.1, patience=0)
+        settings = ClientSettings(connect_timeout=0.1, retry_timeout=0)
         connection = Connection(f"http://127.0.0.1:{full.getsockname()[1]}", None, settings)
         await connection.open()
         with pytest.raises(ServiceUnreachable) as refused:
@@ -179,10 +178,10 @@ async def test_connecting_has_a_limit_of_its_own() -> None:
 # How long a client waits before it tries again
 
 
-async def waited(patience: Patience, clock: ClientClock) -> list[float]:
+async def waited(backoff: Backoff, clock: ClientClock) -> list[float]:
     """Return how long it is waited before each try, until there is none."""
     clock.slept.clear()
-    while len(clock.slept) < 100 and await patience.wait():
+    while len(clock.slept) < 100 and await backoff.wait():
         pass
     return clock.slept.copy()
 
@@ -195,30 +194,30 @@ def test_infinite_time_is_refused(name: str) -> None:
 
 
 async def test_waits_double_up_to_the_longest(clock: ClientClock) -> None:
-    assert await waited(Patience(ClientSettings()), clock) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5] * 10]
+    assert await waited(Backoff(ClientSettings()), clock) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5] * 10]
     assert clock.now == pytest.approx(1056.3), "after the next wait a minute would be over"
 
 
-@pytest.mark.parametrize(("patience", "tries"), [(0, 0), (3, 2), (3.5, 3), (4, 3)])
-async def test_no_try_after_patience_ends(clock: ClientClock, patience: float, tries: int) -> None:
-    settings = ClientSettings(first_delay=1, max_delay=1, patience=patience)
-    assert await waited(Patience(settings), clock) == [1] * tries
+@pytest.mark.parametrize(("retry_timeout", "tries"), [(0, 0), (3, 2), (3.5, 3), (4, 3)])
+async def test_no_try_after_retry_timeout(clock: ClientClock, retry_timeout: float, tries: int) -> None:
+    settings = ClientSettings(first_delay=1, max_delay=1, retry_timeout=retry_timeout)
+    assert await waited(Backoff(settings), clock) == [1] * tries
 
 
 @pytest.mark.parametrize(("spread", "first"), [(0, 0.5), (0.5, 0.75), (1, 1)])
 async def test_waits_have_jitter(clock: ClientClock, spread: float, first: float) -> None:
     clock.spread = spread
-    patience = Patience(ClientSettings(first_delay=1, max_delay=2))
+    backoff = Backoff(ClientSettings(first_delay=1, max_delay=2))
     for _ in range(3):
-        assert await patience.wait()
+        assert await backoff.wait()
     assert clock.slept == [first, 2 * first, 2 * first], "the longest wait is spread as well"
 
 
 async def test_retry_after_is_the_least_wait(clock: ClientClock) -> None:
-    patience = Patience(ClientSettings(first_delay=1, patience=20))
-    assert await patience.wait(9)
-    assert await patience.wait(0.5)
-    assert not await patience.wait(9)
+    backoff = Backoff(ClientSettings(first_delay=1, retry_timeout=20))
+    assert await backoff.wait(9)
+    assert await backoff.wait(0.5)
+    assert not await backoff.wait(9)
     assert clock.slept == [9, 2]
 
 
@@ -337,7 +336,7 @@ def cut(whole: bytes, size: int) -> list[bytes]:
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 39])
 @pytest.mark.parametrize("content", [b"", b"so much", b"0123abc", b"0123abc0123abc", b"0" * 20])
 def test_content_and_problem_are_separated(content: bytes, size: int) -> None:
-    body = BrokenOff(BROKEN)
+    body = InterruptibleBody(BROKEN)
     came = b"".join(map(body.content, cut(content + BROKEN.encode() + REASON, size)))
     assert came == content
     assert body.problem == {"type": "x"}
@@ -347,6 +346,6 @@ def test_content_and_problem_are_separated(content: bytes, size: int) -> None:
 @pytest.mark.parametrize("mark", [BROKEN, ""])
 def test_body_without_problem_is_all_content(mark: str, size: int) -> None:
     content = b"so much, and 0123abc"
-    body = BrokenOff(mark)
+    body = InterruptibleBody(mark)
     assert b"".join(map(body.content, cut(content, size))) + body.rest == content
     assert body.problem is None

@@ -51,10 +51,10 @@ async def test_reader_resumes_after_any_event(store: str, new_store: Callable[[s
     seen_many = anyio.Event()
     readers = [Reader(count, seen_many) for count in LEAVING]
     with ServiceProcess.running(url) as first, ServiceProcess.running(url) as second:
-        no_patience = ClientSettings(patience=0)
+        once = ClientSettings(retry_timeout=0)
         async with (
             Client(second.url, token=TOKEN) as client,
-            Client(first.url, token=TOKEN, settings=no_patience) as doomed,
+            Client(first.url, token=TOKEN, settings=once) as doomed,
         ):
             chat = await client.create_chat(client_tools=[PICK])
             await client.ask(chat.id, "Hello")

@@ -20,7 +20,7 @@ from turnwise.client import (
 from turnwise.service import OWNERS_MAY, ServiceSettings
 from turnwise.states.errors import ImportRefused
 
-AT_ONCE = ClientSettings(patience=0, timeout=20)
+AT_ONCE = ClientSettings(retry_timeout=0, timeout=20)
 
 
 async def test_unreachable_service_is_named() -> None:

@@ -11,7 +11,7 @@ from tests.engine.leased import leased_chat
 
 from support.life import NOW, said
 from turnwise import CompactionPolicy, ModelError, ModelRequest, Settings, Usage
-from turnwise.engine.config.spending import Spending
+from turnwise.engine.config.results import Spending
 from turnwise.engine.jobs.summarise import Summariser, _next_piece, _whole_pieces
 from turnwise.engine.prompt.history import SUMMARY_PREFIX
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

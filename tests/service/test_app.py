@@ -93,7 +93,7 @@ async def test_app_opens_and_closes_its_engine() -> None:
 
 
 COUNTS = ("body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "burst", "streams_per_owner")
-AMOUNTS = ("requests_per_second", "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds")
+AMOUNTS = ("requests_per_second", "reader_timeout", "upload_timeout", "shutdown_seconds", "not_found_seconds")
 
 
 def test_default_settings() -> None:
@@ -104,9 +104,9 @@ def test_default_settings() -> None:
         "requests_per_second": 50,
         "burst": 200,
         "streams_per_owner": 100,
-        "reader_patience": 30,
-        "upload_patience": 30,
-        "header_patience": 10,
+        "reader_timeout": 30,
+        "upload_timeout": 30,
+        "header_timeout": 10,
         "anonymous_connections": 1000,
         "shutdown_seconds": 10,
         "not_found_seconds": 0.02,

@@ -101,7 +101,7 @@ async def test_server_listens_on_a_unix_socket(tmp_path: Path) -> None:
 async def test_cut_off_reader_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, structlog.testing.capture_logs() as logs:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        async with serving(listener, settings=replace(GENEROUS, reader_patience=0.05)) as client:
+        async with serving(listener, settings=replace(GENEROUS, reader_timeout=0.05)) as client:
             logging.getLogger("uvicorn.error").addHandler(caplog.handler)
             long = [{"role": "user", "content": "x" * 90_000}] * 10
             chat = (await client.post("/chats", json={"history": long})).json()["id"]
@@ -143,7 +143,7 @@ async def answer_to(listener: socket.socket, sent: bytes, then: bytes = b"") -> 
 )
 async def test_headers_have_a_deadline(sent: bytes, then: bytes) -> None:
     """The deadline holds for the first request on a connection and for later ones, but not for open streams."""
-    settings = ServiceSettings(header_patience=0.1)
+    settings = ServiceSettings(header_timeout=0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with serving(listener, settings=settings) as client, asyncio.timeout(30):
             chat = (await client.post("/chats", json={})).json()["id"]
@@ -157,7 +157,7 @@ async def test_headers_have_a_deadline(sent: bytes, then: bytes) -> None:
 
 
 async def test_oldest_unauthenticated_connection_is_closed() -> None:
-    settings = ServiceSettings(anonymous_connections=2, header_patience=60)
+    settings = ServiceSettings(anonymous_connections=2, header_timeout=60)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with serving(listener, settings=settings) as client, asyncio.timeout(30):
             chat = (await client.post("/chats", json={})).json()["id"]

@@ -16,7 +16,7 @@ from starlette.types import Message
 
 from support.served import Served, listening
 from turnwise import Engine, FileNotFound, StoreError, TurnwiseError
-from turnwise.client import broken_off
+from turnwise.client import body_streams
 from turnwise.service import event_stream, sse
 from turnwise.service.problems import InvalidRequest, problem_of
 from turnwise.service.routes.streamed import PROBLEM_AFTER, lines_of, streamed
@@ -223,7 +223,7 @@ async def test_broken_body_ends_with_its_problem(error: TurnwiseError) -> None:
     assert (content, response.headers["etag"]) == (b"so much and", "x")
     assert json.loads(problem) == problem_of(error)
     assert b"secret" not in problem
-    assert broken_off.PROBLEM_AFTER == PROBLEM_AFTER
+    assert body_streams.PROBLEM_AFTER == PROBLEM_AFTER
     another = await streamed(broken([b"so much"], error), media_type="a/b", headers={})
     assert another.headers[PROBLEM_AFTER] != response.headers[PROBLEM_AFTER]
 

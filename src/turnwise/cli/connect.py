@@ -81,7 +81,7 @@ async def connected(server: str) -> AsyncIterator[Client]:
 
     address, token = address_of(server), token_of_service()
     try:
-        client = Client(address, token=token, settings=ClientSettings(patience=5))
+        client = Client(address, token=token, settings=ClientSettings(retry_timeout=5))
     except InvalidArgument as error:
         raise SettingsError(TOKEN, error.problem) from None
     async with client:

@@ -12,7 +12,7 @@ import httpx
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from turnwise.client.broken_off import PROBLEM_AFTER, BrokenOff
+from turnwise.client.body_streams import PROBLEM_AFTER, InterruptibleBody
 from turnwise.client.errors import (
     BadAnswer,
     NotAllowed,
@@ -21,10 +21,9 @@ from turnwise.client.errors import (
     ServiceFailed,
     ServiceUnreachable,
 )
-from turnwise.client.patience import Patience
 from turnwise.client.problems import BUSY, error_in, error_of
 from turnwise.client.requests import Request
-from turnwise.client.settings import ClientSettings
+from turnwise.client.settings import Backoff, ClientSettings
 from turnwise.states.errors import (
     EngineClosed,
     EngineInUse,
@@ -114,7 +113,7 @@ class Connection:
             request: what is asked.
             sent: whether the service may have done it before; then it is asked until it says so.
         """
-        patience = Patience(self.settings)
+        backoff = Backoff(self.settings)
         while True:
             try:
                 async with self.opened(request) as response:
@@ -123,7 +122,7 @@ class Connection:
             except TurnwiseError as error:
                 sent = sent or _was_perhaps_done(error, request)
                 pause = error.retry_after if isinstance(error, RateLimited) else 0
-                if self.is_open and _may_pass(error, request, sent=sent) and await patience.wait(pause):
+                if self.is_open and _may_pass(error, request, sent=sent) and await backoff.wait(pause):
                     continue
                 if sent and not self.is_open and is_passing(error):
                     raise ServiceUnreachable(self.url, _CLOSED, sent=True) from error
@@ -225,7 +224,7 @@ async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[b
         TurnwiseError: what the service says is wrong, also at the end of a body that it breaks off for that.
     """
     async with connection.opened(request) as response, aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
-        body = BrokenOff(response.headers.get(PROBLEM_AFTER, ""))
+        body = InterruptibleBody(response.headers.get(PROBLEM_AFTER, ""))
         cut: httpx.HTTPError | None = None
         try:
             async for piece in pieces:

@@ -7,7 +7,7 @@ TurnwiseError
 |-- BodyTooLarge            the request is longer than the service takes
 |-- InvalidRequest          the request does not fit the service's description
 |-- ServiceFailed           the service could not do it, and its log says why
-|-- ServiceUnreachable      no answer for as long as the client has patience
+|-- ServiceUnreachable      no answer within `ClientSettings.retry_timeout`
 `-- BadAnswer               an answer that is none of a turnwise service
 """
 

@@ -12,9 +12,9 @@ import msgspec
 
 from turnwise.client.connection import Connection, is_passing
 from turnwise.client.errors import BadAnswer, RateLimited
-from turnwise.client.patience import Patience
 from turnwise.client.problems import error_in
 from turnwise.client.requests import Request
+from turnwise.client.settings import Backoff
 from turnwise.engine.config.results import Chat
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event, HistoryResetEvent
@@ -23,7 +23,7 @@ from turnwise.states.names import RESTING, ChatState
 _EVENT: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _END: Final = b" end"
-"""The comment by which a service says that all was told."""
+"""The comment by which a service says that the stream is complete."""
 _MEDIA_TYPE: Final = "text/event-stream"
 _STOPS: Final = "the service stops; the stream goes on after the last event, once there is one again"
 
@@ -43,16 +43,16 @@ class EventReader(msgspec.Struct):
         """Yield the events, each once and in order, however often the connection breaks.
 
         Raises:
-            TurnwiseError: the chat is gone, or no service has answered for as long as there is patience.
+            TurnwiseError: the chat is gone, or no service has answered for `ClientSettings.retry_timeout`.
         """
-        patience = Patience(self.connection.settings)
+        backoff = Backoff(self.connection.settings)
         while True:
             at_least = 0.0
             try:
-                async with aclosing(self._once(patience)) as events:
+                async with aclosing(self._once(backoff)) as events:
                     async for event in events:
                         self.cursor = event.seq
-                        patience.renew()
+                        backoff.reset()
                         yield event
                 if self._has_ended or await self._is_over():
                     return
@@ -61,7 +61,7 @@ class EventReader(msgspec.Struct):
                 if not is_passing(error) or not self.connection.is_open:
                     raise
                 broken, at_least = error, error.retry_after if isinstance(error, RateLimited) else 0.0
-            if not await patience.wait(at_least):
+            if not await backoff.wait(at_least):
                 raise broken
 
     async def _is_over(self) -> bool:
@@ -78,7 +78,7 @@ class EventReader(msgspec.Struct):
         chat = await self.connection.ask(request, Chat)
         return chat.last_seq <= self.cursor and (not self.follow or has_arrived(RESTING, chat))
 
-    async def _once(self, patience: Patience) -> AsyncGenerator[Event, None]:
+    async def _once(self, backoff: Backoff) -> AsyncGenerator[Event, None]:
         """Yield the events of one response, after `cursor`."""
         connection = self.connection
         query = {"after": self.cursor, "follow": _word(self.follow), "until_rest": _word(self.until_rest)}
@@ -106,7 +106,7 @@ class EventReader(msgspec.Struct):
                 raise BadAnswer(url, f"an event that cannot be read ({error!s:.100})") from error
             finally:
                 if time.monotonic() - began > connection.settings.max_delay:
-                    patience.renew()  # a quiet stream was none the less there
+                    backoff.reset()  # a quiet stream was none the less there
 
 
 def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:

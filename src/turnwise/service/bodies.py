@@ -23,8 +23,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from turnwise.engine.chats.declaration import Command
-from turnwise.engine.unchanged import UNCHANGED, Unchanged
+from turnwise.engine.chats.declaration import UNCHANGED, Command, Unchanged
 from turnwise.service.auth import Role
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.messages import FilePart, TextPart

@@ -6,11 +6,11 @@ import inspect
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
 import anyio
+import msgspec
 from fastapi import Depends, Path, Security
 from fastapi.security import HTTPBearer
 from starlette.requests import Request
@@ -43,8 +43,7 @@ ChatId = Annotated[str, Path(description="The chat's id.", examples=[CHAT_ID])]
 bearer = HTTPBearer(auto_error=False, description="A token of a principal: an owner, an operator or an auditor.")
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who sends a request, and what is there for them."""
 
     service: Service

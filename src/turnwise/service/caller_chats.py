@@ -10,11 +10,10 @@ from typing import Any
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
-from turnwise.engine.chats.declaration import Call
+from turnwise.engine.chats.declaration import UNCHANGED, Call, Unchanged, changes_of
 from turnwise.engine.commands.acting import ActingChats
 from turnwise.engine.config.results import Chat, SubmissionReceipt
 from turnwise.engine.prompt.imported_history import History
-from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
 from turnwise.service.problems import rest_of_request

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
+
+import msgspec
 
 from turnwise.engine.config.results import Chat
 from turnwise.engine.engine import Engine
@@ -12,8 +13,7 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.names import DEFAULT_AGENT
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(msgspec.Struct, frozen=True):
     """What the clients of a service may choose, operators among them.
 
     The name of a model may hold an address, and options of its provider may hold headers and a whole other request:

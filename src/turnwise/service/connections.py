@@ -99,6 +99,6 @@ def connections(settings: ServiceSettings) -> Any:
 
     class LimitedConnection(Connection):
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, unauthenticated=unauthenticated, timeout_s=settings.header_patience, **options)
+            super().__init__(*args, unauthenticated=unauthenticated, timeout_s=settings.header_timeout, **options)
 
     return LimitedConnection

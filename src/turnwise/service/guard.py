@@ -32,7 +32,7 @@ from turnwise.service.shutdown import open_requests
 from turnwise.states.errors import TurnwiseError
 
 SLOWEST_BYTES_PER_SECOND: Final = 1000
-"""How fast a body has to come, on average, once `upload_patience` has been used up."""
+"""How fast a body has to come, on average, once `upload_timeout` has been used up."""
 _MOST_DIGITS: Final = 20
 _PIECE: Final = 65_536
 """Bytes of an answer that are given to the server at once."""
@@ -85,7 +85,7 @@ class GuardedRoute(ProblemRoute):
             except ClientDisconnect:
                 logger.info("sender_left", path=request.scope["path"])
                 response = Response(status_code=400)  # which nobody will read
-            return _Guarded(response, settings.reader_patience)
+            return _Guarded(response, settings.reader_timeout)
 
         return handle_guarded
 
@@ -142,13 +142,13 @@ def _limited(receive: Receive, limit: int, settings: ServiceSettings) -> Receive
 
     async def limited() -> Message:
         nonlocal seen, waited
-        allowed = settings.upload_patience + seen / SLOWEST_BYTES_PER_SECOND
+        allowed = settings.upload_timeout + seen / SLOWEST_BYTES_PER_SECOND
         began = time.monotonic()
-        with anyio.move_on_after(min(settings.upload_patience, allowed - waited)) as patience:
+        with anyio.move_on_after(min(settings.upload_timeout, allowed - waited)) as in_time:
             message = await receive()
         waited += time.monotonic() - began
-        if patience.cancelled_caught:
-            problem = f"the next piece did not come within {settings.upload_patience:g} s, or all came too slowly"
+        if in_time.cancelled_caught:
+            problem = f"the next piece did not come within {settings.upload_timeout:g} s, or all came too slowly"
             raise InvalidRequest([{"field": "body", "problem": problem}])
         seen += len(message.get("body", b""))
         if seen > limit:
@@ -174,8 +174,8 @@ def _in_pieces(message: Message) -> Iterator[Message]:
 class _Guarded(Response):
     """A response whose reader is cut off if it does not read."""
 
-    def __init__(self, response: Response, patience: float) -> None:
-        self._response, self._patience = response, patience
+    def __init__(self, response: Response, timeout: float) -> None:
+        self._response, self._timeout = response, timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -184,10 +184,10 @@ class _Guarded(Response):
 
             async def send_in_time(message: Message) -> None:
                 for piece in _in_pieces(message):
-                    in_time.deadline = anyio.current_time() + self._patience
+                    in_time.deadline = anyio.current_time() + self._timeout
                     await send(piece)
                     in_time.deadline = math.inf
 
             await self._response(scope, receive, send_in_time)
         if in_time.cancelled_caught:
-            logger.info("reader_cut_off", path=scope["path"], patience=self._patience)
+            logger.info("reader_cut_off", path=scope["path"], timeout=self._timeout)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from turnwise.engine.config.results import Chat
 from turnwise.service.auth import Principal, Role
@@ -70,8 +71,7 @@ APART: Final = frozenset({"create_chat.owner", "list_messages.view", "run_agui.t
 the tools that a front end's page defines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """An operation and the fields that the policy can allow one by one."""
 
     name: str
@@ -93,8 +93,7 @@ class Operation:
                 yield f"{self.name}.{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """An optional field of a request."""
 
     usual: object
@@ -109,8 +108,7 @@ class Field:
         return not self.is_change and (value is None or value == self.usual)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """The permissions of each role: operators may do everything, auditors may read, `owners_may` lists those of owners.
 
     Raises:

@@ -7,7 +7,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
 from turnwise.engine.engine import Engine
@@ -113,21 +112,15 @@ class Readiness:
         return None
 
 
-@dataclass(slots=True)
 class Service:
     """An engine, served."""
 
-    engine: Engine
-    authenticate: Authenticator
-    settings: ServiceSettings
-    policy: Policy
-    rates: Rates = field(init=False)
-    streams: Streams = field(init=False)
-    choices: Choices = field(init=False)
-    readiness: Readiness = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rates = Rates(self.settings.requests_per_second, self.settings.burst)
-        self.streams = Streams(self.settings.streams_per_owner)
-        self.readiness = Readiness(self.engine)
-        self.choices = Choices.of(self.engine, self.settings.models)
+    def __init__(self, engine: Engine, authenticate: Authenticator, settings: ServiceSettings, policy: Policy) -> None:
+        self.engine = engine
+        self.authenticate = authenticate
+        self.settings = settings
+        self.policy = policy
+        self.rates = Rates(settings.requests_per_second, settings.burst)
+        self.streams = Streams(settings.streams_per_owner)
+        self.readiness = Readiness(engine)
+        self.choices = Choices.of(engine, settings.models)

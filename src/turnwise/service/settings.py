@@ -37,11 +37,11 @@ class ServiceSettings:
     """Requests that each principal may send at once."""
     streams_per_owner: Count = 100
     """Event streams that each principal may have open."""
-    reader_patience: Amount = 30
+    reader_timeout: Amount = 30
     """Seconds in which a reader has to take what it is sent; a slower one is cut off, and may come back."""
-    upload_patience: Amount = 30
+    upload_timeout: Amount = 30
     """Seconds within which the next piece of a body has to come; a body that trickles may waste as many in all."""
-    header_patience: Amount = 10
+    header_timeout: Amount = 10
     """Seconds in which a client of `serve` has to send the headers of a request; then the connection is closed."""
     anonymous_connections: Count = 1000
     """Connections that `serve` keeps open without a valid token; above that, it closes the oldest."""

@@ -6,6 +6,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from enum import Enum
 from functools import cached_property, wraps
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,20 @@ Verb = Literal["GET", "POST", "PATCH", "DELETE"]
 HEADERS: Final[Mapping[str, str]] = {"client_id": "Idempotency-Key", "if_version": "If-Match"}
 """The parameters that headers of HTTP carry."""
 _IN_PATH: Final = re.compile(r"{(\w+)}")
+
+
+class Unchanged(Enum):
+    """The type of `UNCHANGED`, which a call leaves as it is, where `None` says something."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+
+def changes_of(**fields: Any) -> dict[str, Any]:
+    """Return the fields that a call changes: all that are not `UNCHANGED`."""
+    return {name: value for name, value in fields.items() if value is not UNCHANGED}
 
 
 class Command:

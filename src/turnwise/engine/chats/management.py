@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from turnwise.engine.admin.erase import Erasable, Erasure
-from turnwise.engine.chats.declaration import Commanded, command
+from turnwise.engine.chats.declaration import UNCHANGED, Commanded, Unchanged, command
 from turnwise.engine.config.results import Chat, Page
 from turnwise.engine.prompt.imported_history import History
-from turnwise.engine.unchanged import UNCHANGED, Unchanged
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool
 from turnwise.states.names import Answerer, ChatState

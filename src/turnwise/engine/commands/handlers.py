@@ -8,6 +8,7 @@ from typing import Any
 from turnwise.engine.admin.erase import Erasable, Erasure, wanted
 from turnwise.engine.admin.transfer import exported
 from turnwise.engine.agents.agent import Agent, Output
+from turnwise.engine.chats.declaration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.chats.local import LOCAL_COMMANDS
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.commands.commands import Commands
@@ -27,7 +28,6 @@ from turnwise.engine.subagents.family import subagents_of
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
-from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
+import msgspec
+
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message
 from turnwise.states.names import Awaited, ChatState, Purpose, StopReason
-from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.usage import NO_USAGE, Usage, reported
 from turnwise.states.values.plain import copied
 from turnwise.states.values.values import Value
 
@@ -191,3 +193,14 @@ _OF_PROFILE: Final = frozenset(Chat.__struct_fields__) & frozenset(Profile.__str
 _OF_FACTS: Final = frozenset(Chat.__struct_fields__) & frozenset(Facts.__struct_fields__)
 """The fields of chats that are fields of their profile, or of their facts, by the same name: declaring one in `Chat`
 makes it public."""
+
+
+class Spending(msgspec.Struct):
+    """The usage of the model calls of one compaction, or of one title."""
+
+    usage: Usage | None = None
+    """`None` while no model was called."""
+
+    def add(self, usage: Usage | None) -> None:
+        """Add a model call; one that reported nothing makes the sum partial."""
+        self.usage = reported(usage) if self.usage is None else self.usage + reported(usage)

@@ -8,8 +8,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from turnwise.engine.config.results import Spending
 from turnwise.engine.config.settings import CompactionInput, CompactionResult, CompactionStrategy, Folding
-from turnwise.engine.config.spending import Spending
 from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat

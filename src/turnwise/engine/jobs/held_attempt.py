@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from turnwise.engine.config.spending import Spending
+from turnwise.engine.config.results import Spending
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.facts import StepFacts

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from turnwise.engine.blobs.loaded import with_files
-from turnwise.engine.config.spending import Spending
+from turnwise.engine.config.results import Spending
 from turnwise.engine.isolation.clock import time_limit
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.reply import generated, whole_text

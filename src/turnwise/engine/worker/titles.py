@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from turnwise.engine.agents.configuration import Configuration
-from turnwise.engine.config.spending import Spending
+from turnwise.engine.config.results import Spending
 from turnwise.engine.isolation.clock import sleep, time_limit
 from turnwise.engine.jobs.reply import generated, whole_text
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
+import msgspec
 from ag_ui.core import RunAgentInput
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -19,12 +19,11 @@ from turnwise.states.messages import FilePart, TextPart, ToolResultPart
 Content = list[TextPart | FilePart]
 
 
-@dataclass(frozen=True, slots=True)
-class NewInput:
+class NewInput(msgspec.Struct, frozen=True):
     """What is new: all messages of the user after the last answer, by the client's ids, and answers to calls."""
 
-    messages: list[tuple[str, Content]] = field(default_factory=list)
-    answers: dict[str, ToolResult] = field(default_factory=dict)
+    messages: list[tuple[str, Content]] = msgspec.field(default_factory=list)
+    answers: dict[str, ToolResult] = msgspec.field(default_factory=dict)
     """By the id of the call. Some may have been answered before, or by the server."""
     known_calls: frozenset[str] = frozenset()
     """Calls that are in the client's messages."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -27,32 +26,29 @@ _Whole = FilePart | SourcePart | ToolResultPart
 _HISTORY_CUT: Final = "the history was cut"
 
 
-@dataclass(slots=True)
-class _Words:
+class _Words(msgspec.Struct):
     kind: p.Kind
     text: str = ""
     is_open: bool = False
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(msgspec.Struct):
     name: str
     arguments_text: str = ""
 
 
-@dataclass(slots=True)
-class _Live:
+class _Live(msgspec.Struct):
     """The reply under way, as far as it was shown."""
 
     step: int
     attempt: int
     whole: bool
     """Whether the reader has seen it from its beginning."""
-    words: dict[int, _Words] = field(default_factory=dict)
-    calls: dict[str, _Call] = field(default_factory=dict)
+    words: dict[int, _Words] = msgspec.field(default_factory=dict)
+    calls: dict[str, _Call] = msgspec.field(default_factory=dict)
     """Those that were begun and are not complete."""
-    made: list[str] = field(default_factory=list)
-    wholes: list[int] = field(default_factory=list)
+    made: list[str] = msgspec.field(default_factory=list)
+    wholes: list[int] = msgspec.field(default_factory=list)
     """The indices of parts that came in one piece."""
 
 

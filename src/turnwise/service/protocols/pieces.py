@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import FilePart, Message, SourcePart, ToolCallPart, ToolResultPart
@@ -13,15 +14,13 @@ from turnwise.states.names import CallStatus, Executor
 Kind = Literal["text", "reasoning"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepBegun:
+class StepBegun(msgspec.Struct, frozen=True):
     """The model begins a reply."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class WordsBegun:
+class WordsBegun(msgspec.Struct, frozen=True):
     """A part of text or reasoning begins. The reply has one part under an index."""
 
     step: int
@@ -29,8 +28,7 @@ class WordsBegun:
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class WordsAdded:
+class WordsAdded(msgspec.Struct, frozen=True):
     """The part goes on."""
 
     step: int
@@ -39,8 +37,7 @@ class WordsAdded:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class WordsEnded:
+class WordsEnded(msgspec.Struct, frozen=True):
     """The part is over."""
 
     step: int
@@ -48,8 +45,7 @@ class WordsEnded:
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class CallBegun:
+class CallBegun(msgspec.Struct, frozen=True):
     """A tool call begins."""
 
     step: int
@@ -58,16 +54,14 @@ class CallBegun:
     executor: Executor | None
 
 
-@dataclass(frozen=True, slots=True)
-class CallAdded:
+class CallAdded(msgspec.Struct, frozen=True):
     """A fragment of the JSON text of the call's arguments."""
 
     call_id: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallMade:
+class CallMade(msgspec.Struct, frozen=True):
     """The call is complete. What was shown of its arguments may differ from what they are: they are repaired."""
 
     call: ToolCallPart
@@ -75,23 +69,20 @@ class CallMade:
     """The fragments that were shown, joined."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallDropped:
+class CallDropped(msgspec.Struct, frozen=True):
     """The call will never be complete: the reply was cut short."""
 
     call_id: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallWithdrawn:
+class CallWithdrawn(msgspec.Struct, frozen=True):
     """The call was shown complete, and is no part of what is kept of the reply."""
 
     call_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class WholeShown:
+class WholeShown(msgspec.Struct, frozen=True):
     """A part that comes in one piece."""
 
     step: int
@@ -99,8 +90,7 @@ class WholeShown:
     part: FilePart | SourcePart
 
 
-@dataclass(frozen=True, slots=True)
-class ResultGiven:
+class ResultGiven(msgspec.Struct, frozen=True):
     """A call has its result."""
 
     message_id: str
@@ -108,8 +98,7 @@ class ResultGiven:
     by_provider: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TakenBack:
+class TakenBack(msgspec.Struct, frozen=True):
     """What was shown of the step is not kept; the step may begin again."""
 
     step: int
@@ -123,16 +112,14 @@ class TakenBack:
     """The ids of complete calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnded:
+class StepEnded(msgspec.Struct, frozen=True):
     """The reply is over. `message` is what is kept of it; `None` if that is nothing."""
 
     step: int
     message: Message | None
 
 
-@dataclass(frozen=True, slots=True)
-class ActionRequired:
+class ActionRequired(msgspec.Struct, frozen=True):
     """The client has to answer these calls."""
 
     calls: tuple[ToolCall, ...]

@@ -10,9 +10,8 @@ from typing import Any, Final, NamedTuple, get_args, get_type_hints
 from pydantic import BaseModel
 
 from turnwise.engine.chats.chats import COMMANDS
-from turnwise.engine.chats.declaration import Command
+from turnwise.engine.chats.declaration import UNCHANGED, Command
 from turnwise.engine.config.results import Chat
-from turnwise.engine.unchanged import UNCHANGED
 from turnwise.service.bodies import AuditEntry
 from turnwise.service.policy import Field, Operation
 from turnwise.service.protocols.new_input import UIMessage

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.config.results import Chat
@@ -35,8 +35,7 @@ _REMOVED: Final = ErrorInfo(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(msgspec.Struct, frozen=True):
     """What a stream shows: one turn, or those in which the messages of a request are answered."""
 
     after: int
@@ -75,8 +74,7 @@ async def events_of(source: EventFeed, chat_id: str, turns: Turns, *, is_wary: b
         yield event
 
 
-@dataclass(slots=True)
-class _Awaited:
+class _Awaited(msgspec.Struct):
     """Which messages are still to be answered."""
 
     begun: bool

@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 from starlette.responses import Response
 
+from turnwise.engine.agents.answer_format import format_of
 from turnwise.engine.config.results import SendReceipt, TurnResult
 from turnwise.engine.prompt.views import HistoryView
-from turnwise.engine.subscriptions.turns import after_receipt
+from turnwise.engine.subscriptions.turns import after_receipt, answer_in
 from turnwise.service.bodies import NewContent
 from turnwise.service.caller import ChatId, Sender, Subscriber
-from turnwise.service.routes.answer import with_json
 from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.streamed import messages_in, streamed
 from turnwise.states.messages import Message, without_secrets
 from turnwise.states.transcript import Transcript
 
+_ANY_FORM: Final = format_of("any", {"type": "object"})
 _TRANSCRIPT: Final = TypeAdapter(Transcript)
 MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
 
@@ -47,7 +50,7 @@ async def ask(
     receipt = await chats.send_message(chat_id, body.content, client_id=key)
     try:
         with after_receipt(receipt):
-            return with_json(await chats.ask(chat_id, body.content, client_id=key, timeout=within))
+            return _with_json(await chats.ask(chat_id, body.content, client_id=key, timeout=within))
     except TimeoutError:
         response.status_code = 202
         return receipt
@@ -82,3 +85,12 @@ async def _spelled(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[str]:
                 yield before + json.dumps(messages, ensure_ascii=False)[1:-1]
                 before = ","
     yield ("" if before == "," else before) + "]," + json.dumps(fields, ensure_ascii=False)[1:]
+
+
+def _with_json(result: TurnResult[Any]) -> TurnResult[Any]:
+    """Return the result with its answer as JSON: as the model gave it, if JSON does not know the value made of it."""
+    try:
+        output = json.loads(to_json(result.output))
+    except ValueError:
+        output = answer_in(result.messages, lambda _agent: _ANY_FORM, result.chat.agent, result.stop_reason)
+    return replace(result, output=output)

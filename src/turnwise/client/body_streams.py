@@ -1,13 +1,18 @@
-"""Lines and files, as they go over the wire."""
+"""Bodies of bytes: lines in and out, inline files, and bodies that a service breaks off to report a problem."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
 
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import FilePart
+
+PROBLEM_AFTER: Final = "X-Problem-After"
+"""The header with the mark behind which a body that breaks off says why."""
 
 
 async def lines_out(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
@@ -57,3 +62,34 @@ async def _each(lines: Any) -> AsyncIterator[Any]:
 def decoded(file: FilePart) -> bytes:
     """Return the bytes of a file that is given inline."""
     return base64.b64decode(file.data or "")
+
+
+class InterruptibleBody:
+    """What was received of a body that may break off.
+
+    Args:
+        mark: precedes the problem; empty if the service announces none.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark.encode()
+        self.rest = b""
+        """What came last: it may be the beginning of the mark, or the mark and what follows it."""
+
+    def content(self, piece: bytes) -> bytes:
+        """Take the next piece; return the part of it that is content, whatever comes next."""
+        came = self.rest + piece
+        place = came.find(self._mark) if self._mark else len(came)
+        end = place if place >= 0 else max(len(came) - len(self._mark) + 1, 0)
+        self.rest = came[end:]
+        return came[:end]
+
+    @property
+    def problem(self) -> Mapping[str, Any] | None:
+        """The problem for which the service broke the body off; `None` without one."""
+        if not self._mark or not self.rest.startswith(self._mark):
+            return None
+        try:
+            return msgspec.json.decode(self.rest.removeprefix(self._mark), type=dict[str, Any])
+        except msgspec.DecodeError:
+            return None
