@@ -23,7 +23,8 @@ from turnwise.engine.config.settings import CompactionInput, CompactionPolicy, C
 from turnwise.engine.engine import Engine
 from turnwise.engine.observers.observer import CompactionRun, ModelCall, Observer, ToolRun
 from turnwise.engine.prompt.hooks import LoopState, PastCall, ReminderText, RequestContext, history_was_compacted
-from turnwise.engine.tools.declare import Reconciled, Tool, ToolContext, ToolOutput, tool
+from turnwise.engine.tools.context import ToolContext, ToolOutput
+from turnwise.engine.tools.declare import Reconciled, Tool, tool
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export

@@ -28,7 +28,7 @@ from turnwise.engine.agents.system_prompts import SystemPrompts
 from turnwise.engine.config.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.isolation.user_code import UserCalls
 from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.tools.declare import ToolContext
+from turnwise.engine.tools.context import ToolContext
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

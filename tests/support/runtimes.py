@@ -15,7 +15,7 @@ from turnwise.engine.isolation.clock import SteadyClock
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.engine.tools.declare import ToolContext
+from turnwise.engine.tools.context import ToolContext
 from turnwise.engine.transactions.chat_writer import ChatWriter
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.persistence.protocol import ChatStore

@@ -20,7 +20,8 @@ from turnwise.cli.target import file_tools
 from turnwise.cli.worker import run_until_stopped
 from turnwise.engine.config.settings import CompactionPolicy, Settings
 from turnwise.engine.engine import Engine
-from turnwise.engine.tools.declare import Tool, ToolContext, tool
+from turnwise.engine.tools.context import ToolContext
+from turnwise.engine.tools.declare import Tool, tool
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.protocol import ModelPart, ModelRequest
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from turnwise.engine.admin.delete import if_resting
 from turnwise.engine.admin.diagnose import is_repairable, issues_of, repair
 from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
 from turnwise.engine.admin.transfer import arrive, read
@@ -24,9 +24,19 @@ from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.sql.import_rows import facts_in
+from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Erasing
-from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, StoreError, TurnwiseError
+from turnwise.states.errors import (
+    ChatDeleted,
+    ChatExists,
+    ChatNotFound,
+    InvalidArgument,
+    NotResting,
+    StoreError,
+    TurnwiseError,
+    VersionMismatch,
+)
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import MessageErased
 from turnwise.states.values.plain import of_kind
@@ -184,3 +194,17 @@ async def _awaited(answer: Awaitable[object]) -> None:
 def _blank(erasing: Erasing, version: int, unit: UnitOfWork) -> None:
     if unit.facts.version == version and not erasing.is_of_nothing:
         unit.fire(MessageErased(erasing=erasing))
+
+
+def if_resting(if_version: int | None, rest: PartialRead, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
+    """Permit the deletion of a chat that rests, archived or not, or that cannot be read.
+
+    Raises:
+        NotResting: it works.
+        VersionMismatch: it is not at the version that is asked for.
+    """
+    readable = not rest.issues and rest.facts.stored_state is None
+    if if_version is not None and rest.facts.version != if_version:
+        raise VersionMismatch(rest.facts.chat_id, if_version, rest.facts.version)
+    if readable and not rest.facts.resting:
+        raise NotResting(rest.facts.chat_id, rest.facts.state)

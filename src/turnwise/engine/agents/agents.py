@@ -12,10 +12,8 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import AnswerFormat
-from turnwise.engine.agents.configuration import Configuration, check_offer, check_tool_choice
-from turnwise.engine.agents.current import CurrentConfiguration
-from turnwise.engine.agents.missing_model import MissingModel
-from turnwise.engine.agents.models import Models
+from turnwise.engine.agents.configuration import Configuration, CurrentConfiguration, check_offer, check_tool_choice
+from turnwise.engine.agents.models import MissingModel, Models
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
 from turnwise.engine.tools.sources import ToolSource

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from turnwise.engine.agents.agent import Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
 from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
-from turnwise.engine.agents.missing_model import MissingModel
+from turnwise.engine.agents.models import MissingModel
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.tools.declare import Tool
-from turnwise.engine.tools.sources import sources_in, tools_by_name
+from turnwise.engine.tools.sources import Offer, sources_in, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.foreign import guarded
 from turnwise.providers.answer_schemas import takes_answer_schema
@@ -185,3 +185,34 @@ def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> T
         retired=frozenset(name for name in retired if tools[name].source is not None),
         may_change=bool(sources),
     )
+
+
+class CurrentConfiguration:
+    """How the chats of an agent are run now.
+
+    Args:
+        agent: the agent.
+        configuration: the configuration with the tools that were known when the engine was made.
+    """
+
+    def __init__(self, agent: Agent, configuration: Configuration) -> None:
+        self.sources = sources_in(agent.tools)
+        self.generation = 0
+        """How many times the agent's tools have changed."""
+        self._agent = agent
+        self._configuration = configuration
+        self._offers = self._current_offers()
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration with the tools that the sources offer now."""
+        offers = self._current_offers()
+        if any(new is not old for new, old in zip(offers, self._offers, strict=True)):
+            own = self._configuration
+            self._configuration = replace(own, toolbox=own.toolbox_of(self._agent))
+            self._offers = offers
+            self.generation += 1
+        return self._configuration
+
+    def _current_offers(self) -> tuple[Offer, ...]:
+        return tuple(source.offer() for source in self.sources)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.from_name import model_named
 from turnwise.providers.prices import load_prices
-from turnwise.providers.protocol import Model
-from turnwise.states.errors import SettingsError
+from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition
+from turnwise.states.errors import ModelError, ModelErrorKind, SettingsError
 
 
 class Models:
@@ -86,3 +85,28 @@ class Models:
 
     def _connections(self) -> list[AbstractAsyncContextManager[object]]:
         return [model for model in self._made.values() if isinstance(model, AbstractAsyncContextManager)]
+
+
+class MissingModel:
+    """Stands for a model that cannot be asked here: for lack of a library or a key, or not as its chat says."""
+
+    context_limit = None
+    takes_answer_schema = "always"
+    """So that no agent is refused for it: that the model is missing is reported first, and only where it is asked."""
+
+    def __init__(self, name: str, problem: str, kind: ModelErrorKind = "authentication") -> None:
+        self.provider, _, self.name = name.rpartition(":")
+        self._problem, self._kind = problem, kind
+
+    def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
+        """Return `None`: that the model is missing is reported first."""
+        return None
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Raise what is missing."""
+        await self.generate(request)
+        yield ModelPart("heartbeat")
+
+    async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
+        """Raise what is missing."""
+        raise ModelError(self._kind, retryable=False, message=self._problem)

@@ -16,10 +16,10 @@ from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.commands.fork import fork_of
 from turnwise.engine.commands.interrupt import Interrupter
 from turnwise.engine.commands.profile_changes import Configuring, Labelling
+from turnwise.engine.commands.submission import Submission
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.subagents.family import is_wanted, stop_unless_it_stays
-from turnwise.engine.tools.edited_arguments import edited_arguments
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.idempotency import (
     digest_of_parts,
@@ -46,14 +46,12 @@ from turnwise.states.errors import (
 from turnwise.states.messages import Content, Part
 from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.triggers import (
-    DeadlinePassed,
     EditMessage,
     EditQueued,
     Interrupt,
     PromoteQueued,
     Resume,
     SendMessage,
-    SubmitToolResults,
     Trigger,
 )
 from turnwise.states.values.digests import digest
@@ -265,24 +263,6 @@ class AtVersion(msgspec.Struct, frozen=True):
         """
         if self.if_version is not None and unit.facts.version != self.if_version:
             raise VersionMismatch(unit.facts.chat_id, self.if_version, unit.facts.version)
-
-
-class Submission(msgspec.Struct, frozen=True):
-    """Accepts a client's results, unless they are late; calls whose time is over expire in the same commit."""
-
-    results: tuple[ToolResult, ...]
-    runtime: Runtime
-
-    def __call__(self, unit: UnitOfWork) -> None:
-        """Fire what becomes of the results."""
-        late = late_results(self.results, unit.facts, unit.now)
-        if late or unit.accepts(DeadlinePassed()):
-            unit.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
-        if not late:
-            toolbox = self.runtime.agents.toolbox(unit.facts.profile_of_calls)
-            limit = self.runtime.settings.message_limit_bytes
-            edited = edited_arguments(toolbox, unit.facts.open_calls, self.results, limit_bytes=limit)
-            unit.fire(SubmitToolResults(results=self.results, edited=edited))
 
 
 class Rewrite(msgspec.Struct, frozen=True):

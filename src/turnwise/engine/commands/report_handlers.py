@@ -10,8 +10,8 @@ from typing import Any
 from turnwise.engine.admin.diagnose import issues_of
 from turnwise.engine.admin.explain import Explanation, explanation
 from turnwise.engine.blobs.left_out import without_refused
+from turnwise.engine.blobs.lost import verify_files
 from turnwise.engine.blobs.streams import FileContent
-from turnwise.engine.blobs.verify import verify_files
 from turnwise.engine.chats.declaration import Call
 from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.chats.reports import state_of

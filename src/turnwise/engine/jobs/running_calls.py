@@ -11,7 +11,7 @@ import msgspec
 
 from turnwise.engine.config.results import Chat
 from turnwise.engine.isolation.user_code import UserCall
-from turnwise.engine.tools.declare import ToolContext
+from turnwise.engine.tools.context import ToolContext
 from turnwise.states.actions.calls import ABANDONED_TEXT
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError

@@ -15,7 +15,8 @@ from turnwise.engine.isolation.error_texts import OUTCOME_UNKNOWN
 from turnwise.engine.isolation.user_code import UserCall
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.running_calls import Run, Running
-from turnwise.engine.tools.declare import Reconciled, ToolContext
+from turnwise.engine.tools.context import ToolContext
+from turnwise.engine.tools.declare import Reconciled
 from turnwise.engine.tools.toolbox import failed, idempotency_key
 from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall

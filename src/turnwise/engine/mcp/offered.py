@@ -13,7 +13,8 @@ from mcp import types
 
 from turnwise.engine.mcp.connection import Answer
 from turnwise.engine.tools.arguments import listed
-from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
+from turnwise.engine.tools.context import ToolContext, ToolOutput
+from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.limited_checks import TO_CALL, limited
 from turnwise.engine.tools.schemas import check_schema, problems_with
 from turnwise.states.errors import InvalidContent, SettingsError, TurnwiseError

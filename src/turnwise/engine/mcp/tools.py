@@ -19,7 +19,8 @@ from turnwise.engine.isolation.tasks import Lifetime
 from turnwise.engine.mcp.connection import Answer, Connection, Listing, MCPUnreachable
 from turnwise.engine.mcp.http import Credentials, credentials, over_http
 from turnwise.engine.mcp.offered import tool_of
-from turnwise.engine.tools.declare import Tool, ToolContext
+from turnwise.engine.tools.context import ToolContext
+from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.sources import Offer, warn_left_out
 from turnwise.foreign import described
 from turnwise.logger import logger

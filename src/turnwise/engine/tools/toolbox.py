@@ -16,7 +16,8 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.error_texts import leaves_outcome_unknown, text_for_model
 from turnwise.engine.isolation.user_code import in_thread, was_cancelled
 from turnwise.engine.tools.arguments import BadArguments, checked, fault_in, schema_of
-from turnwise.engine.tools.declare import Reconciled, Tool, ToolContext, ToolOutput
+from turnwise.engine.tools.context import ToolContext, ToolOutput
+from turnwise.engine.tools.declare import Reconciled, Tool
 from turnwise.foreign import guarded, only_error_in, text_of
 from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec

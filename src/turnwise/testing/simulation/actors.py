@@ -20,7 +20,8 @@ from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.agents.delegate import SUBAGENT, SUBAGENTS, delegate
 from turnwise.engine.config.settings import CompactionInput, CompactionResult, CompactionStrategy
 from turnwise.engine.isolation.clock import SteadyClock, sleep
-from turnwise.engine.tools.declare import Tool, ToolContext, tool
+from turnwise.engine.tools.context import ToolContext
+from turnwise.engine.tools.declare import Tool, tool
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import join
 from turnwise.states.calls import ClientTool

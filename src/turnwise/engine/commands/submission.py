@@ -1,15 +1,46 @@
-"""Arguments with which a person approves a call in place of the model's."""
+"""A client's results of calls: accepted once, with what a person edited."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
 from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.transactions.chat_writer import UnitOfWork
+from turnwise.engine.transactions.idempotency import (
+    late_results,
+)
+from turnwise.engine.transactions.runtime import Runtime
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.errors import InvalidContent
+from turnwise.states.errors import (
+    InvalidContent,
+)
+from turnwise.states.triggers import (
+    DeadlinePassed,
+    SubmitToolResults,
+)
 from turnwise.states.values.digests import canonical
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """Accepts a client's results, unless they are late; calls whose time is over expire in the same commit."""
+
+    results: tuple[ToolResult, ...]
+    runtime: Runtime
+
+    def __call__(self, unit: UnitOfWork) -> None:
+        """Fire what becomes of the results."""
+        late = late_results(self.results, unit.facts, unit.now)
+        if late or unit.accepts(DeadlinePassed()):
+            unit.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
+        if not late:
+            toolbox = self.runtime.agents.toolbox(unit.facts.profile_of_calls)
+            limit = self.runtime.settings.message_limit_bytes
+            edited = edited_arguments(toolbox, unit.facts.open_calls, self.results, limit_bytes=limit)
+            unit.fire(SubmitToolResults(results=self.results, edited=edited))
 
 
 def edited_arguments(

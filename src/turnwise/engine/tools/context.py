@@ -1,0 +1,108 @@
+"""What a tool may know about its call, and what it may return beside a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol
+
+from pydantic import SkipValidation
+
+from turnwise.engine.blobs.streams import FileContent, source_of
+from turnwise.engine.config.results import Chat, chat_of
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.messages import FilePart
+from turnwise.states.values.checked import checked
+from turnwise.states.values.values import Json
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", default=Any)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps")
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool returns to attach files to its output."""
+
+    output: Annotated[Json, SkipValidation]
+    attachments: tuple[FilePart, ...] = ()
+
+
+class PutFile(Protocol):
+    """Keeps a file for a chat."""
+
+    async def __call__(
+        self, content: FileContent, *, media_type: str | None = None, name: str | None = None
+    ) -> FilePart:
+        """Return the part by which the chat refers to the file; see `Engine.put_file`."""
+        ...
+
+
+@dataclass(slots=True)
+class ToolContext(Generic[Deps]):
+    """What a tool may know about its call. A tool asks for it by a parameter annotated with this class.
+
+    `ToolContext[MyDeps]` says what the tool expects of `deps`, which the engine was given.
+    """
+
+    chat_id: str
+    call_id: str
+    step: int
+    attempt: int
+    idempotency_key: str
+    """The same for every run of this call, before and after a crash."""
+    report: Callable[[Json], None]
+    """Shows progress to subscribers."""
+    chat: Chat
+    """The chat as it stood when the calls of this step began: its id, owner, metadata and agent, among others."""
+    put_file: PutFile
+    """Keeps a file for the chat, as `Engine.put_file` does, and returns the part to attach; for a path, bytes, or
+    something that yields bytes. A blocking tool calls `anyio.from_thread.run(context.put_file, content)`."""
+    deps: Deps
+    """What the engine was given as `deps`, or what that made for this chat."""
+    cancelled: bool = False
+    """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key, under its short name."""
+        return self.idempotency_key
+
+    @classmethod
+    def for_tests(cls, *, deps: Any = None, **fields: Any) -> ToolContext[Any]:
+        """Return the context of a call outside of any engine, with which a test calls a tool by itself.
+
+        It is of the first call of an empty chat. Progress is dropped, and `put_file` keeps bytes in the part itself.
+
+        Args:
+            deps: what the tool finds in `deps`.
+            fields: other fields of the context, each instead of what is said above.
+        """
+        now = datetime.now(UTC)
+        chat = chat_of(Facts(chat_id="chat", profile=Profile(created_at=now), updated_at=now))
+        made: ToolContext[Any] = cls(
+            chat_id=chat.id,
+            call_id="call_1",
+            step=1,
+            attempt=1,
+            idempotency_key=f"{chat.id}:call_1",
+            report=lambda _progress: None,
+            chat=chat,
+            put_file=_put_inline,
+            deps=deps,
+        )
+        return replace(made, **fields)
+
+
+async def _put_inline(content: FileContent, *, media_type: str | None = None, name: str | None = None) -> FilePart:
+    source = await source_of(content)
+    whole = b"".join([piece async for piece in source.pieces])
+    guessed = media_type or source.media_type or "application/octet-stream"
+    return FilePart.from_bytes(whole, guessed, name=name or source.name)
