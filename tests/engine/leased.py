@@ -43,6 +43,6 @@ def leased_chat(
         agents=only_agent(model, tools=tools, settings=settings, hooks=hooks),
         settings=settings,
         broadcaster=shelf.broadcaster,
-        tasks=Tasks(patience=0.01),
+        tasks=Tasks(close_timeout=0.01),
     )
     return LeasedChat(runtime, shelf.stand, 1), shelf

@@ -104,6 +104,6 @@ class Shelf:
 
     def committing(self, facts: Facts, *events: Event) -> Callable[[], None]:
         """Store what this process committed; return what tells its readers, perhaps a while later."""
-        latest, hints = self.broadcaster.latest.of(facts.chat_id), self.broadcaster.hints
+        latest, notifications = self.broadcaster.latest.of(facts.chat_id), self.broadcaster.notifications
         committed = self.put(facts, *events)
-        return lambda: self.broadcaster.deliver(committed, latest, hints=hints)
+        return lambda: self.broadcaster.publish(committed, latest, notifications=notifications)

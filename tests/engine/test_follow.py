@@ -163,7 +163,7 @@ async def test_follower_of_own_commits_reads_nothing(after: int, reads: int) -> 
 async def test_hint_forces_a_read(hinted: str | None) -> None:
     shelf = under_way()
     shelf.put(busy(4, 8), *events(8))
-    shelf.broadcaster.hint(hinted)
+    shelf.broadcaster.notify(hinted)
     async with following(shelf, after=5) as seen:
         assert (seen, len(shelf.limits)) == ([6, 7, 8], 1)
 
@@ -173,7 +173,7 @@ async def test_erased_events_are_not_handed_out() -> None:
     latest = shelf.broadcaster.latest.of("c")
     erased = shelf.put(busy(4, 8), *events(8))
     decision = Decision(t.MessageErased, "streaming", ChatState.streaming, erased.facts, (), (), "client", None)
-    shelf.broadcaster.deliver(replace(erased, decisions=(decision,)), latest, hints=0)
+    shelf.broadcaster.publish(replace(erased, decisions=(decision,)), latest, notifications=0)
     async with following(shelf, after=5) as seen:
         assert (seen, len(shelf.limits)) == ([6, 7, 8], 1)
 
@@ -227,7 +227,7 @@ async def test_wait_for_returns_first_matching_facts() -> None:
         await anyio.wait_all_tasks_blocked()
         assert found == []
         shelf.put(at_rest(3, 0))
-        shelf.broadcaster.hint(None)
+        shelf.broadcaster.notify(None)
     assert found == [3]
 
 
@@ -251,13 +251,13 @@ async def test_closed_store_ends_its_readers(way: str, reason: str | None) -> No
 
 
 class Deliveries:
-    """A chat that this process and another one change; deliveries and hints come in any order."""
+    """A chat that this process and another one change; deliveries and notifications come in any order."""
 
     def __init__(self) -> None:
         self.shelf = Shelf(events(1), busy(1, 1))
         self.started: list[tuple[Latest, int]] = []
         self.undelivered: list[tuple[Committed, Latest, int]] = []
-        self.hints = 0
+        self.notifications = 0
         self.seen: list[int] = []
         self.after: int | None = None
         self.listeners: list[Listener] = []
@@ -271,18 +271,18 @@ class Deliveries:
         broadcaster = self.shelf.broadcaster
         match step:
             case "start":
-                self.started.append((broadcaster.latest.of("c"), broadcaster.hints))
+                self.started.append((broadcaster.latest.of("c"), broadcaster.notifications))
             case "commit" if self.started:
                 self.undelivered.append((self.commit(), *self.started.pop(place % len(self.started))))
             case "foreign":
                 self.commit()
-                self.hints += 1
+                self.notifications += 1
             case "deliver" if self.undelivered:
-                committed, latest, hints = self.undelivered.pop(place % len(self.undelivered))
-                broadcaster.deliver(committed, latest, hints=hints)
-            case "hint" if self.hints:
-                self.hints -= 1
-                broadcaster.hint("c")
+                committed, latest, notifications = self.undelivered.pop(place % len(self.undelivered))
+                broadcaster.publish(committed, latest, notifications=notifications)
+            case "notification" if self.notifications:
+                self.notifications -= 1
+                broadcaster.notify("c")
             case "listen":
                 self.listeners.append(self.listening.enter_context(broadcaster.listen("c")))
             case "follow" if self.after is None and tasks is not None:
@@ -294,13 +294,13 @@ class Deliveries:
             self.seen.append(event.seq)
 
 
-STEPS = ["start", "start", "commit", "commit", "foreign", "deliver", "deliver", "hint", "follow", "listen"]
+STEPS = ["start", "start", "commit", "commit", "foreign", "deliver", "deliver", "notification", "follow", "listen"]
 
 
 @settings(max_examples=examples(150))
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=20), last=st.integers(1, 3))
 def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int) -> None:
-    """In any order of commits, deliveries and hints; and no listener keeps facts older than what is stored."""
+    """In any order of commits, deliveries and notifications; and no listener keeps facts older than what is stored."""
 
     async def live() -> None:
         chat = Deliveries()
@@ -312,8 +312,8 @@ def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int)
                 await anyio.lowlevel.checkpoint()
             while chat.undelivered:
                 chat.do("deliver", 0, tasks)
-            while chat.hints:
-                chat.do("hint", 0, tasks)
+            while chat.notifications:
+                chat.do("notification", 0, tasks)
             chat.do("follow", last, tasks)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
@@ -327,26 +327,26 @@ def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int)
 
 
 class Hints:
-    """A store that gives hints, look by look; where it has none left it fails."""
+    """A store that gives notifications, look by look; where it has none left it fails."""
 
     def __init__(self, *looks: list[str | None]) -> None:
         self.looks = list(looks)
 
     async def watch(self) -> AsyncIterator[str | None]:
-        """Give the hints of the next look."""
-        for hint in self.looks.pop(0) if self.looks else ():
-            yield hint
+        """Give the notifications of the next look."""
+        for notification in self.looks.pop(0) if self.looks else ():
+            yield notification
         raise StoreError("the disk failed to read")
 
 
-async def test_watch_resets_back_off_and_survives_bad_hints(
+async def test_watch_resets_back_off_and_survives_bad_notifications(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The listeners of this process are woken first, whatever the worker makes of the hint."""
+    """The listeners of this process are woken first, whatever the worker makes of the notification."""
     calls: list[float | str | None] = []
     woken: list[str | None] = []
     hub = Broadcaster()
-    monkeypatch.setattr(hub, "hint", woken.append)
+    monkeypatch.setattr(hub, "notify", woken.append)
 
     async def sleep(seconds: float) -> None:
         calls.append(seconds)
@@ -369,7 +369,7 @@ async def test_watch_resets_back_off_and_survives_bad_hints(
     assert woken[:7] == [None, None, "a", "b", None, None, None]
     lines = [record.getMessage() for record in caplog.records]
     assert sum("watch_failed" in line for line in lines) == 3, "once until something is heard again"
-    (failed,) = [line for line in lines if "hint_failed" in line]
+    (failed,) = [line for line in lines if "notification_failed" in line]
     assert "no such chat" in failed
     assert "chat_id=a" in failed
 

@@ -419,7 +419,7 @@ async def test_failing_task_is_logged_and_ends_no_other(caplog: pytest.LogCaptur
 
 
 async def test_user_code_ends_with_the_tasks() -> None:
-    tasks, entered = Tasks(patience=60), anyio.Event()
+    tasks, entered = Tasks(close_timeout=60), anyio.Event()
     log: list[str] = []
 
     async def code() -> None:

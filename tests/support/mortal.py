@@ -30,7 +30,7 @@ class MortalStore:
 class MortalEngine(Engine):
     """An engine whose process can die: then nothing is released."""
 
-    _patience = 0
+    _close_timeout = 0
 
     def die(self) -> None:
         self._worker = None

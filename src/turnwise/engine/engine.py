@@ -32,7 +32,7 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import Clock, GuardedClock, SteadyClock, SystemClock, sleep
 from turnwise.engine.isolation.guarded_store import guarded_files, guarded_store, owned
 from turnwise.engine.isolation.tasks import Lifetime, Tasks, run_in_thread
-from turnwise.engine.isolation.user_code import LAST_PATIENCE
+from turnwise.engine.isolation.user_code import CLOSE_TIMEOUT_S
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
 from turnwise.engine.subscriptions.broadcast import Broadcaster
@@ -102,7 +102,7 @@ class Engine(HandledChats):
         SettingsError: an argument is invalid; the text says which and why.
     """
 
-    _patience = LAST_PATIENCE
+    _close_timeout = CLOSE_TIMEOUT_S
 
     def __init__(  # noqa: PLR0913 - the contract
         self,
@@ -175,7 +175,7 @@ class Engine(HandledChats):
             await self._files.blobs.open()
             opened.push_async_callback(self._files.blobs.close)
             self._agents.load_prices()
-            self._broadcaster, tasks = Broadcaster(), Tasks(self._patience, partial(sleep, self._clock))
+            self._broadcaster, tasks = Broadcaster(), Tasks(self._close_timeout, partial(sleep, self._clock))
             publisher = await self._opened_publisher()
             runtime = Runtime(
                 writer=ChatWriter(self._store, self._broadcaster, self._agents.limits, self._observers, publisher),

@@ -21,7 +21,7 @@ from turnwise.states.errors import SettingsError
 DepsOf = Callable[[Chat], AbstractAsyncContextManager[Any]]
 """Makes the deps of a chat for the tools of its `agent`. The chat is as it stood when one of them first ran."""
 
-PATIENCE: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
 """Seconds that deps get to close once the worker gives the chat back."""
 
 
@@ -110,7 +110,7 @@ class _Opened:
 
     async def close(self) -> None:
         self._leaving.set()
-        with anyio.move_on_after(PATIENCE if self.are_open else 0, shield=True):
+        with anyio.move_on_after(CLOSE_TIMEOUT_S if self.are_open else 0, shield=True):
             await asyncio.wait([self.call.task])
         if self.are_open and not self.call.task.done():
             self.call.log("deps_not_closed_in_time")

@@ -22,7 +22,7 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.errors import SettingsError
 
-_PATIENCE: Final = 1.0
+_LOCK_TIMEOUT_S: Final = 1.0
 """Seconds to wait for another process that appends."""
 _GLANCE: Final = 0.005
 _PIECE: Final = 4096
@@ -92,7 +92,7 @@ class PublishedFile:
     def _locked(self) -> Iterator[int]:
         file = self._opened()
         try:
-            until = time.monotonic() + _PATIENCE
+            until = time.monotonic() + _LOCK_TIMEOUT_S
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -49,9 +49,9 @@ class Publisher:
             for outbox in self._outboxes:
                 tasks.start_soon(outbox.run, self._checkpoints.catch_up)
 
-    async def close(self, patience: float) -> None:
+    async def close(self, grace: float) -> None:
         """Publish what is left, within so many seconds. What fails now is left to the next engine that is entered."""
-        with anyio.move_on_after(patience):
+        with anyio.move_on_after(grace):
             for outbox in self._outboxes:
                 outbox.close()
             for outbox in self._outboxes:

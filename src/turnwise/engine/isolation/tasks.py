@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from turnwise.engine.isolation.user_code import LAST_PATIENCE, UserCalls
+from turnwise.engine.isolation.user_code import CLOSE_TIMEOUT_S, UserCalls
 from turnwise.foreign import described, is_the_programs
 from turnwise.logger import logger
 from turnwise.providers.sleep import Sleep
@@ -26,12 +26,12 @@ class Tasks:
     """Runs an engine's tasks until it is left. A task that fails is logged; the others go on.
 
     Args:
-        patience: the seconds that calls of user code then get to end.
+        close_timeout: the seconds that calls of user code then get to end.
         sleep: how a model for tests waits.
     """
 
-    def __init__(self, patience: float = LAST_PATIENCE, sleep: Sleep = anyio.sleep) -> None:
-        self.user_calls = UserCalls(patience, sleep)
+    def __init__(self, close_timeout: float = CLOSE_TIMEOUT_S, sleep: Sleep = anyio.sleep) -> None:
+        self.user_calls = UserCalls(close_timeout, sleep)
         """Calls of user code: they run beside the engine's own tasks and cannot block them."""
         self._group: TaskGroup | None = None
         self._owner: asyncio.Task[Any] | None = None

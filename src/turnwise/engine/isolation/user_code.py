@@ -28,7 +28,7 @@ UNRESPONSIVE_AFTER: Final = 5.0
 """Seconds after which a call that was cancelled and still runs is named in the log."""
 CANCEL_EVERY: Final = 1.0
 """Seconds between two cancellations of such a call."""
-LAST_PATIENCE: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 1.0
 """Seconds that calls get to end when their engine is left."""
 
 
@@ -149,12 +149,12 @@ class UserCalls:
     """The calls of user code that run.
 
     Args:
-        patience: the seconds that they get to end in `close`.
+        close_timeout: the seconds that they get to end in `close`.
         sleep: how a model for tests waits in them.
     """
 
-    def __init__(self, patience: float = LAST_PATIENCE, sleep: Sleep = anyio.sleep) -> None:
-        self._patience = patience
+    def __init__(self, close_timeout: float = CLOSE_TIMEOUT_S, sleep: Sleep = anyio.sleep) -> None:
+        self._close_timeout = close_timeout
         self._sleep = sleep
         self._calls: dict[UserCall[Any], None] = {}
 
@@ -186,7 +186,7 @@ class UserCalls:
             return
         for call in calls:
             call.abandon()
-        await asyncio.wait([call.task for call in calls], timeout=self._patience)
+        await asyncio.wait([call.task for call in calls], timeout=self._close_timeout)
         for call in calls:
             if not call.task.done():
                 call.leave_behind()

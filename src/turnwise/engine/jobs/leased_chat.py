@@ -279,7 +279,7 @@ class LeasedChat:
             try:
                 await self.retry_while_unavailable(partial(self._append_events, self.token, state, ()))
             except StaleLease:
-                self.runtime.writer.broadcaster.tell(await self.look())
+                self.runtime.writer.broadcaster.publish_facts(await self.look())
                 raise ConcurrentTransition from None
         if self.lost or self.facts.state is not state:
             raise ConcurrentTransition

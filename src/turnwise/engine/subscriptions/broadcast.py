@@ -32,12 +32,12 @@ class Listener:
     """A subscriber's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
 
     Args:
-        hints: how many the broadcaster has been given.
+        notifications: how many the broadcaster has been given.
         at_once: whether the subscriber waits for nothing.
     """
 
-    def __init__(self, hints: int = 0, *, at_once: bool = False) -> None:
-        self._hints = hints
+    def __init__(self, notifications: int = 0, *, at_once: bool = False) -> None:
+        self._notifications = notifications
         self._at_once = at_once
         self._bell = asyncio.Event()
         self._buffer: deque[Event] = deque()
@@ -102,15 +102,19 @@ class Listener:
         self._buffer.clear()
         self._buffered_bytes = 0
 
-    def hint(self, hints: int) -> None:
-        """Wake the reader: another process may have changed the chat. `hints` is how many the broadcaster was given."""
-        self._hints = hints
+    def notify(self, notifications: int) -> None:
+        """Wake the reader: another process may have changed the chat.
+
+        Args:
+            notifications: how many the broadcaster has been given.
+        """
+        self._notifications = notifications
         self.behind |= self._end is None
         self.ring()
 
-    def has_heard_since(self, hints: int) -> bool:
-        """Return whether it was given a hint, or began, after the broadcaster had been given this many."""
-        return self._hints > hints
+    def was_notified_since(self, notifications: int) -> bool:
+        """Return whether it was given a notification, or began, after the broadcaster had been given this many."""
+        return self._notifications > notifications
 
     def fail(self, failure: Exception) -> None:
         """Wake the reader with an error."""
@@ -134,8 +138,8 @@ class Broadcaster:
         """For those who begin to follow."""
         self._versions: OrderedDict[str, int] = OrderedDict()
         """The newest version that was told of each chat."""
-        self.hints = 0
-        """How many hints were given so far."""
+        self.notifications = 0
+        """How many notifications were given so far."""
         self.closed: str | None = None
         """Why the broadcaster was closed; `None` while it is open."""
 
@@ -151,7 +155,7 @@ class Broadcaster:
 
         If events after number `after` are remembered they are buffered already, and the listener is not `behind`.
         """
-        listener = Listener(self.hints, at_once=at_once)
+        listener = Listener(self.notifications, at_once=at_once)
         latest = [] if after is None else self.latest.after(chat_id, after)
         if latest:
             listener.ring(latest)
@@ -167,12 +171,12 @@ class Broadcaster:
             if not listeners:
                 del self._listeners[chat_id]
 
-    def deliver(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
-        """Pass on what a transaction committed, with `latest` and `hints` as they were before it began.
+    def publish(self, committed: Committed, latest: Latest | None = None, *, notifications: int) -> None:
+        """Pass on what a transaction committed, with `latest` and `notifications` as they were before it began.
 
-        Without `latest` it is not remembered. A listener that was given a hint meanwhile reads the store for the facts:
-        the hint may have told of a later commit of another process. So do all if a later commit was told before: one
-        that began in between has not heard of that.
+        Without `latest` it is not remembered. A listener that was given a notification meanwhile reads the store for
+        the facts: the notification may have told of a later commit of another process. So do all if a later commit was
+        told before: one that began in between has not heard of that.
         """
         facts = committed.facts
         is_late = self._is_late(facts)
@@ -182,9 +186,9 @@ class Broadcaster:
             self.latest.forget(facts.chat_id)
         else:
             self.latest.add(facts.chat_id, committed.events, latest)
-        self.tell(facts)
+        self.publish_facts(facts)
         for listener in self._listeners.get(facts.chat_id, ()):
-            listener.ring(committed.events, None if is_late or listener.has_heard_since(hints) else facts)
+            listener.ring(committed.events, None if is_late or listener.was_notified_since(notifications) else facts)
 
     def _is_late(self, facts: Facts) -> bool:
         """Return whether a later version of the chat was told before, and remember the newest."""
@@ -194,36 +198,36 @@ class Broadcaster:
             self._versions.popitem(last=False)
         return newest > facts.version
 
-    def tell(self, facts: Facts) -> None:
+    def publish_facts(self, facts: Facts) -> None:
         """Pass on facts that were read after another process had changed the chat."""
         for observer in self._observers:
             observer(facts)
 
     def show(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
-        """Give stored events to the chat's listeners, and remember them; `latest` as in `deliver`."""
+        """Give stored events to the chat's listeners, and remember them; `latest` as in `publish`."""
         self.latest.add(chat_id, events, latest)
         for listener in self._listeners.get(chat_id, ()):
             listener.ring(events, listener.facts)
 
-    def hint(self, chat_id: str | None) -> None:
+    def notify(self, chat_id: str | None) -> None:
         """Wake the listeners of a chat, or all: another process may have changed something."""
         self.latest.forget(chat_id)
-        self.hints += 1
+        self.notifications += 1
         for name in list(self._listeners) if chat_id is None else [chat_id]:
             for listener in self._listeners.get(name, ()):
-                listener.hint(self.hints)
+                listener.notify(self.notifications)
 
     def forget(self, chat_id: str) -> None:
         """Wake the listeners of a chat that was deleted: they read the store, which raises `ChatDeleted`."""
         for forget in self._forgetters:
             forget(chat_id)
         self._versions.pop(chat_id, None)
-        self.hint(chat_id)
+        self.notify(chat_id)
 
     def rewind(self, facts: Facts) -> None:
         """Forget what was told of a chat after these facts: the store took it back. Its listeners read again."""
         self._versions[facts.chat_id] = facts.version
-        self.hint(facts.chat_id)
+        self.notify(facts.chat_id)
 
     def fail(self, chat_id: str, failure: Exception) -> None:
         """Wake the listeners of a chat with an error: its state could not be stored."""

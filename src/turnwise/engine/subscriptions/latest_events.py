@@ -34,7 +34,7 @@ class LatestEvents:
     def add(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
         """Keep events that were stored, in whatever order they arrive; forget the chat if it was forgotten meanwhile.
 
-        The reason may have been a hint at a later commit of another process: no second hint will come.
+        The reason may have been a notification at a later commit of another process: no second notification will come.
         """
         if self._chats.get(chat_id) is not latest:
             self.forget(chat_id)

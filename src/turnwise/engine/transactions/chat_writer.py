@@ -251,12 +251,12 @@ class ChatWriter:
                 del self._changing[chat_id]
 
     async def _claim(self, changes: Sequence[Change], actor: str, runs: Runs, limit: int) -> list[Committed]:
-        notifications = self.broadcaster.hints
+        notifications = self.broadcaster.notifications
         with nullcontext() if self._worker is None else self._worker.reserve(None, limit) as adoption:
             changes = changes if adoption is None else (*changes, adoption.begin)
             claimed = await self.store.claim(self._plan(changes, actor), runs=runs, limit=limit)
             for committed in claimed:
-                self._publish(committed, hints=notifications)
+                self._publish(committed, notifications=notifications)
                 if adoption is not None:
                     adoption.adopt(committed)
         return claimed
@@ -275,17 +275,18 @@ class ChatWriter:
         work: Callable[[], Awaitable[Committed]],
         on_commit: Callable[[Committed], object] | None = None,
     ) -> Committed:
-        latest, hints = self.broadcaster.latest.of(chat_id), self.broadcaster.hints  # see `Broadcaster.deliver`
+        broadcaster = self.broadcaster
+        latest, notifications = broadcaster.latest.of(chat_id), broadcaster.notifications  # see `Broadcaster.publish`
         committed = await work()
         if on_commit is not None and committed.decisions:
             on_commit(committed)
-        self._publish(committed, latest, hints=hints)
+        self._publish(committed, latest, notifications=notifications)
         return committed
 
-    def _publish(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
+    def _publish(self, committed: Committed, latest: Latest | None = None, *, notifications: int) -> None:
         if not committed.decisions:
             return
-        self.broadcaster.deliver(committed, latest, hints=hints)
+        self.broadcaster.publish(committed, latest, notifications=notifications)
         _log_all(committed)
         self.observers.transitioned(committed.decisions)
         if self._publisher is not None:

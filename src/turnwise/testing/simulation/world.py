@@ -42,7 +42,7 @@ ROUNDS_TO_REST = 150
 class _Mortal(Engine):
     """An engine whose process can die: then no chat is released."""
 
-    _patience = 0
+    _close_timeout = 0
 
     def die(self) -> None:
         self._worker = None
