@@ -78,7 +78,7 @@ def test_reentries_are_bounded() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_compactions_of_a_turn_are_bounded(*, fails: bool) -> None:
-    life = compacting(local("a"), max_compactions=1)
+    life = compacting(local("a"), max_per_turn=1)
     life.held(t.CompactionFailed, error=ERROR, usage=USAGE) if fails else life.compact()
     life.reply(local("b"), tokens=10)
     life.run_tools()
@@ -255,7 +255,7 @@ def test_prompt_that_will_not_fit_is_folded_before_the_step(before: str, end: st
     [
         pytest.param(lambda: crowded(threshold_percent=100), id="compaction is off"),
         pytest.param(lambda: crowded(context_limit=0), id="the window is off"),
-        pytest.param(lambda: crowded(max_compactions=0), id="the turn has no compaction left"),
+        pytest.param(lambda: crowded(max_per_turn=0), id="the turn has no compaction left"),
         pytest.param(lambda: after(crowded(), compaction={"step": 1}), id="the step was compacted"),
         pytest.param(lambda: after(crowded(), compaction={"unproven": True}), id="a compaction is unproven"),
         pytest.param(lambda: after(crowded(), history={"foldable": 1}), id="nothing else is there"),

@@ -286,8 +286,8 @@ def test_may_compact(*, given_up: bool, unproven: bool, compacted_step: int, com
         turn=replace(BLANK.turn, compacts_no_more=given_up, compactions=compactions),
         compaction=CompactionFacts(step=compacted_step, unproven=unproven),
     )
-    assert may_compact(facts, Limits(max_compactions=2)) is may
-    assert may_make_room(replace(facts, history=replace(facts.history, foldable=1)), Limits(max_compactions=2)) is (
+    assert may_compact(facts, Limits(max_per_turn=2)) is may
+    assert may_make_room(replace(facts, history=replace(facts.history, foldable=1)), Limits(max_per_turn=2)) is (
         compacted_step < 3 and compactions < 2
     )
 

@@ -320,7 +320,7 @@ def queried_columns(facts: Facts) -> dict[str, Any]:
 
 
 class Limits(Value, frozen=True, kw_only=True):
-    """The settings that guards and actions may ask."""
+    """The settings that guards and actions may ask, named as in `Settings` or its `CompactionPolicy`."""
 
     max_steps: int | None = 50
     turn_tokens: int | None = None
@@ -337,6 +337,7 @@ class Limits(Value, frozen=True, kw_only=True):
     """Used where the provider reports none; `None` and 0 mean that compaction is never due."""
     after_final_step: AfterFinalStep = "continue"
     max_reentries: int = 3
-    max_compactions: int | None = 10
+    max_per_turn: int | None = 10
+    """Compactions."""
     lease: float = 30
     """Seconds a lease lasts unless renewed."""

@@ -69,7 +69,7 @@ def may_make_room(facts: Facts, limits: Limits) -> bool:
 
 
 def _has_compactions_left(facts: Facts, limits: Limits) -> bool:
-    return limits.max_compactions is None or facts.turn.compactions < limits.max_compactions
+    return limits.max_per_turn is None or facts.turn.compactions < limits.max_per_turn
 
 
 def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | None:

@@ -321,25 +321,15 @@ class Settings:
 
     def limits(self, context_limit: int | None) -> Limits:
         """Return the limits for guards and actions, for a model with that context window."""
-        configured = self.compaction.context_limit
-        return Limits(
-            max_steps=self.max_steps,
-            turn_tokens=self.turn_tokens,
-            turn_seconds=self.turn_seconds,
-            turn_cost=self.turn_cost,
-            queue_limit=self.queue_limit,
-            queue_limit_bytes=self.queue_limit_bytes,
-            promote_after_interrupt=self.promote_after_interrupt,
-            action_deadline=self.action_deadline,
-            threshold_percent=self.compaction.threshold_percent,
-            context_limit=self.compaction.strictest(configured if configured is not None else context_limit),
-            after_final_step=self.compaction.after_final_step,
-            max_reentries=self.compaction.max_reentries,
-            max_compactions=self.compaction.max_per_turn,
-            lease=self.lease,
-        )
+        compaction = self.compaction
+        limits = {name: getattr(compaction, name) for name in _LIMITS if hasattr(compaction, name)}
+        limits |= {name: getattr(self, name) for name in _LIMITS & _SETTINGS.keys()}
+        configured = compaction.context_limit
+        limits["context_limit"] = compaction.strictest(configured if configured is not None else context_limit)
+        return Limits(**limits)
 
 
+_LIMITS: Final = frozenset(Limits.__struct_fields__)
 _SETTINGS: Final = {one.name: one for one in fields(Settings) if one.init}
 _OF_ENGINE: Final = frozenset(name for name, one in _SETTINGS.items() if one.metadata == OF_ENGINE)
 
