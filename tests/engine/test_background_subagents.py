@@ -109,7 +109,7 @@ async def test_chat_cannot_reach_subagents_of_another_chat(open_engine: OpenEngi
 async def test_running_and_unread_subagents_are_limited(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subagent_calls, "UNHEARD", 5)
+    monkeypatch.setattr(subagent_calls, "MOST_UNREPORTED", 5)
     research = Research()
     agents = background(lead(starts(*"abcdefgh"), waits), research, settings=Settings(subagents_at_once=2))
     async with open_engine(None, agents=agents) as engine:

@@ -21,7 +21,7 @@ from support.stores import stored_at
 from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, Settings, Verdict, delegate
 from turnwise.engine.agents.delegate import subagent_id
 from turnwise.engine.subagents.family import Answer, answers_in, is_wanted
-from turnwise.engine.subagents.usage import unheard_usage
+from turnwise.engine.subagents.usage import unreported_usage
 from turnwise.engine.subagents.verification import verify_family
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.audit.verify import verify_stored
@@ -171,7 +171,7 @@ async def test_usage_since_the_last_answer_counts_with_the_next(
 ) -> None:
     logs = {"parent": log_of([0, 1, 1, 2], answers), "subagent": SUBAGENT, "its own": ITS_OWN}
     store = cast("ChatStore", Logs(logs, USED))
-    assert (await unheard_usage(store, "parent", subagent("subagent", "parent"))).input_tokens == sum(unheard)
+    assert (await unreported_usage(store, "parent", subagent("subagent", "parent"))).input_tokens == sum(unheard)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_answer_missing_from_a_log_makes_usage_partial(its_own: Sequence[i
     """A chat could never be answered whose subagent's subagent was deleted, or came back from an older backup."""
     logs = {"parent": log_of([0, 1], {}), "subagent": SUBAGENT, "its own": log_of(its_own, {})}
     used = {**USED, "its own": USED["its own"][: len(its_own)]}
-    usage = await unheard_usage(cast("ChatStore", Logs(logs, used)), "parent", subagent("subagent", "parent"))
+    usage = await unreported_usage(cast("ChatStore", Logs(logs, used)), "parent", subagent("subagent", "parent"))
     assert (usage.input_tokens, usage.partial) == (sum(unheard), True)
 
 
@@ -192,7 +192,7 @@ async def test_answer_missing_from_a_log_makes_usage_partial(its_own: Sequence[i
 async def test_unreadable_or_deleted_chat_makes_usage_partial(error: Exception, gone: str, unheard: set[int]) -> None:
     logs = {"parent": log_of([0, 1], {}), "subagent": SUBAGENT, "its own": ITS_OWN}
     store = cast("ChatStore", Logs(logs, USED, broken={gone: error}))
-    usage = await unheard_usage(store, "parent", subagent("subagent", "parent"))
+    usage = await unreported_usage(store, "parent", subagent("subagent", "parent"))
     assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
 
 
@@ -203,7 +203,7 @@ async def test_usage_of_a_resumed_turn_counts_with_the_next_answer() -> None:
     logs = {"parent": log_of([0, 1, 1], {2: ("subagent:3",)}), "subagent": first + resumed}
     for entries, used in (((1, 2, 4), (4, False)), ((1, 2, 4, 8), (4, False)), ((1, 2), (None, True))):
         store = cast("ChatStore", Logs(logs, {"subagent": entries}))
-        usage = await unheard_usage(store, "parent", subagent("subagent", "parent"))
+        usage = await unreported_usage(store, "parent", subagent("subagent", "parent"))
         assert (usage.input_tokens, usage.partial) == used
 
 
@@ -211,7 +211,7 @@ async def test_every_turn_of_a_family_counts_once() -> None:
     """Also of those whose answers came in several turns; what a subagent has used since then was not heard of."""
     parent = log_of([0, 1, 1, 2], {2: ("subagent:3",), 4: ("subagent:6",)})
     logs = {"first": log_of([0, 1], {}), "parent": parent, "subagent": SUBAGENT, "its own": ITS_OWN}
-    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", subagent("parent", "first"))
+    used = await unreported_usage(cast("ChatStore", Logs(logs, USED)), "first", subagent("parent", "first"))
     assert used.input_tokens == sum({128, 256, 512, 1, 2, 4, 16, 32, 64})
 
 

@@ -278,7 +278,7 @@ async def test_silent_reply_times_out(pauses: list[float], startup: float | None
     clock, bites, dog = watching(startup=startup)
     for pause in pauses:
         clock.advance(pause)
-        dog.heard(WORD)
+        dog.note(WORD)
         assert bites == []
     clock.advance(3.9)
     assert bites == []
@@ -316,10 +316,10 @@ SILENT = [
 )
 async def test_empty_parts_do_not_reset_the_timeout(part: ModelPart, *, late: bool) -> None:
     clock, bites, dog = watching()
-    dog.heard(ModelPart("usage", usage=Usage(input_tokens=1)))
-    dog.heard(WORD)
+    dog.note(ModelPart("usage", usage=Usage(input_tokens=1)))
+    dog.note(WORD)
     clock.advance(3)
-    dog.heard(part)
+    dog.note(part)
     clock.advance(3)
     assert bool(bites) is late
 
@@ -330,7 +330,7 @@ async def test_empty_parts_do_not_reset_the_timeout(part: ModelPart, *, late: bo
 async def test_empty_start_is_no_first_part(part: ModelPart) -> None:
     """The reply has not begun with it: the start-up limit goes on."""
     clock, bites, dog = watching(idle=1)
-    dog.heard(part)
+    dog.note(part)
     clock.advance(9.9)
     assert bites == []
     assert dog.first_part_after is None
@@ -343,7 +343,7 @@ async def test_stopped_watchdog_leaves_no_timer(heard: int) -> None:
     clock, bites, dog = watching()
     for _ in range(heard):
         clock.advance(3)
-        dog.heard(WORD)
+        dog.note(WORD)
     dog.stop()
     dog.stop()
     assert clock.next_timer is None

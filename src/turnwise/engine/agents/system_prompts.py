@@ -20,7 +20,7 @@ _MadeFor = tuple[int, datetime | None, str]
 """A turn, when it was begun or resumed, and the agent that answers in it."""
 
 MOST_KEPT: Final = 1000
-"""Chats whose prompt is kept until their turn ends, the latest ones."""
+"""Chats whose prompt is cached until their turn ends, the latest ones."""
 
 
 class SystemPrompts:
@@ -52,9 +52,9 @@ class SystemPrompts:
         if prompt is None or isinstance(prompt, str):
             return prompt
         made_for = (facts.turn.number, facts.turn.started_at, configuration.agent)
-        kept = self._made.get(facts.chat_id)
-        if kept is not None and kept[0] == made_for:
-            return kept[1]
+        cached = self._made.get(facts.chat_id)
+        if cached is not None and cached[0] == made_for:
+            return cached[1]
         with in_time():
             made = await user_calls.run(partial(_made, prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
         self._made[facts.chat_id] = made_for, made

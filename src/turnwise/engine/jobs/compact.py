@@ -95,15 +95,15 @@ class CompactionJob:
             return summary
 
     async def _summary(self, view: View) -> Summary:
-        history, kept = tuple(view.messages), self._kept(view.messages)
+        history, retained = tuple(view.messages), self._retained(view.messages)
         strategy = self._leased.configuration.settings.compaction.strategy
         try:
             if strategy is not None:
                 messages = await self._by_strategy(strategy, history)
             else:
-                text = await self._summariser.summarise(self._to_summarise(history, view.to_send(), kept))
+                text = await self._summariser.summarise(self._to_summarise(history, view.to_send(), retained))
                 messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
-            summary = summary_of(history, messages, kept)
+            summary = summary_of(history, messages, retained)
             return replace(summary, tokens=self._tokens_after(view, summary))
         except (ModelError, InvalidContent):
             raise
@@ -175,9 +175,9 @@ class CompactionJob:
     async def can_fold(self) -> bool:
         """Whether the model sees anything that may be folded."""
         history = (await self._leased.current_view()).messages
-        return len(self._kept(history)) < len(history)
+        return len(self._retained(history)) < len(history)
 
-    def _kept(self, history: Sequence[Message]) -> set[int]:
+    def _retained(self, history: Sequence[Message]) -> set[int]:
         """Return the positions that must not be folded: user messages without an answer, and a step with open calls."""
         facts = self._leased.facts
         going_on = facts.turn.number if facts.history.unfinished else None
@@ -202,16 +202,16 @@ class CompactionJob:
         return {message.position for message in history if message.step == step and message.role != "user"}
 
     def _to_summarise(
-        self, history: Sequence[Message], sendable: Sequence[Message], kept: set[int]
+        self, history: Sequence[Message], sendable: Sequence[Message], retained: set[int]
     ) -> Sequence[Message]:
         """Return the messages to summarise: the prompt as it was, up to the last message that is folded.
 
-        Kept messages before that are included: the summary is about them. Calls without a result are left out; if
+        Retained messages before that are included: the summary is about them. Calls without a result are left out; if
         nothing else follows the user's message, that alone is summarised. On request a summary is not made anew of
         itself alone.
         """
         still_open = self._open_step(history)
-        folded = [place for place, message in enumerate(sendable) if message.position not in kept]
+        folded = [place for place, message in enumerate(sendable) if message.position not in retained]
         is_requested = self._leased.facts.compaction.need is Need.requested
         if folded and is_requested and all(_is_summary(sendable[place]) for place in folded):
             return ()  # only a prompt that was refused as too long needs a shorter summary of one

@@ -29,8 +29,8 @@ class _Entry(msgspec.Struct, frozen=True):
         return self.original is not None and not _says_the_same(self.message, self.original)
 
 
-def summary_of(history: Sequence[Message], messages: Iterable[Message], kept: set[int]) -> Summary:
-    """Return what the model sees instead of `history`: the `messages`, in their order, and those to be `kept`.
+def summary_of(history: Sequence[Message], messages: Iterable[Message], retained: set[int]) -> Summary:
+    """Return what the model sees instead of `history`: the `messages`, in their order, and those to be `retained`.
 
     A message that equals one of the history stays; a changed one is used as it is now; one without a position is
     new. No call is separated from its result: the missing half of a pair is carried, and if a change would separate
@@ -41,7 +41,7 @@ def summary_of(history: Sequence[Message], messages: Iterable[Message], kept: se
         InvalidContent: a new message, or a changed one, cannot be stored.
     """
     originals = {message.position: message for message in history}
-    entries = _complete(history, _entries(originals, messages, kept), kept)
+    entries = _complete(history, _entries(originals, messages, retained), retained)
     if not entries:
         raise ModelError("bad_request", message="the compaction left nothing to go on from")
     order = tuple(
@@ -54,15 +54,15 @@ def summary_of(history: Sequence[Message], messages: Iterable[Message], kept: se
     return Summary(messages=order, folded=len(history) - len(carried))
 
 
-def _entries(originals: dict[int, Message], messages: Iterable[Message], kept: set[int]) -> list[_Entry]:
-    """Return the given messages, each of the history once; a new one equal to a kept one counts as that one."""
+def _entries(originals: dict[int, Message], messages: Iterable[Message], retained: set[int]) -> list[_Entry]:
+    """Return the given messages, each of the history once; a new one equal to a retained one counts as that one."""
     entries: list[_Entry] = []
     unused = dict(originals)
     for message in messages:
         position = message.position
         if position not in originals:
             position = next(
-                (place for place in kept if place in unused and _says_the_same(message, originals[place])), 0
+                (place for place in retained if place in unused and _says_the_same(message, originals[place])), 0
             )
         if (position and position not in unused) or not any(is_said(part) for part in message.parts):
             continue
@@ -74,14 +74,14 @@ def _says_the_same(one: Message, other: Message) -> bool:
     return (one.role, one.parts) == (other.role, other.parts)
 
 
-def _complete(history: Sequence[Message], entries: list[_Entry], kept: set[int]) -> list[_Entry]:
+def _complete(history: Sequence[Message], entries: list[_Entry], retained: set[int]) -> list[_Entry]:
     """Return the entries with the messages that must not be missing, each at its place in the history."""
     places = {message.position: place for place, message in enumerate(history)}
     partners = _partners(history)
     while True:
         present = {entry.original.position for entry in entries if entry.original is not None}
         parted = _parted(entries, partners)
-        missing = sorted((kept | parted) - present, key=places.__getitem__)
+        missing = sorted((retained | parted) - present, key=places.__getitem__)
         mended = [
             _Entry(entry.original, entry.original)
             if entry.original is not None and entry.original.position in parted
@@ -130,8 +130,8 @@ def _new(entry: _Entry) -> Message:
     message = _as_read(entry.message)
     if entry.original is None:
         return replace(message, position=0, partial=False)
-    kept = {"turn": entry.original.turn, "step": entry.original.step, "call_index": entry.original.call_index}
-    return replace(message, **kept)
+    place = {"turn": entry.original.turn, "step": entry.original.step, "call_index": entry.original.call_index}
+    return replace(message, **place)
 
 
 def _as_read(message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""A leased chat: what a worker keeps of a chat while it holds the lease. Loaded once, kept current by the holder."""
+"""A leased chat: what a worker knows of a chat while it holds the lease. Loaded once, updated by the holder."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class LeasedChat:
     job: Job | None = None
     """The running job. It changes the chat only while the chat is in the job's state."""
     asked_at: float = 0.0
-    """When the last commit was begun, by the monotonic clock."""
+    """When the last commit began, by the monotonic clock."""
     renewed_at: float = field(init=False)
     """When the store was asked to grant or renew the lease, by the machine's monotonic clock."""
-    begun_calls: set[str] = field(default_factory=set)
+    started_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
     view: View | None = None
     """What the model sees; `None` if it has to be read."""
@@ -101,7 +101,7 @@ class LeasedChat:
     is_committing: bool = False
     """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
     last_commit: LastCommit | None = None
-    _begun: HeldAttempt | None = None
+    _started_attempt: HeldAttempt | None = None
     """The attempt that this holder began last."""
 
     def __post_init__(self) -> None:
@@ -134,9 +134,9 @@ class LeasedChat:
 
     @property
     def attempt(self) -> HeldAttempt | None:
-        """The current attempt; `None` if another holder began it, or nobody."""
-        begun = self._begun
-        return begun if begun is not None and begun.is_of(self.facts.step) else None
+        """The current attempt; `None` if this holder has not begun it."""
+        started = self._started_attempt
+        return started if started is not None and started.is_of(self.facts.step) else None
 
     def give_up(self) -> None:
         """Count the lease as lost: whoever claims the chat next goes on with it."""
@@ -205,7 +205,7 @@ class LeasedChat:
 
         Args:
             work: asks the store for something, once.
-            version: of the chat before it, if the work is a commit: it tells whether one without an answer was stored.
+            version: of the chat before it, if the work is a commit: it says whether one without an answer was stored.
 
         Raises:
             StoreError: the store refuses; or `work` may have been done although no answer came.
@@ -299,7 +299,7 @@ class LeasedChat:
 
         Args:
             state: in which the job runs.
-            events: what it tells.
+            events: what it shows.
             token: under which they came about, if the chat may be held under another one by now.
 
         Raises:
@@ -327,12 +327,12 @@ class LeasedChat:
             if after.lease is not None and after.lease.worker == self.runtime.worker_id:
                 self.token = after.lease.token
             if decision.trigger is t.AttemptStarted:
-                self._begun = HeldAttempt(step=after.step.number, attempt=after.step.attempt)
+                self._started_attempt = HeldAttempt(step=after.step.number, attempt=after.step.attempt)
             if decision.ended is not None:
                 self.runtime.system_prompts.forget(self.chat_id)
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is t.CallStarted:
-                    self.begun_calls.add(write.call.call_id)
+                    self.started_calls.add(write.call.call_id)
                 elif self.view is not None:
                     self.view = self.view.after(write, after.history_version)
 

@@ -1,4 +1,4 @@
-"""Turns replies into what the machine stores: parts, planned calls, and the kept part of a reply that was cut short."""
+"""Turns replies into what the machine stores: parts, planned calls, and what there is of a reply that was cut short."""
 
 from __future__ import annotations
 
@@ -163,12 +163,12 @@ def partial_reply(
 ) -> Partial:
     """Return what to keep of the current attempt's reply: all parts but provider calls without a result."""
     answered = {part.call_id for part in parts if isinstance(part, ToolResultPart)}
-    kept = [
+    stored = [
         part
         for part in parts
         if not isinstance(part, ToolCallPart) or part.executor is not Executor.provider or part.call_id in answered
     ]
-    parts, calls = planned(kept, facts, toolbox)
+    parts, calls = planned(stored, facts, toolbox)
     return Partial(
         step=facts.step.number,
         attempt=facts.step.attempt,

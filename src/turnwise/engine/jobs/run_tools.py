@@ -87,7 +87,7 @@ class ToolJob:
         """Start one of the job's first calls; record it first, unless the transition into the state did so."""
         leased = self._leased
         call, may_be_done, began_here = leased.as_it_stands(call), False, self._began_here(call)
-        if began_here or call.call_id not in leased.begun_calls:
+        if began_here or call.call_id not in leased.started_calls:
             not_done = False
             if began_here or call.status is CallStatus.started:
                 cut_off = ToolRun(leased, running, call)
@@ -103,7 +103,7 @@ class ToolJob:
 
     def _began_here(self, call: ToolCall) -> bool:
         """Return whether the tool of a call has begun in this process, whatever the store knows of that."""
-        return (self._leased.chat_id, call.call_id) in self._leased.runtime.begun_calls
+        return (self._leased.chat_id, call.call_id) in self._leased.runtime.started_calls
 
     async def _let_go(self, outcome: CallOutcome) -> None:
         """Let go of the files of a result that is committed."""

@@ -113,8 +113,8 @@ class Attempt:
         async with Sending(leased.runtime.files, leased.chat_id) as sending:
             reply = self._reply(request)
             if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
-                told = never_answered(leased.facts.turn.refused + 1)
-                raise ModelError(INVALID_ANSWER, retryable=False, message=told)
+                message = never_answered(leased.facts.turn.refused + 1)
+                raise ModelError(INVALID_ANSWER, retryable=False, message=message)
             reply = replace(reply, parts=await sending.reply_parts(reply.parts))
             logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
             judged = replace(reply, should_compact=False)  # as if the rule had failed
@@ -131,8 +131,9 @@ class Attempt:
             StoreError: parts of it could not be stored.
         """
         leased = self._leased
-        # Raises what kept parts from being stored, as in `run`, and before anything is committed: they are missing from
-        # `rest`, and what is kept of the reply must be what subscribers saw. The runner reads that from the store.
+        # Raises the error that prevented parts from being stored, as in `run`, before anything is committed: they are
+        # missing from `rest`, and what is stored of the reply must be what subscribers saw. The runner reads that from
+        # the store.
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.configuration.settings.retry
         stays = policy.after_output == "never" and self._builder.visible
@@ -218,11 +219,11 @@ class Attempt:
                         problem = f"the model yielded {type_name(part)!r} objects; it has to yield ModelPart"
                         raise ModelError("server_error", retryable=False, message=problem)
                     self._answered = True
-                    now = watchdog.heard(part)
+                    now = watchdog.note(part)
                     if builder.add(await names.renamed(part)):
                         self._live.changed()
                     if builder.finished:
-                        call.give(None)  # the reply is complete; nobody waits until the stream has closed
+                        call.give(None)  # the reply is complete; the attempt does not wait until the stream has closed
                         return
                     if now - paused >= PAUSE_EVERY:
                         paused = now

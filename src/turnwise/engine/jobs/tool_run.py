@@ -135,7 +135,7 @@ class ToolRun:
 
     def _begin(self) -> None:
         """Note that the tool begins; perhaps in a thread."""
-        self._leased.runtime.begun_calls.note(self._leased.chat_id, self._call.call_id)
+        self._leased.runtime.started_calls.note(self._leased.chat_id, self._call.call_id)
         self._run.begin()
 
     def _expire(self, timeout: float | None) -> None:

@@ -41,7 +41,7 @@ class Watchdog:
         """Seconds from opening to the first part that said something; `None` before it came."""
         return None if self._first is None else self._first - self._opened
 
-    def heard(self, part: ModelPart) -> float:
+    def note(self, part: ModelPart) -> float:
         """Note that a part came; return when. One that says nothing new does not count: the stream may be dead.
 
         The first part is one that has content: usage, or the empty start of a block, is none.

@@ -127,11 +127,11 @@ Ended = Callable[[], object]
 class Observer:
     """Watches an engine: override the methods you need. They are called from the event loop, so be quick.
 
-    They are plain functions: an engine refuses an observer whose method is a coroutine, which nobody would await.
+    They are plain functions: an engine refuses an observer whose method is a coroutine, which nothing would await.
     """
 
     _only_reads: ClassVar = False
-    """Whether it changes nothing that it is told, and needs no copies: so says a class of itself, not of subclasses."""
+    """Whether it changes nothing that it gets, and needs no copies: so says a class of itself, not of subclasses."""
 
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
         """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
@@ -180,7 +180,7 @@ class Observers(msgspec.Struct, frozen=True):
     every: tuple[Observer, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse methods that nobody would await.
+        """Refuse methods that nothing would await.
 
         Raises:
             SettingsError: an observer has such a method.
@@ -195,10 +195,10 @@ class Observers(msgspec.Struct, frozen=True):
 
     def transitioned(self, decisions: Sequence[Decision]) -> None:
         """Report committed transitions to every observer."""
-        told = unshared([*decisions]) if self._may_change("transitioned") else decisions
+        shown = unshared([*decisions]) if self._may_change("transitioned") else decisions
         for observer in self.every:
             with _harmless(observer):
-                for decision in told:
+                for decision in shown:
                     observer.transitioned(decision)
 
     def running(self, chats: int) -> None:
@@ -225,7 +225,7 @@ class Observers(msgspec.Struct, frozen=True):
     def model_call(
         self, model: Model, request: ModelRequest, *, trace: str | None
     ) -> AbstractContextManager[ModelCall | None]:
-        """Report the model call made inside; it yields an object that takes the reply, `None` if nobody watches."""
+        """Report the model call made inside; it yields an object that takes the reply, `None` without observers."""
         if not self.every:
             return nullcontext()
         request = unshared(request) if self._may_change("model_called") else request
@@ -235,7 +235,7 @@ class Observers(msgspec.Struct, frozen=True):
     def compaction(
         self, facts: Facts, *, by_strategy: bool, messages: int
     ) -> AbstractContextManager[CompactionRun | None]:
-        """Report the folding done inside; it yields an object that takes the result, `None` if nobody watches."""
+        """Report the folding done inside; it yields an object that takes the result, `None` without observers."""
         if not self.every:
             return nullcontext()
         run = CompactionRun(
@@ -251,7 +251,7 @@ class Observers(msgspec.Struct, frozen=True):
     def tool_run(
         self, chat_id: str, call: ToolCall, *, known: bool, trace: str | None
     ) -> AbstractContextManager[ToolRun | None]:
-        """Report the tool run made inside; it yields an object that takes the result, `None` if nobody watches."""
+        """Report the tool run made inside; it yields an object that takes the result, `None` without observers."""
         if not self.every:
             return nullcontext()
         call = unshared(call) if self._may_change("tool_started") else call
@@ -259,7 +259,7 @@ class Observers(msgspec.Struct, frozen=True):
         return self._during(run, methodcaller("tool_started", run))
 
     def _may_change(self, method: str) -> bool:
-        """Return whether a method is given to somebody who may change what it is told."""
+        """Return whether a method is given to somebody who may change what it gets."""
         return any(
             getattr(getattr(observer, method), "__func__", None) is not vars(Observer)[method]
             and not vars(type(observer)).get("_only_reads", False)
@@ -268,12 +268,12 @@ class Observers(msgspec.Struct, frozen=True):
 
     @contextmanager
     def _during(self, watched: Watched, report: Callable[[Observer], Ended | None]) -> Iterator[Watched]:
-        begun: list[tuple[Observer, Ended]] = []
+        started: list[tuple[Observer, Ended]] = []
         for observer in self.every:
             with _harmless(observer):
                 ended = report(observer)
                 if ended is not None:
-                    begun.append((observer, ended))
+                    started.append((observer, ended))
         began = perf_counter()
         try:
             yield watched
@@ -283,7 +283,7 @@ class Observers(msgspec.Struct, frozen=True):
             raise
         finally:
             watched.seconds = perf_counter() - began
-            for observer, ended in reversed(begun):
+            for observer, ended in reversed(started):
                 with _harmless(observer):
                     ended()
 

@@ -67,7 +67,7 @@ class OpenTelemetryObserver(Observer):
 
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - the observer's signature
         """Begin the span of a turn; its ids are stored with the turn."""
-        span = TurnSpan.begun(self._tracer)
+        span = TurnSpan.start(self._tracer)
         return None if span is None else str(span)
 
     def transitioned(self, decision: Decision) -> None:
@@ -78,8 +78,8 @@ class OpenTelemetryObserver(Observer):
         reason = "cut" if turn.ended_by is None and decision.trigger is t.EditMessage else turn.ended_by
         end = decision.facts.updated_at or decision.facts.profile.created_at
         tracer = trace.get_tracer("turnwise", tracer_provider=self._provider)
-        begun = min(turn.started_at or end, end)  # the clock may have been set back meanwhile
-        span = turn_span.recorded(tracer, "invoke_agent", begun, {"gen_ai.operation.name": "invoke_agent"})
+        started = min(turn.started_at or end, end)  # the clock may have been set back meanwhile
+        span = turn_span.recorded(tracer, "invoke_agent", started, {"gen_ai.operation.name": "invoke_agent"})
         if span is None:
             return
         _set(

@@ -67,10 +67,10 @@ class PrometheusObserver(Observer):
             problem = f"must have no metrics of turnwise yet, give each observer a registry of its own: {error}"
             raise InvalidArgument("registry", problem) from error
         self._waited: set[str] = set()
-        """The agents that were told of."""
+        """The agents that were observed."""
         self._last_models: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
-        self._begun: OrderedDict[str, tuple[int, datetime]] = OrderedDict()
+        self._started: OrderedDict[str, tuple[int, datetime]] = OrderedDict()
         """The step of each chat that runs, and when its first attempt here began."""
 
     def _register(self, registry: CollectorRegistry) -> None:
@@ -125,20 +125,20 @@ class PrometheusObserver(Observer):
             self._compactions.labels(*model, "declined" if declined else _COMPACTIONS[decision.trigger]).inc()
         if decision.facts.lease is None:
             self._last_models.pop(decision.facts.chat_id, None)
-            self._begun.pop(decision.facts.chat_id, None)
+            self._started.pop(decision.facts.chat_id, None)
 
     def _note_step(self, decision: Decision) -> None:
         facts = decision.facts
-        known = self._begun.get(facts.chat_id)
+        known = self._started.get(facts.chat_id)
         if facts.updated_at is not None and (known is None or known[0] != facts.step.number):
-            self._begun[facts.chat_id] = (facts.step.number, facts.updated_at)
-            if len(self._begun) > _CHATS:
-                self._begun.popitem(last=False)
+            self._started[facts.chat_id] = (facts.step.number, facts.updated_at)
+            if len(self._started) > _CHATS:
+                self._started.popitem(last=False)
 
     def _measure_step(self, decision: Decision, model: tuple[str, str], outcome: str) -> None:
-        begun = self._begun.pop(decision.facts.chat_id, None)
-        if begun is not None and decision.facts.updated_at is not None:
-            seconds = (decision.facts.updated_at - begun[1]).total_seconds()
+        started = self._started.pop(decision.facts.chat_id, None)
+        if started is not None and decision.facts.updated_at is not None:
+            seconds = (decision.facts.updated_at - started[1]).total_seconds()
             self._step_seconds.labels(*model, outcome).observe(max(seconds, 0))
 
     def running(self, chats: int) -> None:

@@ -31,8 +31,8 @@ class TurnSpan(msgspec.Struct, frozen=True):
     """The span in which the message was accepted, if one was current then."""
 
     @classmethod
-    def begun(cls, tracer: trace.Tracer) -> TurnSpan | None:
-        """Return the ids of a new span below the current one; `None` if nobody records it."""
+    def start(cls, tracer: trace.Tracer) -> TurnSpan | None:
+        """Return the ids of a new span below the current one; `None` if it is not recorded."""
         parent = trace.get_current_span().get_span_context()
         made = tracer.start_span("invoke_agent").get_span_context()
         if not made.is_valid:

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import sendable
-from turnwise.engine.prompt.lent import Tell, lent
+from turnwise.engine.prompt.tracked import OnChange, tracked
 from turnwise.states.messages import Message, Part, files_in, length_of
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
@@ -33,7 +33,7 @@ class View:
         self.has_files = False
         """Whether a message has a file, perhaps one that is stored beside the chat."""
         self._sent: list[Message] = []
-        self._lent: list[Message | None] = []
+        self._tracked: list[Message | None] = []
         """The original of each copy in `_sent`, at the same place; `None` where the original itself is sent."""
         self._changed: set[str] = set()
         """The ids of messages whose copies were sent and have been changed since."""
@@ -71,7 +71,7 @@ class View:
         They are copies, made once, and made again if an adapter has changed one: its changes never reach the history.
         """
         if self._changed:
-            for place, original in enumerate(self._lent):
+            for place, original in enumerate(self._tracked):
                 if original is not None and original.id in self._changed:
                     self._sent[place] = self._copy(original)
             self._changed.clear()
@@ -83,16 +83,16 @@ class View:
         self.characters += sum(length_of(part) for part in message.parts)
         self.has_files = self.has_files or any(True for _ in files_in(message.parts))
         for original in sendable([message]):
-            is_lent = any(map(_is_open, original.parts))
+            is_tracked = any(map(_is_open, original.parts))
             place = self._place_of(original)
-            self._sent.insert(place, self._copy(original) if is_lent else original)
-            self._lent.insert(place, original if is_lent else None)
+            self._sent.insert(place, self._copy(original) if is_tracked else original)
+            self._tracked.insert(place, original if is_tracked else None)
             self._pair(original)
 
     def _copy(self, original: Message) -> Message:
         """Return a copy that notes the message's id when it is changed; it refers neither to itself nor to the view."""
         note = partial(self._changed.add, original.id)
-        return replace(original, parts=tuple(_part_lent(part, note) for part in original.parts))
+        return replace(original, parts=tuple(_tracked_part(part, note) for part in original.parts))
 
     def _pair(self, message: Message) -> None:
         """Note which calls wait for a result, and whether a result or a call stands where none belongs."""
@@ -125,8 +125,8 @@ def _is_open(part: Part) -> bool:
     return any(isinstance(getattr(part, name, None), dict | list) for name in _OPEN)
 
 
-def _part_lent(part: Part, tell: Tell) -> Part:
+def _tracked_part(part: Part, on_change: OnChange) -> Part:
     values = {name: getattr(part, name, None) for name in _OPEN}
     return replace(
-        part, **{name: lent(value, tell) for name, value in values.items() if isinstance(value, dict | list)}
+        part, **{name: tracked(value, on_change) for name, value in values.items() if isinstance(value, dict | list)}
     )

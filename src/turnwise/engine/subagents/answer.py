@@ -93,10 +93,10 @@ def lost(name: str, error: Exception) -> SubagentAnswer:
     return SubagentAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
 
 
-def told_together(heard: Mapping[str, CallAnswer], limit: int) -> list[Json]:
+def combined_answers(answers: Mapping[str, CallAnswer], limit: int) -> list[Json]:
     """Return what subagents say as one result, of which each has its fair share."""
-    said = [news.output for news in heard.values()]
-    kinds = ["error" if news.is_error else "answer" for news in heard.values()]
-    frames: list[dict[str, Json]] = [{"subagent": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
+    said = [answer.output for answer in answers.values()]
+    kinds = ["error" if answer.is_error else "answer" for answer in answers.values()]
+    frames: list[dict[str, Json]] = [{"subagent": name, kind: ""} for name, kind in zip(answers, kinds, strict=True)]
     words = shared_within(said, limit - size_in_json([*frames]) + len('""') * len(frames))
     return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]

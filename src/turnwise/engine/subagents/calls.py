@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.delegate import MESSAGE, SUBAGENT, SUBAGENTS, TASK, subagent_id
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.subagents.answer import CallAnswer, lost, result_of, told_together
+from turnwise.engine.subagents.answer import CallAnswer, combined_answers, lost, result_of
 from turnwise.engine.subagents.family import has_ended, is_any_above, stop_working, subagents_of
-from turnwise.engine.subagents.usage import unheard_usage
+from turnwise.engine.subagents.usage import unreported_usage
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.idempotency import digest_of_parts
 from turnwise.engine.transactions.runtime import Runtime
@@ -38,7 +38,7 @@ from turnwise.states.usage import Usage
 from turnwise.states.values.plain import shown, type_name
 from turnwise.states.values.values import Json
 
-UNHEARD: Final = 100
+MOST_UNREPORTED: Final = 100
 """Subagents in the background whose answers a chat may have yet to hear."""
 _TITLE: Final = 80
 """Characters of a task that become the subagent's title."""
@@ -147,7 +147,7 @@ class SubagentCalls:
         if not has_ended(subagent):
             raise _NotYetError
         output, is_error = await self._last_words(subagent)
-        return CallAnswer(output, [await self._heard(subagent, subagent.usage + subagent.subagents_usage)], is_error)
+        return CallAnswer(output, [await self._reported(subagent, subagent.usage + subagent.subagents_usage)], is_error)
 
     async def _start(self, call: ToolCall) -> CallAnswer:
         subagent = await self._subagent_for(call)
@@ -171,8 +171,10 @@ class SubagentCalls:
         task = call.arguments.get(TASK)
         if not isinstance(task, str):
             raise _RefusedError("Not begun: its task was erased.")
-        if call.subagent_action == "start" and len(self._parent.background) >= UNHEARD:
-            raise _RefusedError(f"Not begun: wait for the {UNHEARD} subagents first whose answers you have not heard.")
+        if call.subagent_action == "start" and len(self._parent.background) >= MOST_UNREPORTED:
+            raise _RefusedError(
+                f"Not begun: wait for the {MOST_UNREPORTED} subagents first whose answers you have not heard."
+            )
         if self._is_full or not await self._has_room(call):
             raise _NotYetError
         parent = self._parent
@@ -245,9 +247,9 @@ class SubagentCalls:
             raise _NotYetError  # those are to be waited for, too
         else:
             names = [*parent.background]
-        heard = {name: await self._news_of(name) for name in names}
-        said = told_together(heard, call.output_limit_bytes)
-        return CallAnswer(said, [answer for news in heard.values() for answer in news.subagents])
+        news = {name: await self._news_of(name) for name in names}
+        said = combined_answers(news, call.output_limit_bytes)
+        return CallAnswer(said, [answer for answers in news.values() for answer in answers.subagents])
 
     async def _news_of(self, name: str) -> CallAnswer:
         try:
@@ -261,8 +263,8 @@ class SubagentCalls:
         if not has_ended(subagent):
             raise _NotYetError
         output, is_error = await self._last_words(subagent)
-        usage = await unheard_usage(self._store, self._parent.chat_id, subagent)
-        return CallAnswer(output, [await self._heard(subagent, usage)], is_error)
+        usage = await unreported_usage(self._store, self._parent.chat_id, subagent)
+        return CallAnswer(output, [await self._reported(subagent, usage)], is_error)
 
     async def _message(self, call: ToolCall) -> CallAnswer:
         subagent = await self._descendant(call.arguments.get(SUBAGENT))
@@ -271,7 +273,7 @@ class SubagentCalls:
             raise _RefusedError("Not told: the message was erased.")
         parts = (TextPart(text=message),)
         client_id = f"{self._parent.chat_id}:{call.call_id}"
-        if not await self._was_told(subagent, client_id):
+        if not await self._has_message(subagent, client_id):
             sending = SendMessage(
                 parts=parts,
                 client_id=client_id,
@@ -283,13 +285,13 @@ class SubagentCalls:
                 await self._writer.change(subagent.chat_id, sending, actor=f"chat:{self._parent.chat_id}")
             except TurnwiseError as error:
                 # Another worker, which looks after the chat too, may have told it meanwhile.
-                if not await self._was_told(subagent, client_id):
+                if not await self._has_message(subagent, client_id):
                     if isinstance(error, StoreError):
                         raise
                     raise _RefusedError(f"The subagent was not told: {error}") from error
         return CallAnswer({"subagent": subagent.chat_id}, [SubagentAnswer(chat_id=subagent.chat_id, owes=True)])
 
-    async def _was_told(self, subagent: Facts, client_id: str) -> bool:
+    async def _has_message(self, subagent: Facts, client_id: str) -> bool:
         return await self._store.receipt(subagent.chat_id, client_id) is not None
 
     async def _stop(self, call: ToolCall) -> CallAnswer:
@@ -319,7 +321,7 @@ class SubagentCalls:
 
     # What subagents say
 
-    async def _heard(self, subagent: Facts, usage: Usage) -> SubagentAnswer:
+    async def _reported(self, subagent: Facts, usage: Usage) -> SubagentAnswer:
         version, head = await self._store.head(subagent.chat_id)
         if version != subagent.version:
             raise _NotYetError  # it has moved on, and its worker looks again when it comes to rest

@@ -1,4 +1,4 @@
-"""What families use: a chat and its subagents, as far as it has heard of them, or until now."""
+"""What families use: a chat and its subagents, as far as it knows of them, or until now."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from turnwise.states.facts import Facts
 from turnwise.states.usage import NO_USAGE, Usage
 
 
-async def unheard_usage(store: ChatStore, chat_id: str, subagent: Facts) -> Usage:
-    """Return what a subagent, and its own, have used that no answer has brought to a chat so far.
+async def unreported_usage(store: ChatStore, chat_id: str, subagent: Facts) -> Usage:
+    """Return what a subagent, and its own, have used that no answer has reported to a chat so far.
 
-    What was used below it counts as it has heard it: those that were stopped with it say nothing any more, but they may
-    be told more, and then be heard with all that they have used. The chat may have heard some of them itself.
-    What a chat has used that was deleted, or cannot be read, or came back from a backup without what an answer told of,
-    is not known.
+    What was used below the subagent counts as far as it has reported it. Those that were stopped with it report nothing
+    now; if they get another message, a later answer reports all that they have used. The chat may know of some of them
+    directly. Usage of a chat that is deleted, unreadable, or restored from an older backup is unknown.
     """
     logs = _Logs(store)
     own = answers_in(await logs.of(chat_id))
     if logs.are_partial:
         return NO_USAGE.marked_partial()
-    told = await logs.told_by(subagent.chat_id, len(await logs.of(subagent.chat_id)))
+    reported = await logs.reported_by(subagent.chat_id, len(await logs.of(subagent.chat_id)))
     before: dict[str, int] = {}
-    for name in [*told, *await _between(store, chat_id, subagent)]:
+    for name in [*reported, *await _between(store, chat_id, subagent)]:
         newest = max((answer.version for answer in own.get(name, ())), default=0)
-        for below, version in (await logs.told_by(name, newest)).items():
+        for below, version in (await logs.reported_by(name, newest)).items():
             before[below] = max(version, before.get(below, 0))
     used = NO_USAGE
-    for name, until in told.items():
+    for name, until in reported.items():
         used += await logs.used(name, before.get(name, 0), until)
     return used.marked_partial() if logs.are_partial else used
 
 
 async def _between(store: ChatStore, chat_id: str, subagent: Facts) -> list[str]:
-    """Return the chats between a chat and a subagent below it; such a one may have told the chat of that subagent."""
+    """Return the chats between a chat and a subagent below it: each may have reported that subagent to the chat."""
     chats: list[str] = []
     above = subagent.profile.parent
     with suppress(ChatNotFound, ChatUnreadable):
@@ -49,13 +48,13 @@ async def _between(store: ChatStore, chat_id: str, subagent: Facts) -> list[str]
 
 
 class _Logs:
-    """The logs of a family, each read once, and what they tell of who has used what."""
+    """The logs of a family, each read once, and what they say of who has used what."""
 
     def __init__(self, store: ChatStore) -> None:
         self._store = store
         self._read: dict[str, Sequence[AuditRecord]] = {}
         self.are_partial = False
-        """Whether something could not be told."""
+        """Whether something could not be read."""
 
     async def of(self, chat_id: str) -> Sequence[AuditRecord]:
         """Return the log of a chat; nothing, if it is gone or cannot be read."""
@@ -67,18 +66,18 @@ class _Logs:
                 self.are_partial = True
         return self._read[chat_id]
 
-    async def told_by(self, chat_id: str, version: int) -> dict[str, int]:
-        """Return up to which version each chat was heard of by whoever hears a chat at that version of it."""
-        told: dict[str, int] = {}
+    async def reported_by(self, chat_id: str, version: int) -> dict[str, int]:
+        """Return up to which version each chat was reported to whoever reads a chat at that version of it."""
+        reported: dict[str, int] = {}
         pending = [(chat_id, version)]
         while pending:
             name, until = pending.pop()
-            if until <= told.get(name, 0):
+            if until <= reported.get(name, 0):
                 continue
-            told[name] = until
+            reported[name] = until
             for below, answers in answers_in(await self.of(name)).items():
                 pending += [(below, answer.version) for answer in answers if answer.at <= until]
-        return told
+        return reported
 
     async def used(self, chat_id: str, after: int, until: int) -> Usage:
         """Return what a chat has used after a version of it, and not after another."""
@@ -102,7 +101,7 @@ class _Logs:
 
 
 async def family_usage(store: ChatStore, chat_id: str) -> Usage:
-    """Return what a chat, its subagents and theirs have used, whether anybody has heard of it or not.
+    """Return what a chat, its subagents and theirs have used, whether anybody knows of it or not.
 
     It is partial if some of them are deleted or cannot be read.
     """

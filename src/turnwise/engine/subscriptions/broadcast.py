@@ -21,7 +21,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.values.values import unshared
 
 _VERSIONS: Final = 4096
-"""Chats of which it is known what was told last: two commits are told within moments."""
+"""Chats of which it is known what was published last: two commits are published within moments."""
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
 MAX_BUFFERED_BYTES: Final = 1_048_576
@@ -137,7 +137,7 @@ class Broadcaster:
         self.latest = LatestEvents()
         """For those who begin to follow."""
         self._versions: OrderedDict[str, int] = OrderedDict()
-        """The newest version that was told of each chat."""
+        """The newest version that was published of each chat."""
         self.notifications = 0
         """How many notifications were given so far."""
         self.closed: str | None = None
@@ -175,8 +175,8 @@ class Broadcaster:
         """Pass on what a transaction committed, with `latest` and `notifications` as they were before it began.
 
         Without `latest` it is not remembered. A listener that was given a notification meanwhile reads the store for
-        the facts: the notification may have told of a later commit of another process. So do all if a later commit was
-        told before: one that began in between has not heard of that.
+        the facts: the notification may have announced a later commit of another process. So do all if a later commit
+        was told before: one that began in between does not know that.
         """
         facts = committed.facts
         is_late = self._is_late(facts)
@@ -191,7 +191,7 @@ class Broadcaster:
             listener.ring(committed.events, None if is_late or listener.was_notified_since(notifications) else facts)
 
     def _is_late(self, facts: Facts) -> bool:
-        """Return whether a later version of the chat was told before, and remember the newest."""
+        """Return whether a later version of the chat was published before, and remember the newest."""
         newest = self._versions.pop(facts.chat_id, 0)
         self._versions[facts.chat_id] = max(newest, facts.version)
         if len(self._versions) > _VERSIONS:
@@ -225,7 +225,7 @@ class Broadcaster:
         self.notify(chat_id)
 
     def rewind(self, facts: Facts) -> None:
-        """Forget what was told of a chat after these facts: the store took it back. Its listeners read again."""
+        """Forget what was published of a chat after these facts: the store took it back. Its listeners read again."""
         self._versions[facts.chat_id] = facts.version
         self.notify(facts.chat_id)
 

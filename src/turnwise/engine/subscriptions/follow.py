@@ -78,7 +78,7 @@ async def follow(  # noqa: PLR0913 - what a subscriber may want
 async def _next_page(store: ChatStore, chat_id: str, cursor: int, last: Event | None) -> EventPage | None:
     """Return the events after a number; `None` if the store went back behind it.
 
-    A small last event is read again, and must be the same. Without one the store tells how far its events go.
+    A small last event is read again, and must be the same. Without one the store shows how far its events go.
 
     Raises:
         ChatNotFound: there is no such chat.

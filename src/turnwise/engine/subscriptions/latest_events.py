@@ -11,7 +11,7 @@ from turnwise.states.events import Event, size_of_event
 _CHATS: Final = 1024
 _EVENTS: Final = 16
 _LARGEST: Final = 16_384
-"""Bytes of the largest event that is kept; a larger one is read from the store."""
+"""Bytes of the largest event that is cached; a larger one is read from the store."""
 
 Latest = deque[Event]
 """The last events of one chat, without a gap."""
@@ -24,7 +24,7 @@ class LatestEvents:
         self._chats: OrderedDict[str, Latest] = OrderedDict()
 
     def of(self, chat_id: str) -> Latest:
-        """Return what is kept of a chat. Take it before events are stored, to `add` them afterwards."""
+        """Return what is cached of a chat. Take it before events are stored, to `add` them afterwards."""
         events = self._chats.setdefault(chat_id, deque(maxlen=_EVENTS))
         self._chats.move_to_end(chat_id)
         if len(self._chats) > _CHATS:

@@ -78,7 +78,7 @@ class TurnReader:
                     continue
                 if self.turn is None:
                     self._await_turn(event)
-                if self.turn is not None and not _tells_of_turn_before(self.turn, event):
+                if self.turn is not None and not _is_of_turn_before(self.turn, event):
                     behind_end.append(event)
                     if self.finished is None or self._is_resumed_by(event):
                         for one in behind_end:
@@ -121,8 +121,8 @@ class TurnReader:
         return self.message_state == "removed"
 
 
-def _tells_of_turn_before(turn: int, event: Event) -> bool:
-    """Return whether an event tells a message of an earlier turn once more: something of it was erased."""
+def _is_of_turn_before(turn: int, event: Event) -> bool:
+    """Return whether an event brings a message of an earlier turn once more: something of it was erased."""
     return isinstance(event, MessageEvent) and event.message.turn < turn
 
 

@@ -336,8 +336,8 @@ async def _outcome_of(
         returned = tool.run(**arguments)
         return returned if inspect.isawaitable(returned) else succeeded(returned)
 
-    begun = begin() if tool.is_async else await in_thread(begin)
-    return succeeded(await begun) if inspect.isawaitable(begun) else cast("CallOutcome", begun)
+    started = begin() if tool.is_async else await in_thread(begin)
+    return succeeded(await started) if inspect.isawaitable(started) else cast("CallOutcome", started)
 
 
 def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart, ...], str]:

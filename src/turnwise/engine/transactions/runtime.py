@@ -22,7 +22,7 @@ from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
 _CALLS_KEPT: Final = 50_000
 
 
-class BegunCalls:
+class StartedCalls:
     """The calls that began in this process, the latest ones: none begins again as if it never had.
 
     The store knows of each start, unless a failover or a restored backup has taken it back.
@@ -63,7 +63,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     unpriced: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models of which a call of unknown cost was logged."""
     system_prompts: SystemPrompts = msgspec.field(default_factory=SystemPrompts)
-    begun_calls: BegunCalls = msgspec.field(default_factory=BegunCalls)
+    started_calls: StartedCalls = msgspec.field(default_factory=StartedCalls)
     stopping: bool = False
     """Whether the worker is stopping and takes on nothing more."""
 

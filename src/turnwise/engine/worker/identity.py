@@ -1,4 +1,4 @@
-"""Names of workers, from which others on the same machine can tell that a worker's process is dead."""
+"""Names of workers, from which others on the same machine see that a worker's process is dead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def worker_name() -> str:
 
 
 def is_dead(worker: str) -> bool:
-    """Return whether the process of a worker is certainly gone; `False` if this process cannot tell."""
+    """Return whether the process of a worker is certainly gone; `False` if that is not known here."""
     machine, _, rest = worker.partition(":")
     pid, _, rest = rest.partition(":")
     started = rest.partition(":")[0]

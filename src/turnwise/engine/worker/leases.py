@@ -109,7 +109,7 @@ class Leases:
     async def _end_expired(self) -> None:
         """End each lease that may have been taken by another worker meanwhile, for all that is known here.
 
-        A process that stood still is first given time to ask: most likely nobody has taken its chats.
+        A process that stood still is first given time to ask: most likely no worker has taken its chats.
         """
         clock = self._own_clock
         while True:

@@ -93,7 +93,7 @@ class Runner:
         """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.
 
         After its own commits a job is not cancelled: it ends by itself. Whose doing it is that is read during a commit,
-        is known once the commit is stored and told.
+        is known once the commit is stored and published.
         """
         leased = self.leased
         leased.observe(facts, known=known)

@@ -116,7 +116,7 @@ class Sweeper:
         return due[place:] + due[:place]
 
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        """Return the leases that have really run out: not because a clock was set forward, or nobody could renew.
+        """Return the leases that have really run out: not because a clock was set forward, or no worker could renew.
 
         After such a step every live worker renews within one lease; until then only leases of dead workers count.
         """
@@ -232,7 +232,7 @@ class Sweeper:
         self._pauses[chat_id] = _Pause(longer, longer, await self._head(chat_id) if longer else None)
 
     async def _head(self, chat_id: str) -> tuple[int, str] | None:
-        """Return where the log of a chat ends; `None` if that cannot be told."""
+        """Return where the log of a chat ends; `None` if that cannot be read."""
         try:
             return await self._runtime.store.head(chat_id)
         except TurnwiseError:
@@ -254,7 +254,7 @@ class Sweeper:
         self._ended = dead
 
     async def _dead(self) -> frozenset[str]:
-        """Return the holders of leases whose processes are gone, as the operating system or the store can tell."""
+        """Return the holders of leases whose processes are gone, as far as the operating system or the store knows."""
         others = await self._runtime.store.holders() - {self._runtime.worker_id}
         dead = frozenset(holder for holder in others if is_dead(holder))
         return dead | await self._runtime.store.gone(others - dead)

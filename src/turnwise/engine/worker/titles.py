@@ -37,7 +37,7 @@ AT_ONCE: Final = 10
 ATTEMPTS: Final = 3
 """Model calls for one title: more than one only after failures that may pass."""
 ALIKE: Final = 2
-"""How many of them may be paid and fail alike: no model is told what was wrong with its title."""
+"""How many of them may be paid and fail alike: no model learns what was wrong with its title."""
 LONGEST_DELAY: Final = 30.0
 """Seconds between two of them; a title that would have to wait longer is given up."""
 TIMEOUT: Final = 60.0
@@ -101,7 +101,7 @@ class Titles:
             logger.warning("title_failed", problem=described(error))
 
     async def _name(self, chat_id: str) -> None:
-        """Make the title, and store it if nobody has named the chat meanwhile.
+        """Make the title, and store it if it has not been named meanwhile.
 
         If the words that it was made of are edited or erased meanwhile, it is thrown away, and made anew of others.
         """

@@ -1,28 +1,28 @@
-"""Dicts and lists for others to read: they tell when they are changed, so that nobody has to compare them."""
+"""Dicts and lists for user code to read: they call back when they are changed, so that no one compares them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-Tell = Callable[[], None]
+OnChange = Callable[[], None]
 
 
-def lent(value: Any, tell: Tell) -> Any:
-    """Return a copy of a JSON value in which every dict and list calls `tell` before it is changed."""
+def tracked(value: Any, on_change: OnChange) -> Any:
+    """Return a copy of a JSON value in which every dict and list calls `on_change` before it is changed."""
     if isinstance(value, dict):
-        return _LentDict({name: lent(each, tell) for name, each in value.items()}, tell)
+        return _TrackedDict({name: tracked(each, on_change) for name, each in value.items()}, on_change)
     if isinstance(value, list):
-        return _LentList([lent(each, tell) for each in value], tell)
+        return _TrackedList([tracked(each, on_change) for each in value], on_change)
     return value
 
 
-class _LentDict(dict[str, Any]):
-    __slots__ = ("_tell",)
+class _TrackedDict(dict[str, Any]):
+    __slots__ = ("_on_change",)
 
-    def __init__(self, value: dict[str, Any], tell: Tell) -> None:
+    def __init__(self, value: dict[str, Any], on_change: OnChange) -> None:
         super().__init__(value)
-        self._tell = tell
+        self._on_change = on_change
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         """Let a copy be a dict of its own."""
@@ -32,12 +32,12 @@ class _LentDict(dict[str, Any]):
         return dict(self)
 
 
-class _LentList(list[Any]):
-    __slots__ = ("_tell",)
+class _TrackedList(list[Any]):
+    __slots__ = ("_on_change",)
 
-    def __init__(self, value: list[Any], tell: Tell) -> None:
+    def __init__(self, value: list[Any], on_change: OnChange) -> None:
         super().__init__(value)
-        self._tell = tell
+        self._on_change = on_change
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         """Let a copy be a list of its own."""
@@ -47,9 +47,9 @@ class _LentList(list[Any]):
         return list(self)
 
 
-def _telling(kind: type, name: str) -> Callable[..., Any]:
+def _tracking(kind: type, name: str) -> Callable[..., Any]:
     def change(self: Any, *arguments: Any, **named: Any) -> Any:
-        self._tell()
+        self._on_change()
         return getattr(kind, name)(self, *arguments, **named)
 
     return change
@@ -64,6 +64,6 @@ CHANGES: Final[dict[type, tuple[str, ...]]] = {
 }  # fmt: skip
 """The methods that change a dict, and those that change a list."""
 
-for _kind, _lent in ((dict, _LentDict), (list, _LentList)):
+for _kind, _tracked in ((dict, _TrackedDict), (list, _TrackedList)):
     for _name in CHANGES[_kind]:
-        setattr(_lent, _name, _telling(_kind, _name))
+        setattr(_tracked, _name, _tracking(_kind, _name))
