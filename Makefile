@@ -72,8 +72,9 @@ lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/mypy examples/*.py docs/stage.py
 	@$(BIN)/lint-imports
 
-docs: $(INSTALLED_DEV) ## draw the diagrams anew, run the examples of the docs, build the site into build/site
+docs: $(INSTALLED_DEV) ## draw the diagrams, write the TypeScript types, run the examples of the docs, build the site into build/site
 	@$(BIN)/python -m turnwise.diagrams
+	@$(BIN)/python clients/typescript/generate.py
 	@$(BIN)/pytest tests/test_docs.py tests/docs
 	@$(BIN)/python docs/stage.py
 	@$(BIN)/zensical build --strict

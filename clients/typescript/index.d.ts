@@ -1,6 +1,7 @@
 // The types of turnwise's events, messages and parts as they are in JSON, and of the functions that read them.
 //
 // A field that is optional is left out where it has its default; `GET /chats/{id}/transcript` spells it out.
+// The types are generated from turnwise's classes by generate.py.
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 
@@ -42,18 +43,23 @@ export type Crash = "at_most_once" | "at_least_once";
 export type SubagentAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
 export type BoundaryReason = "compaction" | "clear";
 export type CompactionPhase = "started" | "summarised" | "stored" | "finished" | "failed" | "declined" | "unproductive";
+export type QueueChange = "added" | "edited" | "moved" | "taken" | "deleted" | "kept";
 export type Role = "system" | "user" | "assistant" | "tool";
 
 export interface Usage {
+  /** All prompt tokens, cached ones included. */
   input_tokens?: number | null;
   output_tokens?: number | null;
   reasoning_tokens?: number | null;
   cache_read_tokens?: number | null;
   cache_write_tokens?: number | null;
+  /** True when a call is missing from the sums: interrupted, discarded, or silent about its usage. */
   partial?: boolean;
-  /** US dollars, as text: a float would round them. */
+  /** US dollars, by the list prices that the worker knew which made the calls: a later price list changes nothing. */
   cost?: string | null;
+  /** True when `cost` leaves something out: a call without a known price, or one that is missing from the sums. */
   cost_partial?: boolean;
+  /** The share of these figures that was spent on compactions. */
   compaction?: Usage | null;
 }
 
@@ -72,22 +78,8 @@ export interface ToolCallPart {
   type: "tool_call";
   call_id: string;
   name: string;
-  arguments: { [name: string]: Json };
+  arguments: { [key: string]: Json };
   executor?: Executor;
-}
-
-export interface FilePart {
-  type: "file";
-  media_type: string;
-  /** The bytes, as base64. */
-  data?: string | null;
-  url?: string | null;
-  name?: string | null;
-  /** The SHA-256 of bytes that the service keeps: `GET /files/{digest}?chat={id}`. */
-  blob?: string | null;
-  size?: number | null;
-  /** The first and the last line that the model reads of a text file, counted from 1. */
-  lines?: [number, number] | null;
 }
 
 export interface ToolResultPart {
@@ -98,21 +90,43 @@ export interface ToolResultPart {
   is_error?: boolean;
   outcome?: CallStatus;
   attachments?: FilePart[];
-  edited_arguments?: { [name: string]: Json } | null;
+  /** The arguments that the call ran with, if the client allowed it with others than the model's. */
+  edited_arguments?: { [key: string]: Json } | null;
 }
 
 export interface SourcePart {
   type: "source";
+  /** Where it is; blank for a document that has no address. */
   url?: string;
   title?: string | null;
+  /** The provider's own id of the source, such as that of a file in its store. */
   id?: string | null;
   source_type?: "url" | "document";
+}
+
+export interface FilePart {
+  type: "file";
+  media_type: string;
+  /** The bytes, as base64. */
+  data?: string | null;
+  url?: string | null;
+  name?: string | null;
+  /** The SHA-256, as hex, of the bytes: see `Engine.put_file` and `Engine.open_file`. */
+  blob?: string | null;
+  /** How many bytes a blob has; turnwise fills it in. */
+  size?: number | null;
+  /** The first and the last line that the model reads of a text file, counted from 1; `null` for all of the file. */
+  lines?: [number, number] | null;
 }
 
 export interface MarkerPart {
   type: "marker";
   reason: BoundaryReason;
   text: string;
+  /**
+   * Positions of what the model sees from here on, in its order: earlier messages that stay, and the new ones that a
+   * compaction put right after the marker.
+   */
   carried?: number[];
 }
 
@@ -125,34 +139,48 @@ export interface Message {
   turn: number;
   step: number;
   created_at: string;
+  /** The place in the history, rising with every stored message; 0 for a message that is not stored. */
   position?: number;
   audience?: Audience;
-  /** Of a tool message: the place of its call among the calls of the step. */
+  /** For a tool message, the place of its call among the calls of the step. */
   call_index?: number | null;
   /** True for the part of a reply that had been shown when it was cut short. */
   partial?: boolean;
-  /** True when turnwise wrote the message. */
+  /**
+   * True when turnwise wrote the message: a result for an interrupted call, a summary, a marker. Of messages from
+   * elsewhere also true of those for the model alone.
+   */
   synthetic?: boolean;
   erased?: boolean;
+  /** True when the message was said elsewhere, and came with the chat's creation. */
   imported?: boolean;
+  /** The agent in whose name the model answered. This and the following fields are set only in a model's messages. */
   agent?: string | null;
+  /** That agent's version. */
   agent_version?: string | null;
   model?: string | null;
   provider?: string | null;
+  /** The provider's own id of the reply, where it gives one. */
   response_id?: string | null;
+  /** Why the reply ended, in the provider's word. */
   finish_reason?: string | null;
+  /** The usage that the provider reported for this reply. */
   usage?: Usage | null;
+  /** The SHA-256 of the canonical JSON of the parameters that the model was asked with, and of `answer_schema`. */
   parameters_digest?: string | null;
+  /** The same of the tools that it was offered: names, descriptions and schemas, in order. */
   tools_digest?: string | null;
 }
 
 export interface QueuedMessage {
+  /** The id the message will keep in the history. */
   id: string;
   parts: Part[];
   accepted_at: string;
 }
 
 export interface Answer {
+  /** The salted digest of the answer; empty once the answer is erased. */
   digest: string;
   receipt_id: string;
   at: string;
@@ -162,42 +190,56 @@ export interface Answer {
 export interface ToolCall {
   call_id: string;
   name: string;
-  arguments: { [name: string]: Json };
+  arguments: { [key: string]: Json };
   executor: Executor;
   index: number;
   step: number;
   status?: CallStatus;
   crash?: Crash;
   stop_after?: boolean;
+  /** Whether the call gives the turn's answer, in the form that the agent wants. */
   answers?: boolean;
-  /** While "asked", a person has to allow the call. */
+  /** While "asked", the client has to answer the call; once "granted", the call is local. */
   approval?: Approval;
+  /** Of a call that asks for approval: who may answer it over HTTP. An operator always may. */
   approver?: Approver;
-  asked_arguments?: { [name: string]: Json } | null;
+  /** The model's arguments, if the client allowed the call with other `arguments`. */
+  asked_arguments?: { [key: string]: Json } | null;
+  /** Why the call is answered without being run: the tool was not offered, or the arguments do not fit. */
   refusal?: string | null;
+  /** Whether the tool is asked, after a crash, what became of the call. */
   reconciles?: boolean;
+  /** The agent of the subagent that the call asks or starts. */
   subagent?: string | null;
+  /** Of a call that is delegated: what it is to do. */
   subagent_action?: SubagentAction;
+  /** Whether the subagent works on if the call is closed without its answer. */
   subagent_detached?: boolean;
+  /** Seconds a client has to answer once asked. */
   within?: number | null;
+  /** How much of the result is kept, by the agent that asked: whoever takes a client's result may lack that agent. */
   output_limit_bytes?: number;
-  /** The agent that asked for the call. */
+  /** The agent that asked for the call, and whose tool it is; `null` of a call of before agents were noted. */
   agent?: string | null;
+  /** When an open client call will be answered `timed_out`. */
   deadline?: string | null;
   answer?: Answer | null;
+  /** The salt of the call's digests in the log; erased with the arguments, and shown to no client. */
   salt?: string;
 }
 
 export interface ErrorInfo {
+  /** The kind of a `ModelError`, or an `OwnErrorKind`: `tool`, `deps`, `internal`, `unreadable`, `repaired`. */
   kind: string;
   message: string;
   step?: number | null;
   attempt?: number | null;
   retryable?: boolean;
+  /** The provider's HTTP status, where there was one. */
   status?: number | null;
   /** The message of the chat that the provider refused, where it named one. */
   message_id?: string | null;
-  /** What the provider said: only `explain` has it, for operators. */
+  /** What the provider, or the code that failed, said: for operators. Only `Engine.explain` has it. */
   detail?: string | null;
 }
 
@@ -209,7 +251,7 @@ export interface PartDelta {
   name?: string | null;
   executor?: Executor | null;
   /** The finished part, as it will be in the message. */
-  complete?: { [field: string]: Json } | null;
+  complete?: { [key: string]: Json } | null;
 }
 
 interface Numbered {
@@ -237,6 +279,7 @@ export interface PartEvent extends Numbered {
   kind: "part";
   step: number;
   attempt: number;
+  /** The place of the part in the reply. */
   index: number;
   part: PartDelta;
 }
@@ -264,13 +307,16 @@ export interface ToolProgressEvent extends Numbered {
 /** The queue changed. It says what changed, and not what else waits: `fold` keeps the queue. */
 export interface QueueEvent extends Numbered {
   kind: "queue";
-  /** Those `taken` enter the history, those `deleted` never will. After a repair only those `kept` wait. */
-  change: "added" | "edited" | "moved" | "taken" | "deleted" | "kept";
+  /**
+   * `added`, `edited` and `moved` are about one message. Those `taken` enter the history, those `deleted` never will.
+   * `kept` follows a repair: messages that are not among `ids` are lost.
+   */
+  change: QueueChange;
   /** The messages that the change is about. */
   ids: string[];
   /** The message that was added, or what an edited one says now. */
   message?: QueuedMessage | null;
-  /** The message before which an added or moved one stands; without it the place is the last. */
+  /** The message before which an added or moved one stands; `null` for the last place. */
   before?: string | null;
 }
 
@@ -284,6 +330,7 @@ export interface ActionRequiredEvent extends Numbered {
 export interface RetryEvent extends Numbered {
   kind: "retry";
   step: number;
+  /** The attempt that failed. */
   attempt: number;
   /** Seconds until the next attempt. */
   delay: number;
@@ -304,28 +351,33 @@ export interface CompactionEvent extends Numbered {
   kind: "compaction";
   phase: CompactionPhase;
   step: number;
+  /** Context tokens as a share of the limit, in percent. */
   percent?: number | null;
   context_tokens?: number | null;
   context_limit?: number | null;
+  /** True when the tokens are turnwise's estimate and not the provider's figure. */
   estimated?: boolean;
+  /** How many messages the summary stands for. */
   folded?: number | null;
+  /** How many messages were carried past the boundary verbatim. */
   carried?: number | null;
-  /** How many messages the model sees from now on, and about how many tokens these have. */
+  /** How many messages the model sees from now on. */
   messages_after?: number | null;
+  /** About how many tokens these have: an estimate, the next step brings the provider's figure. */
   tokens_after?: number | null;
   error?: ErrorInfo | null;
 }
 
 /**
- * The history was cut: the message `first_removed` and all after it are gone. Without a number, or with 0: the database
- * went back behind what was read, nothing of that counts any more, and all events follow anew.
+ * The history was cut: the message `first_removed` and all after it are gone. Number 0 is not stored: the database lost
+ * commits that this subscriber has read. Drop what you have; all events follow again from number 1.
  */
 export interface HistoryResetEvent extends Numbered {
   kind: "history_reset";
   first_removed: string;
 }
 
-/** A turn ended. */
+/** A turn ended. `provider_reason` is the provider's own word for it. */
 export interface TurnFinishedEvent extends Numbered {
   kind: "turn_finished";
   turn: number;
@@ -367,7 +419,7 @@ export interface Transcript {
   /** Finished messages, in order; results in the order of their calls. */
   messages: Message[];
   /** The parts of the reply under way, by index. Empty as soon as the reply is a message. */
-  live: { [index: string]: LivePart };
+  live: { [key: string]: LivePart };
   live_step: number | null;
   live_attempt: number | null;
   queue: QueuedMessage[];
@@ -376,9 +428,10 @@ export interface Transcript {
   /** Why the last finished turn ended. */
   stop_reason: StopReason | null;
   error: ErrorInfo | null;
-  /** The number of the last event in it: `follow(url, { after: transcript.last_seq })` goes on from here. */
   last_seq: number;
 }
+
+// What follows is written by hand.
 
 /**
  * Return the transcript that `events` make, continuing from `transcript` if one is given. Neither is changed.

@@ -70,6 +70,7 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
     type: ClassVar[Literal["file"]] = "file"
     media_type: str
     data: str | None = None
+    """The bytes, as base64."""
     url: str | None = None
     name: str | None = None
     blob: str | None = None
