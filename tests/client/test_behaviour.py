@@ -1,13 +1,18 @@
 """One suite over `Engine`, and over the client of a real service, on both stores: what one does, the other does."""
 
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from support.processes.service_process import TOKEN
+from support.processes.talkative import engine_on
+from support.processes.talkative_service import ServiceProcess
 from turnwise import (
     ChatArchived,
     ChatBusy,
@@ -30,6 +35,7 @@ from turnwise import (
     TextPart,
     ToolResult,
     ToolResultMismatch,
+    TurnwiseError,
     VersionMismatch,
     fold,
     verify_export,
@@ -308,3 +314,49 @@ async def test_audit_is_exported_and_verified(chats: Chats) -> None:
     assert [(entry.purpose, entry.usage.input_tokens) for entry in usage] == [("step", 3)]
     assert (await chats.family_usage(chat.id)).output_tokens == 2
     assert await chats.subagents(chat.id) == []
+
+
+REFUSALS: tuple[Callable[[Any, str], Awaitable[Any]], ...] = (
+    lambda c, _: c.get_chat("none"),
+    lambda c, _: c.list_chats(limit=0),
+    lambda c, _: c.list_chats(state="asleep"),
+    lambda c, _: c.create_chat(agent="nobody"),
+    lambda c, _: c.create_chat(parent="none"),
+    lambda c, i: c.send_message(i, " "),
+    lambda c, i: c.send_message(i, 7),
+    lambda c, i: c.send_message(i, "Hi!", when_busy="later"),
+    lambda c, i: c.send_message(i),
+    lambda c, i: c.edit_message(i, "m99", "x"),
+    lambda c, i: c.edit_queued(i, "m99", "x"),
+    lambda c, i: c.edit_queued(i, "m99", "x", if_version=True),
+    lambda c, i: c.submit_tool_results(i, [ToolResult("call_2", 1)]),
+    lambda c, i: c.submit_tool_results(i, "call_1"),
+    lambda c, i: c.configure(i),
+    lambda c, i: c.configure(i, agent=None),
+    lambda c, i: c.configure(i, parameters={"t": object()}),
+    lambda c, i: c.update_chat(i, title="x", if_version=99),
+    lambda c, i: c.fork(i, at_version=99),
+    lambda c, i: c.fork(i, at_versoin=3),
+    lambda c, i: c.erase(i),
+    lambda c, i: c.resume(i),
+    lambda c, i: c.repair(i),
+    lambda c, i: c.wait(i, until=[]),
+)
+
+
+async def test_both_refuse_in_the_same_words(tmp_path: Path) -> None:
+    """Whatever either refuses, it refuses by the same error with the same text."""
+    async with engine_on(f"sqlite:///{tmp_path}/engine.db") as engine:
+        with ServiceProcess.running(f"sqlite:///{tmp_path}/service.db") as service:
+            async with Client(service.url, token=TOKEN) as client:
+                ours, theirs = await refusals_of(engine), await refusals_of(client)
+    assert ours == theirs
+
+
+async def refusals_of(chats: Chats) -> list[str]:
+    chat, texts = await chats.create_chat(), []
+    for act in REFUSALS:
+        with pytest.raises((TurnwiseError, TypeError)) as refusal:
+            await act(chats, chat.id)
+        texts.append(f"{refusal.type.__name__}: {refusal.value}".replace(chat.id, "CHAT"))
+    return texts
