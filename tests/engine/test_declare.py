@@ -16,8 +16,8 @@ from typing_extensions import TypeAliasType
 
 from support.engines import MakeModel, OpenChat, OpenEngine
 from turnwise import ClientTool, Engine, FilePart, ProviderDefinition, Settings, Tool, ToolContext, ToolOutput, tool
-from turnwise.engine.tools import client_tools
-from turnwise.engine.tools.client_tools import check_client_tools
+from turnwise.engine.commands import create
+from turnwise.engine.commands.create import check_client_tools
 from turnwise.engine.tools.signatures import context_parameter, signature_of
 from turnwise.engine.tools.sources import tools_by_name
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -384,7 +384,7 @@ def asking(name: str = "ask", schema: Any = OBJECT, **more: Any) -> ClientTool:
 def test_schema_that_takes_too_long_to_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     known = asking("a", schema={"type": "object", "title": "known"})
     check_client_tools([known])
-    monkeypatch.setattr(client_tools, "TO_DECLARE", 0)
+    monkeypatch.setattr(create, "TO_DECLARE", 0)
     check_client_tools([known])
     with pytest.raises(SettingsError, match=r"^client tool 'b': its JSON schema takes too long to check"):
         check_client_tools([known, asking("b", schema={"type": "object", "title": "another"})])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,11 +12,13 @@ from turnwise.engine import chat_ids
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.config.results import Chat, chat_of
+from turnwise.engine.config.settings import LONGEST
 from turnwise.engine.prompt.imported_history import History, imported_history
-from turnwise.engine.tools.client_tools import check_client_tools
+from turnwise.engine.tools.limited_checks import TO_DECLARE, limited
+from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, SettingsError
 from turnwise.states.facts import Profile
 from turnwise.states.triggers import Create
 from turnwise.states.values.checked import fit
@@ -111,4 +113,31 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
             metadata=dict(self.metadata or {}),
             parent=self.parent,
             imported=imported,
+        )
+
+
+def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
+    """Return the tools that a client declares, checked, but for names of the agent's tools.
+
+    Raises:
+        SettingsError: a name is used twice or refused by providers, a schema is not a valid object schema or takes too
+            long to check, or a deadline is not positive or too long.
+    """
+    taken: set[str] = set()
+    with limited(TO_DECLARE):
+        for tool in tools:
+            _check(tool, taken)
+            taken.add(tool.name)
+    return tuple(tools)
+
+
+def _check(tool: ClientTool, taken: Collection[str]) -> None:
+    whose = f"client tool {tool.name!r}"
+    check_name(whose, tool.name)
+    if tool.name in taken:
+        raise SettingsError(whose, "needs a name of its own; another tool has this one")
+    check_schema(whose, tool.input_schema)
+    if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
+        raise SettingsError(
+            whose, f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}"
         )

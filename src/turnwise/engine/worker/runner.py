@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Final, cast
 
 import anyio
 
-from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.compact import CompactionJob
+from turnwise.engine.jobs.endings import Failure, SettleJob
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
-from turnwise.engine.jobs.reply import error_info, shown_reply
 from turnwise.engine.jobs.run_tools import ToolJob
-from turnwise.engine.jobs.settle import SettleJob
 from turnwise.engine.jobs.stream_step import StepJob
 from turnwise.logger import concerning, logger
 from turnwise.states.decide import job_of
-from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
+from turnwise.states.errors import StoreError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.names import Job
-from turnwise.states.triggers import Failed, Released
+from turnwise.states.triggers import Released
 from turnwise.states.values.plain import of_kind
 
 IDLE_ROUNDS: Final = 6
@@ -144,40 +141,13 @@ class Runner:
                 self._put_off(cast("StoreError", error), job)
                 return
             logger.exception("job_failed", error=error, job=job)
-            await self._fail(error)
+            await Failure(self.leased).commit(error)
 
     def _put_off(self, away: StoreError, job: Job) -> None:
         """Leave the chat as it is, for a worker that reaches the store: this one again, most likely."""
         logger.warning("job_put_off", job=job, problem=str(away))
         self.leased.runtime.writer.broadcaster.fail(self.leased.chat_id, away)
         self.leased.give_up()
-
-    async def _fail(self, error: BaseException) -> None:
-        """End the chat in `error`: with the shown part of the reply, or without it if that cannot be stored either."""
-        leased = self.leased
-        info = error_info(error, leased.facts.step, leased.configuration.settings)
-        try:
-            try:
-                reply = await leased.retry_while_unavailable(
-                    partial(shown_reply, leased.runtime, leased.facts, leased.attempt)
-                )
-                async with Sending(leased.runtime.files, leased.chat_id) as sending:
-                    reply = await sending.partial(reply)
-                    await leased.fire(Failed(token=leased.token, error=info, partial=reply))
-            except (ConcurrentTransition, StaleLease):
-                raise
-            except Exception:  # noqa: BLE001 - the reply itself may be what no store takes
-                logger.exception("partial_reply_not_stored")
-                await leased.fire(Failed(token=leased.token, error=info, takes_back=True))
-        except ConcurrentTransition:
-            logger.debug("chat_moved")
-        except Exception as again:  # noqa: BLE001 - the store is out of reach: subscribers must not wait for ever
-            logger.exception("failure_not_stored")
-            failure = (
-                again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
-            )
-            leased.runtime.writer.broadcaster.fail(leased.chat_id, failure)
-            leased.give_up()
 
     async def _release(self) -> None:
         leased = self.leased
