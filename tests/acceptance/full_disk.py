@@ -61,10 +61,10 @@ async def live(folder: Path, outside: Path, filled: Callable[[Path], contextlib.
             read = [(await engine.get_chat(chat_id)).id for chat_id in accepted]
         for chat_id in accepted:
             with anyio.move_on_after(120):
-                rested = await engine.wait(chat_id, until=["waiting", "error"])
-                while rested.state == "error" or rested.queued:
+                resting = await engine.wait(chat_id, until=["waiting", "error"])
+                while resting.state == "error" or resting.queued:
                     await engine.resume(chat_id)
-                    rested = await engine.wait(chat_id, until=["waiting", "error"])
+                    resting = await engine.wait(chat_id, until=["waiting", "error"])
         states = [(await engine.get_chat(chat_id)).state for chat_id in accepted]
     problems = await problems_of_all(place, accepted)
     found = {"refusal": refusal, "read": read == [*accepted], "states": states, "problems": problems}

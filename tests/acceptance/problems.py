@@ -70,13 +70,13 @@ async def _of_the_world(store: ChatStore, chats: Sequence[str], acts: Sequence[S
         calls = await store.calls(chat_id, [*started, *(call for chat, call, _ in done if chat == chat_id)])
         for call_id, call in calls.items():
             acted = done.pop((chat_id, call_id, call.name), 0)
-            told = f"{chat_id}: {call.name} {call_id}, which {call.status},"
+            reported = f"{chat_id}: {call.name} {call_id}, which {call.status},"
             if acted > started[call_id]:
-                yield f"{told} was started {started[call_id]} times, and acted {acted} times"
+                yield f"{reported} was started {started[call_id]} times, and acted {acted} times"
             if call.crash == "at_most_once" and started[call_id] > 1:
-                yield f"{told} may run once, and was started {started[call_id]} times"
+                yield f"{reported} may run once, and was started {started[call_id]} times"
             if call.status is CallStatus.succeeded and acted == 0:
-                yield f"{told} has not acted"
+                yield f"{reported} has not acted"
     for (chat_id, call_id, name), count in done.items():
         yield f"{chat_id}: {name} acted {count} times for {call_id}, which is no call of it"
 

@@ -120,10 +120,10 @@ def test_composition_works_on_one_postgresql(postgres: Server, tmp_path: Path) -
         for chat in chats:
             sent = client.post(f"{one}/chats/{chat}/messages", json={"content": "Hello!"})
             assert sent.status_code == 202
-        told = [client.get(f"{two}/chats/{chat}/events?until_rest=true").text for chat in chats]
+        reported = [client.get(f"{two}/chats/{chat}/events?until_rest=true").text for chat in chats]
         records = [client.get(f"{two}/chats/{chat}/audit").json() for chat in chats]
         codes = [process.stop() for process in started.values()]
-    assert all(text.count("event: turn_finished") == 1 for text in told)
+    assert all(text.count("event: turn_finished") == 1 for text in reported)
     workers = {record["actor"] for log in records for record in log if record["actor"].startswith("worker:")}
     assert len({worker.split(":")[2] for worker in workers}) in (1, 2)
     assert codes == [0, 0, 0, 0]

@@ -190,8 +190,8 @@ async def test_commits_that_are_taken_back_run_no_call_twice(tmp_path: Path, cap
         found = [each.issues[0].column async for each in engine.diagnose(**compared) if each.chat_id == chat.id]
         assert found == ["audit.hash"]
         model.allow(99)
-        rested = await engine.wait(chat.id, timeout=60)
-        assert rested.settled
+        resting = await engine.wait(chat.id, timeout=60)
+        assert resting.settled
         assert len(ran) == len({*ran})
         assert (await engine.verify(chat.id)).ok
     assert "store_went_back" in caplog.text

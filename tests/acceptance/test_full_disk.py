@@ -24,8 +24,8 @@ def lived(folder: Path, how: str, *before: str) -> dict[str, Any]:
     disk.mkdir()
     outside.mkdir()
     command = [*before, sys.executable, "-m", full_disk.__name__, str(disk), str(outside), how]
-    told = subprocess.run(command, cwd=TESTS, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    reported = subprocess.run(command, cwd=TESTS, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(reported.stdout.splitlines()[-1])
     return found
 
 

@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def timeout_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a busy machine the time that it takes to start a server."""
     monkeypatch.setattr(pool, "PATIENCE", 60)
 

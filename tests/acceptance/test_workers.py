@@ -174,12 +174,12 @@ async def test_late_result_of_a_frozen_worker_is_refused(url: str, tmp_path: Pat
             (chat_id,) = accepted
             await acted(place, "pay")
             crew.hire()
-            rested = await client.wait(chat_id)
+            resting = await client.wait(chat_id)
             before = await everything(client, chat_id)
             crew.thaw(frozen)
             assert await crew.dismiss(frozen) == 0
             assert await everything(client, chat_id) == before
-        assert rested.state == "waiting"
+        assert resting.state == "waiting"
         (paid,) = [message.result for message in await client.messages(chat_id) if message.result]
     assert paid.outcome == "unknown"
     assert place.world.read_text().count("pay ") == 1

@@ -59,8 +59,8 @@ def _spelled(text: Text) -> str:
     console = Console(_environ={})
     styles = [text.get_style_at_offset(console, place) for place in range(len(text))]
     runs = groupby(zip(text.plain, styles, strict=True), key=lambda one: one[1])
-    told = ((_name(of), "".join(letter for letter, _ in letters)) for of, letters in runs)
-    return "".join(f"[{name}]{letters}[/]" if name else letters for name, letters in told)
+    reported = ((_name(of), "".join(letter for letter, _ in letters)) for of, letters in runs)
+    return "".join(f"[{name}]{letters}[/]" if name else letters for name, letters in reported)
 
 
 def _name(of: Style) -> str:

@@ -122,34 +122,34 @@ def log(tmp_path: Path) -> Path:
 
 def test_replay_prints_all_steps_into_a_pipe(terminal: Terminal) -> None:
     chat_id = begun(terminal, "hello")
-    told = terminal.run("replay", chat_id)
-    assert told.code == 0
+    reported = terminal.run("replay", chat_id)
+    assert reported.code == 0
     records = json.loads(terminal.run("audit", chat_id, "--json").out)
     for one in records:
-        assert f"{one['version']}/{len(records)} {one['trigger']}" in told.out
+        assert f"{one['version']}/{len(records)} {one['trigger']}" in reported.out
     for words in ("waiting → pending", "by client", "writes message m1", "turn 1 · step 1", "✓ sound"):
-        assert words in told.out
+        assert words in reported.out
 
 
 def test_replay_json_has_steps_and_verdict(terminal: Terminal, log: Path) -> None:
-    told = json.loads(terminal.run("replay", str(log), "--json").out)
-    assert told["verdict"]["ok"]
-    assert [step["record"]["version"] for step in told["steps"]] == [record.version for record in LOG]
-    assert told["steps"][0]["after"] is None
-    assert all(step["after"] for step in told["steps"][1:])
-    assert all(step["problem"] is None for step in told["steps"])
-    lines = [json.dumps(step["record"], sort_keys=True, separators=(",", ":")) for step in told["steps"]]
+    reported = json.loads(terminal.run("replay", str(log), "--json").out)
+    assert reported["verdict"]["ok"]
+    assert [step["record"]["version"] for step in reported["steps"]] == [record.version for record in LOG]
+    assert reported["steps"][0]["after"] is None
+    assert all(step["after"] for step in reported["steps"][1:])
+    assert all(step["problem"] is None for step in reported["steps"])
+    lines = [json.dumps(step["record"], sort_keys=True, separators=(",", ":")) for step in reported["steps"]]
     assert lines == TEXT.splitlines()[1:-1]
 
 
 def test_replay_stops_at_the_first_bad_record(terminal: Terminal, log: Path) -> None:
     log.write_text(TEXT.replace('"trigger":"archived"', '"trigger":"unarchived"'))
     place = next(record.version for record in LOG if record.trigger == "archived")
-    told = terminal.run("replay", str(log))
-    assert told.code == 1
-    assert f"{place}/{place} unarchived" in told.out
-    assert "✗ Version" in told.out
-    assert f"not sound at version {place}" in told.words
+    reported = terminal.run("replay", str(log))
+    assert reported.code == 1
+    assert f"{place}/{place} unarchived" in reported.out
+    assert "✗ Version" in reported.out
+    assert f"not sound at version {place}" in reported.words
     steps = json.loads(terminal.run("replay", str(log), "--json").out)["steps"]
     assert [step["problem"] is None for step in steps] == [True] * (place - 1) + [False]
 
@@ -157,17 +157,17 @@ def test_replay_stops_at_the_first_bad_record(terminal: Terminal, log: Path) -> 
 @pytest.mark.parametrize("content", ["", '{"format":"turnwise-audit/1","chat_id":"c"}\nx'])
 def test_replay_of_no_log_exits_1(terminal: Terminal, log: Path, content: str) -> None:
     log.write_text(content)
-    told = terminal.run("replay", str(log))
-    assert (told.code, told.err) == (1, "")
-    assert "not sound" in told.out
+    reported = terminal.run("replay", str(log))
+    assert (reported.code, reported.err) == (1, "")
+    assert "not sound" in reported.out
 
 
-def step_of(version: int, **told: Any) -> AuditRecord:
+def step_of(version: int, **reported: Any) -> AuditRecord:
     """Return the record of what a worker did in the third attempt of a second step."""
     writes = tuple(WriteRecord("event", f"e{number}", "") for number in range(4))
     some: dict[str, Any] = {"actor": "worker:vm:42:x", "step": 2, "attempt": 3, "writes": writes}
     some["at"] = AT + timedelta(seconds=version)
-    return record(version, **some | told)
+    return record(version, **some | reported)
 
 
 WIDE = [
@@ -183,7 +183,7 @@ def test_states_are_drawn_in_columns() -> None:
 
 def test_step_prints_actor_trigger_and_writes() -> None:
     step = Step(step_of(7, source="pending", target="streaming", reason="why"), timedelta(seconds=1), "wrong")
-    told = [
+    reported = [
         "[dim]7/9 [/][bold]claimed[/]",
         "[cyan]pending → streaming[/]",
         "[dim]by [/]worker 42",
@@ -194,10 +194,10 @@ def test_step_prints_actor_trigger_and_writes() -> None:
     ]
     writes = [f"[dim]  writes [/]event[dim] e{number}[/]" for number in range(4)]
     for most in (None, 11, 20):
-        assert look(*step_lines(step, of=9, width=80, most=most)) == [*told, *writes]
-    assert look(*step_lines(step, of=9, width=80, most=10)) == [*told, *writes[:2], "[dim]  … and 2 more[/]"]
+        assert look(*step_lines(step, of=9, width=80, most=most)) == [*reported, *writes]
+    assert look(*step_lines(step, of=9, width=80, most=10)) == [*reported, *writes[:2], "[dim]  … and 2 more[/]"]
     for most in (8, 1):
-        assert look(*step_lines(step, of=9, width=80, most=most)) == [*told, "[dim]  … and 4 more[/]"]
+        assert look(*step_lines(step, of=9, width=80, most=most)) == [*reported, "[dim]  … and 4 more[/]"]
 
 
 @pytest.mark.parametrize(

@@ -21,26 +21,26 @@ CTRL_C = "\x03"
 
 
 def test_chat_reads_messages_from_a_pipe(terminal: Terminal) -> None:
-    told = terminal.run("chat", typed="hello\n\n/state\n/quit\nnever read\n")
-    assert told.code == 0, told.err
-    assert "Hello! I am the demo model" in told.out
-    assert "waiting → pending → streaming → waiting" in told.out
-    assert "the chat waits for the next message" in told.out
-    assert "never read" not in told.out
-    assert "The chat is kept" in told.out
+    reported = terminal.run("chat", typed="hello\n\n/state\n/quit\nnever read\n")
+    assert reported.code == 0, reported.err
+    assert "Hello! I am the demo model" in reported.out
+    assert "waiting → pending → streaming → waiting" in reported.out
+    assert "the chat waits for the next message" in reported.out
+    assert "never read" not in reported.out
+    assert "The chat is kept" in reported.out
 
 
 def test_demo_tools_read_only_the_folder(terminal: Terminal) -> None:
     (terminal.folder / "plan.md").write_text("Sail at dawn.")
-    told = terminal.run("chat", typed="read_file plan.md\nread_file ../secret.md\n").out
-    assert "✓ read_file → Sail at dawn." in told
-    assert "✗ read_file → PermissionError: '../secret.md' lies outside" in told
+    reported = terminal.run("chat", typed="read_file plan.md\nread_file ../secret.md\n").out
+    assert "✓ read_file → Sail at dawn." in reported
+    assert "✗ read_file → PermissionError: '../secret.md' lies outside" in reported
 
 
 def test_question_of_the_model_is_printed(terminal: Terminal) -> None:
-    told = terminal.run("chat", typed="Ask the user “Which way?”\nTo the left.\n").out
-    assert "? ask_user(question='Which way?')" in told
-    assert "ask_user says: “To the left.”" in told
+    reported = terminal.run("chat", typed="Ask the user “Which way?”\nTo the left.\n").out
+    assert "? ask_user(question='Which way?')" in reported
+    assert "ask_user says: “To the left.”" in reported
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [("y", "✓ read_file → Sail"), ("n", "✗ read_file →")])
@@ -48,9 +48,9 @@ def test_approval_is_asked_and_its_answer_counts(terminal: Terminal, answer: str
     """A chat of a service may be gone on with in the terminal, open questions and all."""
     (terminal.folder / "plan.md").write_text("Sail at dawn.")
     anyio.run(_leave_a_call_open, f"sqlite:///{terminal.folder}/turnwise.db")
-    told = terminal.run("chat", "--chat", "last", typed=f"{answer}\n").out
-    assert "allow read_file? (y/n)" in told
-    assert outcome in told
+    reported = terminal.run("chat", "--chat", "last", typed=f"{answer}\n").out
+    assert "allow read_file? (y/n)" in reported
+    assert outcome in reported
 
 
 async def _leave_a_call_open(store: str, path: str = "plan.md") -> None:
@@ -60,19 +60,19 @@ async def _leave_a_call_open(store: str, path: str = "plan.md") -> None:
         raise AssertionError(path)
 
     async with Engine(store, model="demo", tools=[read_file]) as engine:
-        rested = await engine.ask((await engine.create_chat()).id, f"read_file {path}")
-        assert rested.chat.state is ChatState.requires_action
+        resting = await engine.ask((await engine.create_chat()).id, f"read_file {path}")
+        assert resting.chat.state is ChatState.requires_action
 
 
 def test_slash_commands_compact_clear_and_refuse(terminal: Terminal) -> None:
-    told = terminal.run("chat", typed="hello\n/clear\n/compact\nhello\n/compact\n/clear\n/resume\n/dance\n/help\n")
-    assert told.code == 2
-    assert "no message to compact" in told.err
-    assert "messages are folded into a summary" in told.out
-    assert "The model starts anew" in told.out
-    assert "turnwise: resume is not possible in state waiting" in told.err
-    assert "turnwise: /dance: there is no such command" in told.err
-    assert "go on after a stop" in told.out
+    reported = terminal.run("chat", typed="hello\n/clear\n/compact\nhello\n/compact\n/clear\n/resume\n/dance\n/help\n")
+    assert reported.code == 2
+    assert "no message to compact" in reported.err
+    assert "messages are folded into a summary" in reported.out
+    assert "The model starts anew" in reported.out
+    assert "turnwise: resume is not possible in state waiting" in reported.err
+    assert "turnwise: /dance: there is no such command" in reported.err
+    assert "go on after a stop" in reported.out
 
 
 @pytest.mark.parametrize("option", ["--system", "--agent"])
@@ -161,12 +161,12 @@ agents = [Agent(name, ScriptedModel(lambda request, name=name: f"{name} has hear
 def test_chat_talks_to_named_agents(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     (terminal.folder / "crew.py").write_text(CREW)
     monkeypatch.delitem(sys.modules, "crew", raising=False)
-    told = terminal.run("chat", "crew:agents", "--agent", "two", typed="hello\n")
-    assert (told.code, "two has heard it" in told.out) == (0, True), told
+    reported = terminal.run("chat", "crew:agents", "--agent", "two", typed="hello\n")
+    assert (reported.code, "two has heard it" in reported.out) == (0, True), reported
     again = terminal.run("chat", "crew:agents", "--chat", "last", typed="and now?\n").out
     assert again.count("two has heard it") == 2
-    nobody = terminal.run("chat", "crew:agents", typed="hello\n")
-    assert (nobody.code, "must be one of 'one', 'two': this engine has several" in nobody.err) == (2, True), nobody
+    missing = terminal.run("chat", "crew:agents", typed="hello\n")
+    assert (missing.code, "must be one of 'one', 'two': this engine has several" in missing.err) == (2, True), missing
     wrong = terminal.run("chat", "crew:agents", "--model", "demo", typed="hello\n")
     assert (wrong.code, "your agents have models of their own" in wrong.words) == (2, True)
 

@@ -18,7 +18,7 @@ from turnwise.cli.erase import confirm
 from turnwise.providers.scripted import Reply, ScriptedModel
 
 
-def rested(terminal: Terminal, *replies: Any) -> str:
+def resting(terminal: Terminal, *replies: Any) -> str:
     """Create a chat of which everything can be erased, let it rest, and return its id."""
 
     async def live() -> str:
@@ -40,7 +40,7 @@ def log_of(terminal: Terminal, chat_id: str) -> Any:
 
 
 def test_erase_takes_messages_and_labels(terminal: Terminal) -> None:
-    chat_id = rested(terminal, "answer-0", "answer-1")
+    chat_id = resting(terminal, "answer-0", "answer-1")
     shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
     ids = {message["parts"][0]["text"]: message["id"] for message in shown}
     doomed = (ids["question-0"], ids["answer-1"])
@@ -58,7 +58,7 @@ def test_erase_takes_messages_and_labels(terminal: Terminal) -> None:
 
 
 def test_erase_everything(terminal: Terminal) -> None:
-    chat_id = rested(terminal, "answer-0", Reply(error=ModelError("quota", message="the-problem")))
+    chat_id = resting(terminal, "answer-0", Reply(error=ModelError("quota", message="the-problem")))
     done = json.loads(terminal.run("erase", chat_id, "--everything", "-y", "--json").out)
     assert len(done["messages"]) == 3
     assert done["labels"] == ["errors", "metadata", "reasons", "system", "title"]
@@ -69,7 +69,7 @@ def test_erase_everything(terminal: Terminal) -> None:
 
 def test_erase_reports_remaining_copies(terminal: Terminal) -> None:
     """Forks keep their own copies, and what a repair has put aside goes along."""
-    chat_id = rested(terminal, "answer-0")
+    chat_id = resting(terminal, "answer-0")
 
     async def fork() -> str:
         async with Engine(url_of(terminal), model="demo") as engine:
@@ -96,7 +96,7 @@ def test_erase_reports_remaining_copies(terminal: Terminal) -> None:
 )
 def test_refused_erasure_erases_nothing(terminal: Terminal, words: tuple[str, ...], code: int, problem: str) -> None:
     """In a pipe, a typed yes is no consent: it would be whatever comes next."""
-    chat_id = rested(terminal, "answer-0")
+    chat_id = resting(terminal, "answer-0")
     before = log_of(terminal, chat_id)
     refused = terminal.run("erase", chat_id, *words, typed="y\n")
     assert (refused.code, problem in refused.words) == (code, True), refused.words
@@ -105,7 +105,7 @@ def test_refused_erasure_erases_nothing(terminal: Terminal, words: tuple[str, ..
 
 
 def test_delete_removes_chat_and_reports_remains(terminal: Terminal) -> None:
-    chat_id = rested(terminal, "answer-0")
+    chat_id = resting(terminal, "answer-0")
     head = log_of(terminal, chat_id)[-1]["hash"]
     done = terminal.run("delete", chat_id, "--yes")
     assert done.code == 0, done.err

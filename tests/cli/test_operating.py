@@ -137,7 +137,7 @@ ALLOWED = 15_000_000
 """Bytes that a command may hold: some copies of a line."""
 
 
-def rested(terminal: Terminal) -> str:
+def resting(terminal: Terminal) -> str:
     """Create a chat, let it rest, make another store, and return the chat's id."""
 
     async def live() -> str:
@@ -151,7 +151,7 @@ def rested(terminal: Terminal) -> str:
 
 
 def test_chat_moves_as_a_file(terminal: Terminal) -> None:
-    chat_id = rested(terminal)
+    chat_id = resting(terminal)
     written = terminal.run("export", "last", "--output", "chat.jsonl")
     assert written.code == 0, written.err
     lines = (terminal.folder / "chat.jsonl").read_bytes().splitlines()
@@ -166,7 +166,7 @@ def test_chat_moves_as_a_file(terminal: Terminal) -> None:
 
 
 def test_signed_export_needs_its_key(terminal: Terminal) -> None:
-    rested(terminal)
+    resting(terminal)
     (terminal.folder / "key").write_text("secret\n")
     (terminal.folder / "wrong").write_text("another\n")
     signed = terminal.run("export", "last", "-o", "chat.jsonl", "--key", "key")
@@ -178,7 +178,7 @@ def test_signed_export_needs_its_key(terminal: Terminal) -> None:
 
 
 def test_transfer_misuse_is_named(terminal: Terminal) -> None:
-    rested(terminal)
+    resting(terminal)
     Path(terminal.folder / "chat.jsonl").write_text("{}")
     for typed, problem in {
         "import nowhere.jsonl": "there is no file",

@@ -206,9 +206,9 @@ def test_only_control_characters_are_escaped() -> None:
     every = [chr(code) for part in (range(0x3000), range(0xD7F0, 0x10010), range(0xE0000, 0xE0200)) for code in part]
     spelled = [character for character in every if clean(character) != character]
     assert spelled == [character for character in every if steers(character) and character != "\n"]
-    told = {character: clean(character) for character in spelled}
-    assert (told.pop("\t"), told.pop("\r")) == ("    ", "")
-    assert all(words.isascii() and words.startswith("\\") for words in told.values())
+    reported = {character: clean(character) for character in spelled}
+    assert (reported.pop("\t"), reported.pop("\r")) == ("    ", "")
+    assert all(words.isascii() and words.startswith("\\") for words in reported.values())
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
@@ -220,13 +220,13 @@ def test_output_survives_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding:
     print_json(said)
     out.flush()
     out.seek(0)
-    told = out.read()
-    assert json.loads(told) == said
-    assert told.isascii() is (encoding != "utf-8")
+    reported = out.read()
+    assert json.loads(reported) == said
+    assert reported.isascii() is (encoding != "utf-8")
 
 
 @pytest.mark.parametrize(
-    ("value", "length", "told"),
+    ("value", "length", "reported"),
     [
         ("abc", 3, "abc"),
         ("abcd", 3, "ab…"),
@@ -236,12 +236,12 @@ def test_output_survives_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding:
         (ValueError("odd"), 20, '"odd"'),
     ],
 )
-def test_excerpt_is_one_short_line(value: object, length: int, told: str) -> None:
-    assert excerpt(value, length) == told
+def test_excerpt_is_one_short_line(value: object, length: int, reported: str) -> None:
+    assert excerpt(value, length) == reported
 
 
 @pytest.mark.parametrize(
-    ("usage", "told"),
+    ("usage", "reported"),
     [
         (Usage(), "tokens unknown"),
         (Usage(output_tokens=1), "tokens unknown"),
@@ -254,8 +254,8 @@ def test_excerpt_is_one_short_line(value: object, length: int, told: str) -> Non
         (Usage(cost=Decimal(0)), "tokens unknown · $0.00"),
     ],
 )
-def test_unknown_usage_is_not_zero(usage: Usage, told: str) -> None:
-    assert tokens(usage) == told
+def test_unknown_usage_is_not_zero(usage: Usage, reported: str) -> None:
+    assert tokens(usage) == reported
 
 
 def test_markup_is_printed_literally() -> None:

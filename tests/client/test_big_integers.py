@@ -50,7 +50,7 @@ async def lived(chats: Engine | Client) -> Chat:
 
 @pytest.mark.parametrize("store", ["sqlite", pytest.param("postgresql", marks=pytest.mark.deep)])
 @pytest.mark.parametrize("remote", [False, True])
-async def test_whole_numbers_of_any_size_are_kept(
+async def test_whole_numbers_of_any_size_round_trip(
     store: str, remote: bool, new_store: Callable[[str, str], str]
 ) -> None:
     here = Engine(new_store(store, "here"), model=script({"numbers": NUMBERS}), tools=[double, pay])

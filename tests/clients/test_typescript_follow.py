@@ -51,8 +51,8 @@ def read(*answers: dict[str, object], path: str = EVENTS) -> list[object]:
     """Return what a reader of these answers has seen at its end, and what it has asked for."""
     script = READING.substitute(client=(CLIENT / "index.js").as_uri(), answers=json.dumps(answers), path=path)
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
-    told: list[object] = json.loads(node.stdout or json.dumps([node.stderr]))
-    return told
+    reported: list[object] = json.loads(node.stdout or json.dumps([node.stderr]))
+    return reported
 
 
 SILENT_END: Final[dict[str, object]] = {"body": ": turnwise\n\n"}
@@ -95,13 +95,13 @@ def test_custom_address_needs_the_end_mark() -> None:
     assert read({"body": status(1)}, SILENT_END, LAST, path="/stream") == [[1, 2], ["/stream"] * 3]
 
 
-@pytest.mark.parametrize("told", ["as an answer", "in the stream"])
-def test_unreadable_chat_ends_the_stream(told: str) -> None:
+@pytest.mark.parametrize("reported", ["as an answer", "in the stream"])
+def test_unreadable_chat_ends_the_stream(reported: str) -> None:
     """It would come back for ever: no later try mends the chat."""
     unreadable = problem_of(ChatUnreadable("chats.facts", "is no JSON", chat_id="c1"))
     answer = {"status": 500, "body": json.dumps(unreadable), "type": "application/problem+json"}
     event = {"body": f"event: problem\ndata: {json.dumps(unreadable)}\n\n"}
-    assert read(answer if told == "as an answer" else event) == ["Problem", 500, 1]
+    assert read(answer if reported == "as an answer" else event) == ["Problem", 500, 1]
 
 
 ASKING: Final = Template("""
@@ -134,7 +134,7 @@ PATIENT: Final = {"silent": "false", "leaves": "false"}
 
 
 @pytest.mark.parametrize(
-    ("tokens", "page", "told"),
+    ("tokens", "page", "reported"),
     [
         (NEVER, LEAVING, [["enough"], []]),
         (f"{NEVER}, () => 't2'", SILENT, [["Bearer t2"], ["nothing was heard for 45000 ms"]]),
@@ -142,8 +142,8 @@ PATIENT: Final = {"silent": "false", "leaves": "false"}
     ],
     ids=["left", "silent", "failed"],
 )
-def test_token_function_may_fail_or_hang(tokens: str, page: dict[str, str], told: list[object]) -> None:
+def test_token_function_may_fail_or_hang(tokens: str, page: dict[str, str], reported: list[object]) -> None:
     """Whoever asks the network for a fresh one does so just when the network is away."""
     script = ASKING.substitute(page, client=(CLIENT / "index.js").as_uri(), tokens=f"[{tokens}]")
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
-    assert json.loads(node.stdout or "null") == told, node.stderr
+    assert json.loads(node.stdout or "null") == reported, node.stderr

@@ -77,8 +77,8 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
 def test_each_attempt_has_its_number_and_end(name: str) -> None:
     """From events that are never pruned. What it is called, how it ended, when it began and was over."""
     more, attempts = LIVES[name]
-    told = [one for one in life_of([*BEGUN, *more]).activities if "attempt" in one.kind]
-    times = [(one.kind, one.name, one.since.at, one.until and one.until.at) for one in told]
+    reported = [one for one in life_of([*BEGUN, *more]).activities if "attempt" in one.kind]
+    times = [(one.kind, one.name, one.since.at, one.until and one.until.at) for one in reported]
     assert times == [(kind, words, after(a), None if z is None else after(z)) for kind, words, a, z in attempts]
 
 

@@ -109,15 +109,17 @@ def test_every_guard_and_write_is_explained() -> None:
 
 
 def test_json_has_every_row_with_guards_and_actions() -> None:
-    told = json.loads(machine_json())
-    assert told["format"] == "turnwise-machine/1"
-    assert told["states"] == [*ChatState]
-    assert set(told["triggers"]) == {*TRIGGERS}
-    assert told["triggers"]["unarchived"]["while_archived"]
-    assert not told["triggers"]["send_message"]["while_archived"]
-    assert {told["new"], told["unknown"]} == {"new", "unknown"}
-    assert [(row["trigger"], row["source"], row["target"]) for row in told["rows"]] == [
+    reported = json.loads(machine_json())
+    assert reported["format"] == "turnwise-machine/1"
+    assert reported["states"] == [*ChatState]
+    assert set(reported["triggers"]) == {*TRIGGERS}
+    assert reported["triggers"]["unarchived"]["while_archived"]
+    assert not reported["triggers"]["send_message"]["while_archived"]
+    assert {reported["new"], reported["unknown"]} == {"new", "unknown"}
+    assert [(row["trigger"], row["source"], row["target"]) for row in reported["rows"]] == [
         (row.trigger.name, str(row.source), row.target.value) for row in TABLE
     ]
-    assert [row["when"] for row in told["rows"]] == [[guard.__name__ for guard in row.when] for row in TABLE]
-    assert [row["actions"] for row in told["rows"]] == [[action.__name__ for action in row.actions] for row in TABLE]
+    assert [row["when"] for row in reported["rows"]] == [[guard.__name__ for guard in row.when] for row in TABLE]
+    assert [row["actions"] for row in reported["rows"]] == [
+        [action.__name__ for action in row.actions] for row in TABLE
+    ]

@@ -284,8 +284,8 @@ def test_expressions_use_only_exported_metrics(exported: Mapping[str, set[str]])
 
 def test_guide_lists_every_metric(exported: Mapping[str, set[str]]) -> None:
     table = re.findall(r"^\| (`turnwise_.*?) \|", GUIDE.read_text(), re.MULTILINE)
-    told = {name for row in table for name in re.findall(r"turnwise_\w+", row)}
-    assert told == {re.sub("_(bucket|count|sum)$", "", name) for name in exported}
+    reported = {name for row in table for name in re.findall(r"turnwise_\w+", row)}
+    assert reported == {re.sub("_(bucket|count|sum)$", "", name) for name in exported}
 
 
 def test_dashboard_shows_every_metric(exported: Mapping[str, set[str]]) -> None:

@@ -69,8 +69,8 @@ def test_navigation_has_every_page_once() -> None:
 
 def test_reference_has_every_public_name_once() -> None:
     pages = [page.read_text() for page in (DOCS / "reference").glob("*.md")]
-    told = [name for page in pages for name in re.findall(r"^::: (.+)$", page, re.MULTILINE)]
-    meant = [id(pkgutil.resolve_name(name)) for name in told]
+    reported = [name for page in pages for name in re.findall(r"^::: (.+)$", page, re.MULTILINE)]
+    meant = [id(pkgutil.resolve_name(name)) for name in reported]
     public = {f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in module.__all__}
     assert [name for name, found in public.items() if meant.count(id(found)) != 1] == []
 

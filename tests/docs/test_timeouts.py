@@ -48,5 +48,5 @@ WAITS: Final = {
 def test_table_says_how_long_the_code_waits() -> None:
     table = PAGE.partition("## How long it waits\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)[1:]
-    told = {what: tuple(map(float, re.findall(r"([\d.]+) s\b", rest))) for what, rest in rows if what.strip("-")}
-    assert told == WAITS
+    reported = {what: tuple(map(float, re.findall(r"([\d.]+) s\b", rest))) for what, rest in rows if what.strip("-")}
+    assert reported == WAITS

@@ -273,7 +273,7 @@ async def test_strategy_that_declines_does_not_fail(open_full: OpenChat, caplog:
         assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_compaction_tells_what_it_has_left(open_full: OpenChat, caplog: pytest.LogCaptureFixture) -> None:
+async def test_compaction_reports_the_remaining_context(open_full: OpenChat, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "turnwise")
     async with open_full([Reply("h" * 800, usage=(80, 5)), Reply("go on", usage=(10, 2))]) as (engine, chat, _):
         await engine.ask(chat.id, "hello")

@@ -42,7 +42,7 @@ WHOLE = {'{"cents": 7}': 7}
     ("word", "running"),
     [("end_turn", MENDED | WHOLE), ("length", WHOLE), ("abort", WHOLE), (None, WHOLE), ("refusal", {})],
 )
-async def test_only_calls_of_known_worth_run(
+async def test_only_complete_calls_run(
     open_engine: OpenEngine, strict_model: Any, word: str | None, running: dict[str, int]
 ) -> None:
     """The 7 may be the beginning of 700. Nobody is asked to allow the others, or to run them, and the model is told."""

@@ -330,7 +330,7 @@ async def kept_of(returned: Any) -> tuple[str, Any]:
     ("returned", "output"),
     [(None, None), ({"a": (1, 2)}, {"a": [1, 2]}), (Point(x=1), {"x": 1}), (b"raw", "raw"), (float("nan"), None)],
 )
-async def test_output_is_kept_as_json(returned: Any, output: Any) -> None:
+async def test_output_is_stored_as_json(returned: Any, output: Any) -> None:
     assert await kept_of(returned) == ("succeeded", output)
 
 

@@ -45,7 +45,7 @@ WHOLE = [
 async def test_program_is_written_run_repaired_and_reviewed(workshop: Example) -> None:
     done = workshop.run()
     assert (done.code, done.err) == (0, "")
-    told = [line.strip() for line in done.out.splitlines()]
+    reported = [line.strip() for line in done.out.splitlines()]
     wanted = [
         "../workshop-chats.db is outside of the folder; name a file in it.",
         "NameError: name 'number' is not defined. Did you mean: 'numbers'?",
@@ -54,7 +54,7 @@ async def test_program_is_written_run_repaired_and_reviewed(workshop: Example) -
         "[exit code 0]",
         "Done. The reviewer said: 5 lines, no typo.",
     ]
-    assert [line for line in told if line in wanted] == wanted
+    assert [line for line in reported if line in wanted] == wanted
     assert (workshop.folder / "workshop" / "mean.py").read_text() == REPAIRED
     assert await outcomes(workshop) == WHOLE
     async with workshop.opened(STORE) as engine:
@@ -125,7 +125,7 @@ async def test_no_path_leaves_the_folder(example: Any, tmp_path: Path) -> None:
         for way in ways
         for name, more in {"read": {}, "write": {"text": "yours"}, "edit": {"old": "mine", "new": "yours"}}.items()
     ]
-    assert {told.partition(" is ")[2] for _, told in await results_of(example, folder, *calls)} == {
+    assert {reported.partition(" is ")[2] for _, reported in await results_of(example, folder, *calls)} == {
         "outside of the folder; name a file in it."
     }
     assert (secret.read_text(), (tmp_path / "folder2" / "a").read_text()) == ("mine", "mine")
@@ -138,7 +138,7 @@ async def test_command_and_its_children_are_stopped_in_time(
 ) -> None:
     monkeypatch.setattr(example, "SECONDS", 1)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a secret")
-    told = await results_of(
+    reported = await results_of(
         example,
         tmp_path,
         Call("execute", {"command": "echo $$ > slow; echo begun; sleep 600"}),
@@ -147,13 +147,13 @@ async def test_command_and_its_children_are_stopped_in_time(
         Call("execute", {"command": "yes"}),
         Call("execute", {"command": "env; exit 3"}),
     )
-    assert [error for error, _ in told] == [False] * 5
-    assert told[0][1] == "begun\n[stopped after 1 seconds]"
-    assert told[1][1].startswith("done\n[")
-    assert told[2][1] == "[stopped after 1 seconds]"
-    assert told[3][1] == "y\n" * (example.BYTES // 2) + f"[stopped after {example.BYTES} bytes]"
-    assert told[4][1].endswith("[exit code 3]")
-    assert "secret" not in told[4][1]
+    assert [error for error, _ in reported] == [False] * 5
+    assert reported[0][1] == "begun\n[stopped after 1 seconds]"
+    assert reported[1][1].startswith("done\n[")
+    assert reported[2][1] == "[stopped after 1 seconds]"
+    assert reported[3][1] == "y\n" * (example.BYTES // 2) + f"[stopped after {example.BYTES} bytes]"
+    assert reported[4][1].endswith("[exit code 3]")
+    assert "secret" not in reported[4][1]
     for name in ("slow", "left"):
         with anyio.fail_after(60):
             while is_alive(int((tmp_path / name).read_text())):  # noqa: ASYNC110 - no event comes from there

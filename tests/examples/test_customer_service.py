@@ -72,17 +72,17 @@ async def test_killed_at_a_refund_it_pays_exactly_once(shop: Example, when: str)
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("typed", "paid", "told"),
+    ("typed", "paid", "reported"),
     [
         ("1000\r", [("4711", 1000)], "10.00 euros were paid back."),
         ("no\r", [], "I am sorry for the trouble."),
         ("4981\r", [], "49.81 euros of order 4711 cannot be paid back."),
     ],
 )
-def test_operator_at_the_keyboard_decides(shop: Example, typed: str, paid: object, told: str) -> None:
+def test_operator_at_the_keyboard_decides(shop: Example, typed: str, paid: object, reported: str) -> None:
     with shop.at_a_keyboard() as keyboard:
         keyboard.see("Eve, {'order': '4711', 'cents': 4980} is asked for. How many cents?")
         keyboard.type(typed)
-        keyboard.see(told)
+        keyboard.see(reported)
         keyboard.see("Verdict(ok=True")
     assert refunds(shop) == paid

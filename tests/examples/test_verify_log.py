@@ -31,7 +31,7 @@ def verifying() -> Iterator[AskVerifier]:
     process = subprocess.Popen([NODE, SCRIPTS / "verify.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout
-    asked, told = process.stdin, process.stdout
+    asked, reported = process.stdin, process.stdout
 
     def ask(
         text: str, *, key: str | None = None, public_key: str | None = None, table: bool = True
@@ -39,7 +39,7 @@ def verifying() -> Iterator[AskVerifier]:
         given = {"text": text, "key": key, "publicKey": public_key, "withMachine": table}
         asked.write(json.dumps(given).encode() + b"\n")
         asked.flush()
-        verdict: dict[str, Any] = json.loads(told.readline())
+        verdict: dict[str, Any] = json.loads(reported.readline())
         assert verdict["ok"] or verdict["problem"]
         return verdict["ok"], verdict["position"]
 

@@ -317,15 +317,17 @@ class StoreLife(RuleBasedStateMachine):
     def prune(self, node: int, keep: float, limit: int) -> None:
         """Only parts go, only of replies that are over; a fold of what is left tells the same."""
         store, after = self.processes[node].store, ""
-        told = self.do(store.events(self.chat_id, after=0, limit=1000))
+        reported = self.do(store.events(self.chat_id, after=0, limit=1000))
         while (pruned := self.life.unchanged(store.prune(keep=keep, after=after, limit=limit))).after is not None:
             after = pruned.after
         left = self.do(store.events(self.chat_id, after=0, limit=1000))
-        gone = [event for event in told if event not in left]
+        gone = [event for event in reported if event not in left]
         live = (self.facts.step.number, self.facts.step.attempt) if self.facts.step.attempt_open else None
         assert all(isinstance(event, PartEvent) and (event.step, event.attempt) != live for event in gone)
-        assert [event for event in told if event in left] == left
-        assert [fold(left, fold(told[:known])) for known in range(len(told))] == [fold(told)] * len(told)
+        assert [event for event in reported if event in left] == left
+        assert [fold(left, fold(reported[:known])) for known in range(len(reported))] == [fold(reported)] * len(
+            reported
+        )
 
     @rule(node=NODES)
     def crash(self, node: int) -> None:

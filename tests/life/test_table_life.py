@@ -230,18 +230,22 @@ class Books(Walk):
         assert started == len(ended) + self.facts.step.attempt_open
 
     def a_turn_ends_once_unless_it_is_resumed(self) -> None:
-        told = [event.turn for event in self.life.events if isinstance(event, TurnFinishedEvent)]
-        assert len(told) - len(set(told)) <= self.resumed
+        reported = [event.turn for event in self.life.events if isinstance(event, TurnFinishedEvent)]
+        assert len(reported) - len(set(reported)) <= self.resumed
         turn = self.facts.turn
-        assert turn.open or turn.number == 0 or turn.number in told
+        assert turn.open or turn.number == 0 or turn.number in reported
 
     def the_events_fold_to_the_committed_transcript(self) -> None:
-        facts, told = self.facts, fold(self.life.events)
+        facts, reported = self.facts, fold(self.life.events)
         shown = [message for message in self.life.messages if message.audience is not Audience.model]
-        assert told.messages == in_transcript_order(shown)
-        assert (told.state or S.waiting, told.queue, told.error) == (facts.state, facts.queue, facts.last_error)
+        assert reported.messages == in_transcript_order(shown)
+        assert (reported.state or S.waiting, reported.queue, reported.error) == (
+            facts.state,
+            facts.queue,
+            facts.last_error,
+        )
         if facts.state is S.requires_action:
-            assert told.open_calls == facts.calls.asked_of_client
+            assert reported.open_calls == facts.calls.asked_of_client
 
     def what_could_be_folded_is_counted(self) -> None:
         if not self.facts.compaction.count:

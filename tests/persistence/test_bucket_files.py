@@ -89,7 +89,7 @@ def keys_in(objects: Any, folder: str = "") -> list[str]:
     return sorted(one["path"] for one in objects.list(folder or None).collect() if one["path"] != "name")
 
 
-async def test_same_content_is_kept_once(objects: Any, small: None) -> None:
+async def test_same_content_is_stored_once(objects: Any, small: None) -> None:
     """Neither copies of it stay, nor marks of puts."""
     files = await opened(objects)
     for _ in range(3):

@@ -49,7 +49,7 @@ async def test_concurrent_append_reuses_no_event_number(
     assert (await holder.facts("chat")).profile.title == "after 2"
 
 
-async def test_lost_commit_is_told_from_another_writers_by_hash(
+async def test_lost_commit_is_recognised_by_its_hash(
     stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends before the commit arrives, and somebody else commits that version: its hash tells."""

@@ -101,7 +101,7 @@ async def test_worker_reconnects_after_a_cut(attend: Attend, beside: asyncpg.Con
     assert await judge.gone(["cut"]) == frozenset()
 
 
-async def test_process_after_its_own_outage_judges_nobody(
+async def test_process_after_its_own_outage_declares_no_worker_dead(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others may have been cut off with it, and not be back yet."""

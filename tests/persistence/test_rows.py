@@ -308,7 +308,7 @@ async def test_sound_chat_is_read_whole(lived: list[tuple[Stored, Facts]]) -> No
         assert salvage(stored) == PartialRead(facts, ())
 
 
-async def test_garbled_value_is_named_and_the_rest_kept(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_garbled_value_is_named_and_the_rest_read(lived: list[tuple[Stored, Facts]]) -> None:
     stored, facts = lived[-1]
     for field, (column, values) in GARBLED.items():
         for value in values:

@@ -122,7 +122,7 @@ class Outside:
 
 
 @pytest.mark.parametrize("place", SLOW_STORES)
-async def test_no_tool_runs_twice_whoever_dies(place: str, request: pytest.FixtureRequest) -> None:
+async def test_no_tool_runs_twice_after_any_crash(place: str, request: pytest.FixtureRequest) -> None:
     url, met = lives_in(place, request).url, Counter[str]()
     for seed in seeds({"sqlite": 15, "postgres": 4}[place]):
         with named(seed):

@@ -77,7 +77,7 @@ def test_empty_arguments_are_an_empty_object(arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("hopeless", ['{"q":', "[1]", "nonsense", "null"])
-def test_invalid_json_arguments_are_kept_as_text(hopeless: str) -> None:
+def test_invalid_json_arguments_become_text(hopeless: str) -> None:
     assert read_arguments("find", hopeless, "c1") == {ARGUMENT_TEXT: hopeless}
     assert join([call("a", hopeless)]).calls[0].arguments == {ARGUMENT_TEXT: hopeless}
 

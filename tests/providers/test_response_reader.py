@@ -217,7 +217,7 @@ def test_each_response_of_a_reply_is_priced_alone() -> None:
 
 
 @pytest.mark.parametrize("provider", [None, "openai", "google", "google-cloud"])
-def test_all_reported_token_counts_are_kept(provider: str | None) -> None:
+def test_all_reported_token_counts_are_stored(provider: str | None) -> None:
     counts = RequestUsage(
         input_tokens=2, output_tokens=0, cache_read_tokens=0, cache_write_tokens=4, output_reasoning_tokens=5
     )

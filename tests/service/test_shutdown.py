@@ -170,7 +170,7 @@ async def test_reload_ends_open_streams(tmp_path: Path) -> None:
         await up(url)
 
 
-async def test_server_that_stops_tells_its_own_readers() -> None:
+async def test_stopping_server_informs_its_own_readers() -> None:
     """Those of another server of the process go on."""
     told: list[str] = []
     begun = anyio.Event()
@@ -245,7 +245,7 @@ async def test_process_ends_with_its_engine(command: str, tmp_path: Path) -> Non
         assert (await process.wait(), "planted" in output) == (1, True), output
 
 
-async def test_failed_engine_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_engine_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     end = anyio.Event()
 
     async def run(_: Worker) -> None:

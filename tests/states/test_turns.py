@@ -360,7 +360,7 @@ def test_edit_does_not_wait_for_settling() -> None:
     assert life.facts.usage.partial
 
 
-def test_complete_calls_of_a_partial_answer_are_kept() -> None:
+def test_complete_calls_of_a_partial_answer_are_stored() -> None:
     life = unsettled()
     life.settle(life.partial(local("a"), client("b", 1)))
     assert [message.role for message in life.messages] == ["user", "assistant", "tool", "tool"]
@@ -368,7 +368,7 @@ def test_complete_calls_of_a_partial_answer_are_kept() -> None:
     assert life.facts.history.tail is Tail.awaits_answer
 
 
-def test_discarded_attempt_is_not_kept() -> None:
+def test_discarded_attempt_is_not_stored() -> None:
     """It was taken back: keeping it would show subscribers what they were decided to forget."""
     life = streaming()
     shown = life.partial()

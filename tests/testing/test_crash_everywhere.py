@@ -295,7 +295,7 @@ async def test_crash_test_without_a_point_fails(shop: Shop) -> None:
         await crash_everywhere(shop.engine, order, reset=shop.reset, only="tool fly")
 
 
-async def test_product_that_fails_without_a_crash_is_told(shop: Shop) -> None:
+async def test_product_that_fails_without_a_crash_is_reported(shop: Shop) -> None:
     async def fail(_engine: Engine) -> None:
         raise KeyError("no such customer")
 

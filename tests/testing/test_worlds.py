@@ -78,7 +78,7 @@ async def test_tool_that_never_succeeds_is_not_tested() -> None:
     assert "except_for" in str(failed.value)
 
 
-async def test_world_tells_of_a_tool_that_always_raises() -> None:
+async def test_world_reports_a_tool_that_always_raises() -> None:
     (problem,) = await World(6, rounds=40, tools=[charge], settings=SETTINGS).run()
     assert problem.startswith("the tool charge raised in 3 runs and never succeeded; at last AttributeError")
 

@@ -221,9 +221,9 @@ class Anthropic:
             events.append({"type": "content_block_start", "index": index, "content_block": block})
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             events.append({"type": "content_block_stop", "index": index})
-        told = {"output_tokens": 20, "output_tokens_details": {"thinking_tokens": 7}}
+        reported = {"output_tokens": 20, "output_tokens_details": {"thinking_tokens": 7}}
         stop = {"stop_reason": stop_reason, "stop_sequence": None}
-        events += [{"type": "message_delta", "delta": stop, "usage": told}, {"type": "message_stop"}]
+        events += [{"type": "message_delta", "delta": stop, "usage": reported}, {"type": "message_stop"}]
         return [_event(event) for event in events]
 
     def error(self, status: int, code: str, message: str, **headers: str) -> Answer:

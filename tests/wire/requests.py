@@ -17,9 +17,9 @@ _positions = count(1)
 def message(role: Role, *parts: Part | str, **fields: Any) -> Message:
     """Return a stored message; strings are text."""
     position = next(_positions)
-    told = tuple(TextPart(text=part) if isinstance(part, str) else part for part in parts)
+    reported = tuple(TextPart(text=part) if isinstance(part, str) else part for part in parts)
     return Message(
-        id=f"m{position}", role=role, parts=told, turn=1, step=1, created_at=_EPOCH, position=position, **fields
+        id=f"m{position}", role=role, parts=reported, turn=1, step=1, created_at=_EPOCH, position=position, **fields
     )
 
 

@@ -151,7 +151,7 @@ def ended(dialect: Dialect, said: Said, word: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("reason", "dialect", "word"), ENDINGS)
-async def test_word_decides_what_a_reply_is_worth(
+async def test_finish_reason_decides_whether_a_reply_counts(
     reason: StopReason, dialect: Dialect, word: str, server: Server, connect: Connect
 ) -> None:
     """A closed stream is an answer after one request; whole calls run unless it was refused."""
@@ -196,7 +196,7 @@ def _refused(dialect: Dialect) -> list[str]:
 
 
 @pytest.mark.parametrize("dialect", [*DIALECTS, GOOGLE], ids=lambda dialect: dialect.name)
-async def test_words_of_a_refusal_are_kept(dialect: Dialect, server: Server, connect: Connect) -> None:
+async def test_text_of_a_refusal_is_stored(dialect: Dialect, server: Server, connect: Connect) -> None:
     server.script = [Answer(_refused(dialect))]
     async with Engine("sqlite://", model=await connect(dialect)) as engine:
         result = await engine.ask((await engine.create_chat()).id, "Do it.", timeout=60)

@@ -59,7 +59,7 @@ REJECTED = [
 
 @pytest.mark.parametrize(("dialect", "word"), REJECTED, ids=lambda value: value if isinstance(value, str) else None)
 @pytest.mark.parametrize("mends", [False, True])
-async def test_model_is_told_of_rejected_replies(
+async def test_model_learns_of_rejected_replies(
     dialect: Google, word: str, mends: bool, server: Server, connect: Connect
 ) -> None:
     rejected = Answer(dialect.frames(Said("Hm."), word))
@@ -67,7 +67,7 @@ async def test_model_is_told_of_rejected_replies(
     async with Engine("sqlite://", model=await connect(dialect), settings=Settings(retry=QUICK)) as engine:
         result = await engine.ask(await new_chat(engine), "Hi.")
         assert (await engine.verify(result.chat.id)).ok
-        told = (await engine.explain(result.chat.id)).last_error
+        reported = (await engine.explain(result.chat.id)).last_error
     bodies = [asked.body for asked in server.asked]
     assert len(bodies) == 3
     assert bodies[0] == bodies[1]
@@ -75,8 +75,8 @@ async def test_model_is_told_of_rejected_replies(
     if mends:
         assert (result.chat.state, result.text) == ("waiting", "Hello world.")
     else:
-        assert told.kind == REJECTED_REPLY
-        assert word in str(told.detail)
+        assert reported.kind == REJECTED_REPLY
+        assert word in str(reported.detail)
 
 
 @tool
@@ -252,10 +252,10 @@ async def test_fault_is_retried_or_ends_in_error(
         assert chat.state is ChatState.error
         assert (chat.last_error.kind, chat.last_error.retryable) == (fault.kind, False)
         assert (replies, retries, len(server.asked)) == ([], [], 1)
-    told = [*(retry.error for retry in retries), *([chat.last_error] if chat.last_error else [])]
-    assert all(error.message for error in told)
+    reported = [*(retry.error for retry in retries), *([chat.last_error] if chat.last_error else [])]
+    assert all(error.message for error in reported)
     if fault.status is not None:
-        assert [error.status for error in told] == [fault.status]
+        assert [error.status for error in reported] == [fault.status]
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ async def test_failed_response_is_retried_unless_final(
         chat = await engine.wait(chat.id)
         events = [event async for event in engine.events(chat.id, follow=False)]
 
-    told = [chat.last_error] if chat.last_error else [event.error for event in events if event.kind == "retry"]
-    assert [error.kind for error in told] == [kind]
+    reported = [chat.last_error] if chat.last_error else [event.error for event in events if event.kind == "retry"]
+    assert [error.kind for error in reported] == [kind]
     assert (chat.state, len(server.asked)) == ((ChatState.waiting, 2) if passes else (ChatState.error, 1))
 
 

@@ -111,10 +111,10 @@ async def test_other_providers_get_no_definition(dialect: Dialect, server: Serve
         offered = ToolSpec("computer", "", {"type": "object"}, definition)
         with pytest.raises(
             ModelError, match=f"tool 'computer' is {definition.provider}'s own.*of openai.*{why}"
-        ) as told:
+        ) as reported:
             async for _ in model.stream(asked("Hi.", tools=[ADD, offered])):
                 pass
-        assert (told.value.kind, told.value.retryable) == ("bad_request", False)
+        assert (reported.value.kind, reported.value.retryable) == ("bad_request", False)
         with pytest.raises(
             SettingsError, match=f"agent 'default'.*tool 'computer' is {definition.provider}'s own.*{why}"
         ):
@@ -328,9 +328,7 @@ async def test_refused_reasoning_does_not_end_the_chat(dialect: Dialect, server:
 
 
 @pytest.mark.parametrize("dialect", [Anthropic(), Gemini()], ids=lambda dialect: dialect.name)
-async def test_provider_limits_are_kept_when_the_request_is_built(
-    dialect: Dialect, server: Server, connect: Connect
-) -> None:
+async def test_request_respects_provider_limits(dialect: Dialect, server: Server, connect: Connect) -> None:
     """A chat may take what its model does not: a note says so, and no request is refused."""
     pages = b"".join(b"%d 0 obj << /Type /Page >> endobj\n" % number for number in range(1, 1002))
     wide = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (9000).to_bytes(4) * 2

@@ -96,11 +96,11 @@ async def test_signature_reaches_the_provider_alone(dialect: Dialect, server: Se
         chat = await engine.create_chat()
         for question in ("Add.", "And now?"):
             await engine.ask(chat.id, question)
-        told = [event async for event in engine.events(chat.id, follow=False)]
+        reported = [event async for event in engine.events(chat.id, follow=False)]
         seen = await engine.messages(chat.id), await engine.messages(chat.id, view="raw")
         transcript = await engine.transcript(chat.id)
     assert "Two sums." in str(seen)
-    assert SIGNATURE not in f"{told}{seen}{transcript}"
+    assert SIGNATURE not in f"{reported}{seen}{transcript}"
     assert (SIGNATURE in json.dumps(server.asked[1].body)) == (dialect.name != "openai")
 
 

@@ -81,7 +81,7 @@ def test_text_and_reasoning_are_parts_around_a_call() -> None:
 
 @pytest.mark.parametrize("version", [6, 7])
 @pytest.mark.parametrize("message", [[kept(TextPart(text="One"))], []], ids=["something is kept", "nothing is"])
-def test_call_that_is_not_kept_ends_in_an_error(version: Any, message: list[Event]) -> None:
+def test_discarded_call_ends_in_an_error(version: Any, message: list[Event]) -> None:
     """Or the page waits for its output for ever: a call that was to give the answer, and was cut off."""
     shown = whole("tool_call", index=1, call_id="k", name="final_answer", arguments={"a": "hel"})
     chunks = told(said(), state(ChatState.streaming), words("One"), shown, *message, finished(), version=version)

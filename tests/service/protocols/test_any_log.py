@@ -88,7 +88,7 @@ def test_stream_is_valid_from_any_event(seed: int | None) -> None:
 
 @pytest.mark.parametrize("pruned", ["nothing", "all parts", "all but two parts"])
 @pytest.mark.parametrize("seed", [None, *SEEDS])
-def test_whole_turn_leaves_what_is_kept(seed: int | None, pruned: str) -> None:
+def test_whole_turn_leaves_the_stored_messages(seed: int | None, pruned: str) -> None:
     """Discarded attempts, repaired calls and pruned parts leave nothing behind, where the protocol can take back."""
     compared = 0
     for log in logs(seed):
