@@ -116,7 +116,7 @@ async def test_running_and_unread_subagents_are_limited(
         *started, answers = await outputs(engine, (await asked(engine)).id)
         assert sum(isinstance(one, dict) for one in started) == 5
         assert {one for one in started if isinstance(one, str)} == {
-            "Not begun: wait for the 5 subagents first whose answers you have not heard."
+            "Not started: wait for the 5 subagents first whose answers you have not received."
         }
         assert len(answers) == 5
         assert research.most <= 2

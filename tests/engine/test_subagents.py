@@ -196,7 +196,7 @@ async def test_erased_task_is_answered_with_an_error(open_engine: OpenEngine) ->
         await engine.erase_message(chat.id, "m2")
         research.gate.set()
         await engine.wait(chat.id, timeout=60)
-        assert await outputs(engine, chat.id) == ["found one", "Not begun: its task was erased."]
+        assert await outputs(engine, chat.id) == ["found one", "Not started: its task was erased."]
 
 
 @pytest.mark.parametrize("then", ["interrupt", "erase"])

@@ -32,7 +32,7 @@ class Interrupter(msgspec.Struct, frozen=True):
         """Make a change that may interrupt. If no live worker holds the chat, settle it in the same transaction.
 
         If it has subagents to stop, those come first, and it is settled in another one: what is cut off in between, or
-        fails, is left to a worker, or to whoever interrupts it again.
+        fails, is left to a worker, or to the next interrupt.
         """
         return await run_shielded(self._interrupt(chat_id, change))
 

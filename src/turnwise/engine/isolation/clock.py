@@ -28,7 +28,7 @@ ROUNDING: Final = 1e-6
 
 
 LATE_S: Final = 1.0
-"""Seconds by which a timer may be late; a later one tells that the process stood still."""
+"""Seconds by which a timer may be late; a later one shows that the process stood still."""
 GRACE_S: Final = 1.0
 """Seconds that such a process gets to see what has arrived before what is overdue counts as too late."""
 
@@ -128,7 +128,7 @@ class GuardedClock:
         )
 
     def cancel(self, timer: Timer) -> None:
-        """Cancel a timer of the clock. If that fails the callback may still come, which is harmless: nobody waits."""
+        """Cancel a timer of the clock. If that fails the callback may still come, which is harmless."""
         self._or_else(lambda: timer.cancel(), lambda: None)  # noqa: PLW0108 - what is no timer has no `cancel`
 
     def _or_else(self, code: Callable[[], T], instead: Callable[[], T]) -> T:

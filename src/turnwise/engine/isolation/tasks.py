@@ -104,7 +104,7 @@ class Lifetime:
         """Enter `life`, and stay in it until the end.
 
         Raises:
-            EngineInUse: it has begun, and has not ended; nor has it while it is being ended.
+            EngineInUse: it is open, or is being closed.
             SettingsError: the event loop is not asyncio's.
             Exception: what entering raised.
         """
@@ -118,7 +118,7 @@ class Lifetime:
         try:
             await opened.wait()
         except BaseException:
-            self._leaving.set()  # it ends, too, if it does not hear of its cancellation
+            self._leaving.set()  # it ends, too, if its cancellation is lost
             owner.cancel()
             await over(owner)
             self._owner = None
@@ -192,7 +192,7 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await over(task)
         if not task.cancelled():
-            task.exception()  # or asyncio would log an exception that nobody retrieved
+            task.exception()  # or asyncio would log an exception that was never retrieved
         raise
 
 

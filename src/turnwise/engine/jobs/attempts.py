@@ -1,4 +1,4 @@
-"""Attempts at a step or a summary: begun when they may, discarded after a failure that may pass."""
+"""Attempts at a step or a summary: started when they may, discarded after a failure that may pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Attempts:
         self._leased = leased
 
     async def begin(self) -> HeldAttempt:
-        """Begin the next attempt, once it may begin, unless this holder has begun it.
+        """Start the next attempt, once it may start, unless this holder has started it.
 
         Raises:
             ConcurrentTransition: the chat needs no attempt any more, or was given to an agent that others run.

@@ -28,10 +28,10 @@ class CallNames:
     than an index takes the beginning stays, with a digest of the whole. The same reply in the same step always gets the
     same names. The provider is sent these names, too, with the call and with its result.
 
-    Fragments belong to the call of their id, also once it is complete; those without an id to the call begun last.
+    Fragments belong to the call of their id, also once it is complete; those without an id to the call that began last.
 
     Args:
-        is_taken: tells whether the chat has ever had a call of an id.
+        is_taken: returns whether the chat has ever had a call of an id.
         step: the number of the step.
     """
 

@@ -134,12 +134,12 @@ class LeasedChat:
 
     @property
     def attempt(self) -> HeldAttempt | None:
-        """The current attempt; `None` if this holder has not begun it."""
+        """The current attempt; `None` if this holder did not start it."""
         started = self._started_attempt
         return started if started is not None and started.is_of(self.facts.step) else None
 
     def give_up(self) -> None:
-        """Count the lease as lost: whoever claims the chat next goes on with it."""
+        """Count the lease as lost: the worker that claims the chat next goes on with it."""
         self.token = _NO_TOKEN
 
     async def current_view(self) -> View:

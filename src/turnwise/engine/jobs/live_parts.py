@@ -58,7 +58,7 @@ class LiveParts:
         """Show nothing more, wait for the batch that is being stored, and return the events that were not shown.
 
         The caller stores them with the commit that ends the attempt: if that is another one than it meant, it asks
-        again, and gets the same. Raises what kept parts from being stored.
+        again, and gets the same. Raises the error that prevented parts from being stored.
         """
         await self.end()
         if self.failure is not None:

@@ -73,7 +73,7 @@ def whole_text(reply: ModelReply) -> str:
 
 
 def withheld_calls(reply: ModelReply, unfinished: Collection[str]) -> dict[str, str]:
-    """Return the calls that may not run because of how their reply ended, each with what the model is told.
+    """Return the calls that may not run because of how their reply ended, each with the text for the model.
 
     Of a refused reply that is every call. Of one that was cut, or ended in an unknown way, it is each that is
     `unfinished`, be it mended or not. What no reply may run, however it ended, `fault_in` says of the arguments.

@@ -168,7 +168,7 @@ def to_answer(configuration: Configuration, facts: Facts, messages: list[Message
 
 
 def _demand(configuration: Configuration, facts: Facts, messages: Sequence[Message]) -> str | None:
-    """Return what a model is told whose answer did not have the form; `None` if a result says it, or nothing has to."""
+    """Return the text for a model whose answer did not have the form; `None` if a result says it, or none is needed."""
     was_refused = facts.turn.open and facts.turn.refused > 0  # one that is resumed begins to count anew
     if not was_refused or configuration.answer is None or not messages or messages[-1].result is not None:
         return None

@@ -65,7 +65,7 @@ class ToolJob:
 
     async def _run_all(self, waiting: deque[ToolCall], running: Running, width: int) -> None:
         while waiting or running.has_more:
-            # A result that has come is committed first: the next call is begun by the same commit.
+            # A result that has come is committed first: the same commit starts the next call.
             while waiting and not running.has_results and len(running.calls) < width:
                 await self._start(waiting.popleft(), running)
             call, outcome = await running.next_finished()
@@ -75,7 +75,7 @@ class ToolJob:
             if self._is_refused_for_good(call, outcome):
                 await self._fail_for_lack_of_an_answer([*running.stop(self._fatal), outcome])
                 return
-            # One that a crash cut off is not begun so: its tool is asked first what became of it.
+            # A call that a crash cut off is not started so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned and not self._began_here(waiting[0])
             following = waiting.popleft() if new else None  # in the place of the one that ended
             await self._leased.fire(Finish(self._leased, outcome, following))

@@ -120,7 +120,7 @@ class Attempt:
             judged = replace(reply, should_compact=False)  # as if the rule had failed
             try:
                 judged = await CompactionRule(leased).judge(reply)
-            finally:  # whoever cuts the rule off, the reply is whole, and paid
+            finally:  # whatever cuts the rule off, the reply is whole, and paid
                 await leased.fire(StepFinished(token=leased.token, reply=judged), shown=rest)
 
     async def fail(self, error: ModelError) -> None:

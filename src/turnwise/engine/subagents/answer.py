@@ -1,4 +1,4 @@
-"""The answers of subagents: what a parent is told of the turns with which they came to rest."""
+"""The answers of subagents: what a parent gets from the turns with which they came to rest."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _last_words(reply: Message) -> str:
 def _answers_in(reply: Message, messages: Sequence[Message], subagent: Facts, agents: Agents) -> Iterator[Json]:
     """Yield the answer that a subagent's last reply gives, if any: by the tool, as text that fits, or as any text.
 
-    A worker that lacks the agent cannot tell whether it wants a form.
+    A worker that lacks the agent does not know whether it wants a form.
     """
     agent = reply.agent or subagent.profile.agent
     form = agents.answer(agent)
@@ -88,7 +88,7 @@ def _answers_in(reply: Message, messages: Sequence[Message], subagent: Facts, ag
 
 
 def lost(name: str, error: Exception) -> SubagentAnswer:
-    """Return what is noted of a subagent of which nothing can be heard: what one has used that is gone is not known."""
+    """Return the record of a subagent that cannot answer; the usage of one that is gone is unknown."""
     is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
     return SubagentAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
 

@@ -39,7 +39,7 @@ from turnwise.states.values.plain import shown, type_name
 from turnwise.states.values.values import Json
 
 MOST_UNREPORTED: Final = 100
-"""Subagents in the background whose answers a chat may have yet to hear."""
+"""Subagents in the background that may still owe a chat their answers."""
 _TITLE: Final = 80
 """Characters of a task that become the subagent's title."""
 
@@ -49,11 +49,11 @@ class _NotYetError(Exception):
 
 
 class _RefusedError(Exception):
-    """What a call wants cannot be done; the model is told why."""
+    """What a call wants cannot be done; its result says why."""
 
 
 class SubagentCalls:
-    """Answers the calls of one chat that are for subagents: begins these, brings what they say, and tells them more.
+    """Answers the subagent calls of one chat: starts subagents, brings their answers, and passes messages to them.
 
     Args:
         runtime: what the engine's parts share.
@@ -116,7 +116,7 @@ class SubagentCalls:
             return CallAnswer(self._in_words(error), about, is_error=True)
 
     def _in_words(self, error: Exception) -> str:
-        """Return what the model is told of an error; raise it if nobody is there to tell, or not yet."""
+        """Return the text of an error for the model; raise it if there is no model to read it, or not yet."""
         is_passing = isinstance(error, StoreError) and error.passing
         is_of_parent = isinstance(error, ChatNotFound) and error.chat_id == self._parent.chat_id
         if is_passing or is_of_parent or isinstance(error, _NotYetError | EngineClosed):
@@ -170,10 +170,10 @@ class SubagentCalls:
         """Make a subagent and give it its task, in one commit, if the parent stands as it was read: it waits then."""
         task = call.arguments.get(TASK)
         if not isinstance(task, str):
-            raise _RefusedError("Not begun: its task was erased.")
+            raise _RefusedError("Not started: its task was erased.")
         if call.subagent_action == "start" and len(self._parent.background) >= MOST_UNREPORTED:
             raise _RefusedError(
-                f"Not begun: wait for the {MOST_UNREPORTED} subagents first whose answers you have not heard."
+                f"Not started: wait for the {MOST_UNREPORTED} subagents first whose answers you have not received."
             )
         if self._is_full or not await self._has_room(call):
             raise _NotYetError
@@ -233,7 +233,7 @@ class SubagentCalls:
                 self._at_work[name] = not has_ended(await self._store.facts(name))
             except (ChatDeleted, ChatUnreadable):
                 self._at_work[name] = False
-            except ChatNotFound:  # one in the background was begun elsewhere: it does not work here
+            except ChatNotFound:  # one in the background was started elsewhere: it does not work here
                 self._at_work[name] = name not in self._parent.background
         return self._at_work[name]
 
@@ -254,7 +254,7 @@ class SubagentCalls:
     async def _news_of(self, name: str) -> CallAnswer:
         try:
             return await self._said_by(name)
-        except Exception as error:  # noqa: BLE001 - what the others say is heard all the same
+        except Exception as error:  # noqa: BLE001 - the answers of the others count all the same
             gone = [lost(name, error)] if name in self._parent.background else []
             return CallAnswer(self._in_words(error), gone, is_error=True)
 
@@ -270,7 +270,7 @@ class SubagentCalls:
         subagent = await self._descendant(call.arguments.get(SUBAGENT))
         message = call.arguments.get(MESSAGE)
         if not isinstance(message, str):
-            raise _RefusedError("Not told: the message was erased.")
+            raise _RefusedError("Not sent: the message was erased.")
         parts = (TextPart(text=message),)
         client_id = f"{self._parent.chat_id}:{call.call_id}"
         if not await self._has_message(subagent, client_id):
@@ -284,11 +284,11 @@ class SubagentCalls:
             try:
                 await self._writer.change(subagent.chat_id, sending, actor=f"chat:{self._parent.chat_id}")
             except TurnwiseError as error:
-                # Another worker, which looks after the chat too, may have told it meanwhile.
+                # Another worker, which looks after the chat too, may have sent it meanwhile.
                 if not await self._has_message(subagent, client_id):
                     if isinstance(error, StoreError):
                         raise
-                    raise _RefusedError(f"The subagent was not told: {error}") from error
+                    raise _RefusedError(f"The subagent did not get it: {error}") from error
         return CallAnswer({"subagent": subagent.chat_id}, [SubagentAnswer(chat_id=subagent.chat_id, owes=True)])
 
     async def _has_message(self, subagent: Facts, client_id: str) -> bool:
@@ -305,7 +305,7 @@ class SubagentCalls:
         return CallAnswer([_entry_of(subagent) for subagent in await subagents_of(self._store, self._parent.chat_id)])
 
     async def _descendant(self, name: object) -> Facts:
-        """Return a subagent of the chat, or one of theirs; others are not told apart from those that never were."""
+        """Return a subagent of the chat, or one of theirs; other chats look like chats that never existed."""
         if isinstance(name, str) and may_be_one(name):
             try:
                 subagent = await self._store.facts(name)

@@ -27,7 +27,7 @@ _VERSION: Final = re.compile("[0-9]{1,16}")
 
 
 def has_ended(subagent: Facts) -> bool:
-    """Return whether a subagent has come to rest, and waits for nobody's answer."""
+    """Return whether a subagent has come to rest, and waits for no answer."""
     return subagent.resting and subagent.state in AT_REST
 
 
@@ -38,7 +38,7 @@ def stop_working(unit: UnitOfWork) -> None:
 
 
 def stop_unless_it_stays(unit: UnitOfWork) -> None:
-    """Interrupt a subagent that nobody wants any more, unless it rests or is to work on alone."""
+    """Interrupt a subagent that is not wanted any more, unless it rests or is to work on alone."""
     if not unit.facts.profile.detached:
         stop_working(unit)
 
@@ -51,15 +51,15 @@ def subagents_to_stop(facts: Facts) -> list[str]:
 
 def awaited_by(facts: Facts) -> frozenset[str]:
     """Return the subagents whose answers a chat waits for, or has not received yet."""
-    begun = [subagent_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.subagent is not None]
+    started = [subagent_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.subagent is not None]
     waits = [call.arguments.get(SUBAGENTS, ()) for call in facts.open_calls if call.subagent_action == "wait"]
-    return frozenset([*begun, *facts.background, *(name for names in waits for name in names if may_be_one(name))])
+    return frozenset([*started, *facts.background, *(name for names in waits for name in names if may_be_one(name))])
 
 
 async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
     """Return whether the chat that asked for the turn of a subagent still waits for it.
 
-    That is its parent in the turn that it was made for, and whichever chat told it more in a later one. It is true of
+    That is its parent in the turn that it was made for, or the chat that messaged it in a later one. It is true of
     any other chat, and of what a person has a subagent do. It is true, too, while the chat that asked was never there:
     it may be imported after its subagent.
 
@@ -91,14 +91,14 @@ def _asker_of(subagent: Facts) -> str | None:
 
 
 def _asks(call: ToolCall, subagent: Facts, *, for_more: bool) -> bool:
-    """Return whether a call made a subagent, or is about to tell it more."""
+    """Return whether a call made a subagent, or is about to message it."""
     if for_more:
         return call.subagent_action == "message" and call.arguments.get(SUBAGENT, subagent.chat_id) == subagent.chat_id
     return call.call_id == subagent.profile.parent_call
 
 
 async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
-    """Return whether a chat above a subagent waits for its answer, or has not heard it yet.
+    """Return whether a chat above a subagent waits for its answer, or has not received it yet.
 
     Raises:
         StoreError: the store is out of reach.

@@ -57,7 +57,7 @@ class Subagents:
             self._look_after(facts.chat_id)
         elif facts.profile.parent_call is not None and has_ended(facts) and facts.profile.parent is not None:
             self._look_after(facts.profile.parent)
-        if facts.state is ChatState.error:  # which has closed its calls: nobody waits for those who work for them
+        if facts.state is ChatState.error:  # its calls are closed: no call waits for the subagents any more
             for call in facts.calls:
                 if call.subagent is not None and not call.subagent_detached and not self._runtime.stopping:
                     self._runtime.tasks.start_soon(self._stop_abandoned, subagent_id(facts.chat_id, call.call_id))
@@ -93,7 +93,7 @@ class Subagents:
             self._log_failure(facts.chat_id, error)
 
     async def _stop_abandoned(self, chat_id: str) -> None:
-        """Stop the subagent of a call that its parent's error has closed, if it was begun."""
+        """Stop the subagent of a call that its parent's error has closed, if it was started."""
         with suppress(ChatNotFound, ChatUnreadable):
             await self.stop_if_unwanted(await self._runtime.store.facts(chat_id))
 
@@ -114,7 +114,7 @@ class Subagents:
                     look.outdated = False
                     parent = await self._runtime.store.facts(chat_id)
                     await SubagentCalls(self._runtime, parent).answer()
-        except ChatNotFound:  # it was deleted, or is not imported yet: there is nobody to tell
+        except ChatNotFound:  # it was deleted, or is not imported yet: nothing can be answered
             self._failures.succeeded(chat_id)
         except Exception as error:  # noqa: BLE001 - the next sweep looks again
             self._log_failure(chat_id, error)

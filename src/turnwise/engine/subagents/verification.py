@@ -1,8 +1,8 @@
 """The check of a family: whether the logs of a chat, its subagents and theirs are sound, and bear each other out.
 
-Logs say of one another where they stood: the log of a chat says so of the subagents that it heard, and the profile of a
-subagent, which its own log covers, of its parent. All of this can be checked in any order, and while the family works:
-a log only grows, so what it does not hold when it is read once more, it never held.
+Logs say of one another where they stood: the log of a chat says so of the subagents that answered it, and the profile
+of a subagent, which its own log covers, of its parent. All of this can be checked in any order, and while the family
+works: a log only grows, so what it does not hold when it is read once more, it never held.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Log(NamedTuple):
     subagents: Sequence[str]
     """Those that it plans."""
     answers: Mapping[str, Sequence[Answer]]
-    """What it heard of subagents, its own and theirs, by their ids."""
+    """The answers of subagents, its own and theirs, by their ids."""
 
     def bears_out(self, version: int, head: str) -> bool:
         """Return whether the chat has stood there."""
@@ -104,7 +104,7 @@ class _Family:
                 names += log.subagents
 
     async def _check(self, log: _Log) -> None:
-        """Check what a log says of the chat's parent, and of the subagents that it heard."""
+        """Check what a log says of the chat's parent, and of the subagents that answered it."""
         if log.chat_id != self._top and not await self._has_parent(log):
             raise _contradicted(log.chat_id, "its profile names another parent, or its own as it never was", at=1)
         for name, answers in log.answers.items():

@@ -176,7 +176,7 @@ class Broadcaster:
 
         Without `latest` it is not remembered. A listener that was given a notification meanwhile reads the store for
         the facts: the notification may have announced a later commit of another process. So do all if a later commit
-        was told before: one that began in between does not know that.
+        was published before: a listener that began in between does not know that.
         """
         facts = committed.facts
         is_late = self._is_late(facts)

@@ -1,4 +1,4 @@
-"""The latest events of chats under way: whoever begins to follow one need not read the store for them."""
+"""The latest events of chats under way: a new subscriber need not read the store for them."""
 
 from __future__ import annotations
 

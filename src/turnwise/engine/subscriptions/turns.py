@@ -53,7 +53,7 @@ class TurnReader:
         self._following = following
         self._receipt = receipt
         self.turn: int | None = None
-        """The number of the turn, once it has begun."""
+        """The number of the turn, once it has started."""
         self.message_state: MessageState = "queued"
         self.finished: TurnFinishedEvent | None = None
         """The event that ended the turn; `None` before, and while the turn goes on again."""
@@ -63,7 +63,8 @@ class TurnReader:
 
         A turn that had ended when the receipt was given may have been resumed since: then its last end counts.
 
-        It may end before the turn has begun, if the chat rests while the message is queued, or the message is deleted.
+        It may end before the turn has started, if the chat rests while the message is queued, or the message is
+        deleted.
 
         Raises:
             EngineClosed: the engine was closed, or released its subscribers, before that.
@@ -129,7 +130,7 @@ def _is_of_turn_before(turn: int, event: Event) -> bool:
 def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_of: FormOf) -> TurnResult[Any]:
     """Return the result of a message's turn, from the turn's transcript and the chat's facts after it.
 
-    Each answer is read in the form of the agent that gave it, whoever answers in the chat by now.
+    Each answer is read in the form of the agent that gave it, whichever agent answers in the chat by now.
     """
     answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
     so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE

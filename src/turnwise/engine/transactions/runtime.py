@@ -38,7 +38,7 @@ class StartedCalls:
             self._calls.popitem(last=False)
 
     def __contains__(self, call: tuple[str, str]) -> bool:
-        """Return whether a call, by chat and id, has begun."""
+        """Return whether a call, by chat and id, was started here."""
         return call in self._calls
 
 
@@ -86,7 +86,7 @@ class Runtime(msgspec.Struct, kw_only=True):
         """Fire the triggers that are known to come next, so that they share the commit.
 
         With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
-        job is fired. Calls are begun only if deps need not be opened for them first, which may fail or take long:
+        job is fired. Calls are started only if deps need not be opened for them first, which may fail or take long:
         `deps_of` is the agent for whose tools they are open. A worker that stops begins nothing by this: it may let the
         chat go right after the commit.
         """

@@ -37,8 +37,8 @@ JOBS: Final[dict[Job, type[StepJob | ToolJob | CompactionJob | SettleJob]]] = {
 class Runner:
     """Runs the jobs of a chat while this worker holds it.
 
-    A cancelled job does not know why; the facts tell. If they say `interrupted`, the next job settles; if the lease is
-    lost, nothing more is written; if the worker was asked to let go, or cancelled itself, `released` is fired.
+    A cancelled job does not know why; the facts show it. If they say `interrupted`, the next job settles; if the lease
+    is lost, nothing more is written; if the worker was asked to let go, or cancelled itself, `released` is fired.
     """
 
     def __init__(self, leased: LeasedChat) -> None:

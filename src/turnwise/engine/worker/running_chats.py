@@ -30,7 +30,7 @@ _MOST_VIEWS: Final = 200
 
 
 class RunningChats:
-    """Adopts chats, runs them, and tells their runners what happens to them."""
+    """Adopts chats, runs them, and passes changes on to their runners."""
 
     def __init__(self, runtime: Runtime, slots: Slots, sweeper: Sweeper) -> None:
         self._runtime = runtime

@@ -110,7 +110,7 @@ class Titles:
             facts = await self._runtime.store.facts(chat_id)
             source = source_of(await self._runtime.store.history(chat_id)) if _wants_title(facts) else None
             if source != made_of and not self._may_name(facts):
-                source = None  # whoever has the agent to which it was given names it, after its next turn
+                source = None  # a worker that has its new agent names it, after its next turn
             if source is not None and source != made_of:
                 made_of, made = source, await self._made(facts, source, spending)
                 continue
