@@ -186,19 +186,21 @@ class StateSpec(msgspec.Struct, frozen=True):
 
     kind: StateKind
     colour: Colour
+    sentence: str
+    """What happens in it, for an operator, where `explain` knows nothing more precise."""
     job: Job | None = None
     """The job that runs in it (`settle` only while unsettled)."""
 
 
 SPECS: Final[Mapping[ChatState, StateSpec]] = {
-    ChatState.waiting: StateSpec("resting", "green"),
-    ChatState.pending: StateSpec("claimable", "yellow"),
-    ChatState.streaming: StateSpec("leased", "cyan", Job.stream_step),
-    ChatState.executing_tools: StateSpec("leased", "blue", Job.run_tools),
-    ChatState.compacting: StateSpec("leased", "magenta", Job.compact),
-    ChatState.requires_action: StateSpec("resting", "bold yellow"),
-    ChatState.interrupted: StateSpec("resting", "bold magenta", Job.settle),
-    ChatState.error: StateSpec("resting", "bold red"),
+    ChatState.waiting: StateSpec("resting", "green", "Nothing to do: the chat waits for the next message."),
+    ChatState.pending: StateSpec("claimable", "yellow", "There is work to do: the chat waits for a worker."),
+    ChatState.streaming: StateSpec("leased", "cyan", "The model is asked, or is answering.", Job.stream_step),
+    ChatState.executing_tools: StateSpec("leased", "blue", "Tools are running.", Job.run_tools),
+    ChatState.compacting: StateSpec("leased", "magenta", "The history is being summarised.", Job.compact),
+    ChatState.requires_action: StateSpec("resting", "bold yellow", "Waiting for the client or for subagents."),
+    ChatState.interrupted: StateSpec("resting", "bold magenta", "The interrupt is being settled.", Job.settle),
+    ChatState.error: StateSpec("resting", "bold red", "The chat cannot go on without the user."),
 }
 """Every state. The sets below, the colours of the terminal and the diagrams are derived from it."""
 

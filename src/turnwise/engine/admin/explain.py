@@ -18,7 +18,7 @@ from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_invariants
-from turnwise.states.names import LEASED, CallStatus, ChatState, StopReason
+from turnwise.states.names import LEASED, SPECS, CallStatus, ChatState, StopReason
 from turnwise.states.turn_limits import BUDGETS
 
 _AS_WISHED: Final = (StopReason.end_turn, StopReason.stop_after_tool)
@@ -108,13 +108,19 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
             return _awaiting_others(facts, archived)
         case ChatState.error:
             return f"The chat cannot go on without the user: {_problem(facts.last_error)}"
-        case ChatState.interrupted if facts.settled:
-            waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
-            resume = " resume it or" if may_resume else ""
-            return f"The user said stop;{waits}{resume} send a message to go on."
         case ChatState.interrupted:
-            return "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
-    return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
+            return _interrupted(facts, may_resume=may_resume)
+        case ChatState.pending:
+            return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
+    return SPECS[facts.state].sentence
+
+
+def _interrupted(facts: Facts, *, may_resume: bool) -> str:
+    if not facts.settled:
+        return "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
+    waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
+    resume = " resume it or" if may_resume else ""
+    return f"The user said stop;{waits}{resume} send a message to go on."
 
 
 def _problem(error: ErrorInfo | None) -> str:
@@ -128,7 +134,7 @@ def _waiting(stop_reason: StopReason | None) -> str:
     if stop_reason in BUDGETS:
         return f"The turn has spent its budget ({stop_reason}): resume it to go on with a new one."
     if stop_reason in _AS_WISHED:
-        return "Nothing to do: the chat waits for the next message."
+        return SPECS[ChatState.waiting].sentence
     return "The last message has no answer: resume the chat to get it, or send another message."
 
 
@@ -179,7 +185,7 @@ def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:
         ChatState.executing_tools: f"Tools are running: {running}"
         if running
         else f"Tools run as soon as the chat's deps are open: {', '.join(call.name for call in local)}",
-        ChatState.compacting: "The history is being summarised",
-        ChatState.interrupted: "The interrupt is being settled",
     }
-    return f"{doing.get(facts.state, 'The chat is held')}; worker {worker} holds the chat."
+    spec = SPECS[facts.state]
+    otherwise = "The chat is held" if spec.job is None else spec.sentence.rstrip(".")
+    return f"{doing.get(facts.state, otherwise)}; worker {worker} holds the chat."
