@@ -90,15 +90,28 @@ function checkRecord(record, { chatId, count, head }) {
   refuseIf(hash !== found, version, "hash is not that of its content");
 }
 
-function checkRow({ version, trigger, source, target }, { state, archived }, machine) {
-  refuseIf(!Object.hasOwn(machine.triggers, trigger), version, `the machine has no trigger ${trigger}`);
-  const follows = trigger === "repaired" || source === state;
-  refuseIf(!follows, version, `it starts from ${source}, but the chat was in ${state}`);
-  refuseIf(state === null && trigger !== "create", version, "a chat begins with create");
-  refuseIf(archived && !machine.triggers[trigger].while_archived, version, "the chat is archived");
-  const place = source === null ? machine.new : machine.states.includes(source) ? source : machine.unknown;
-  const rows = machine.rows.filter((row) => row.trigger === trigger && row.source === place && row.target === target);
-  refuseIf(!rows.length, version, `no row leads with ${trigger} from ${place} to ${target}`);
+/** What is asked of each record, in this order, by the names that turnwise's own verifier has for it. */
+const CHECKS = {
+  trigger_is_declared: ({ trigger }, _, machine) =>
+    Object.hasOwn(machine.triggers, trigger) ? null : `the machine has no trigger ${trigger}`,
+  source_is_where_the_chat_stood: ({ trigger, source }, { state }) =>
+    trigger === "repaired" || source === state ? null : `it starts from ${source}, but the chat was in ${state}`,
+  create_comes_first: ({ trigger }, { state }) =>
+    state !== null || trigger === "create" ? null : "a chat begins with create",
+  archive_is_closed: ({ trigger }, { archived }, machine) =>
+    !archived || machine.triggers[trigger].while_archived ? null : "the chat is archived",
+  table_has_the_row: ({ trigger, source, target }, _, machine) => {
+    const place = source === null ? machine.new : machine.states.includes(source) ? source : machine.unknown;
+    const isRow = (row) => row.trigger === trigger && row.source === place && row.target === target;
+    return machine.rows.some(isRow) ? null : `no row leads with ${trigger} from ${place} to ${target}`;
+  },
+};
+
+function checkTransition(record, chat, machine) {
+  for (const check of Object.values(CHECKS)) {
+    const problem = check(record, chat, machine);
+    refuseIf(problem !== null, record.version, problem);
+  }
 }
 
 /** Returns the public keys of a PEM file: after a change of keys it holds the new one and the old ones. */
@@ -143,7 +156,7 @@ export function verifyLog(text, { key = null, publicKeys = null, machine = null 
     for (const line of lines) {
       const record = objectOf(line, log.count + 1);
       checkRecord(record, log);
-      if (machine) checkRow(record, log, machine);
+      if (machine) checkTransition(record, log, machine);
       const archived = record.trigger === "archived" || (log.archived && record.trigger !== "unarchived");
       Object.assign(log, { count: record.version, head: record.hash, state: record.target, archived });
     }

@@ -6,8 +6,8 @@ the ids of messages and the compactions, and to check them against the table and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from turnwise.persistence.audit.check_invariants import Replayed, broken_invariant, call_open, local_call_open
 from turnwise.persistence.audit.check_parties import wrong_party
@@ -26,13 +26,17 @@ class Replay:
     """Follows where a chat stands according to its log. Takes the records in order."""
 
     def __init__(self) -> None:
-        self._write_checker = WriteChecker()
-        self._state: str | None = None
-        self._settled = True
-        self._archived = False
-        self._numbers = (0, 0, 0)
-        self._refused_step = 0
+        self.writes = WriteChecker()
+        self.state: str | None = None
+        """Where the record before led; `None` before the first."""
+        self.settled = True
+        self.archived = False
+        self.numbers = (0, 0, 0)
+        """The turn, the step and the attempt of the record before."""
+        self.refused_step = 0
         """The last step whose prompt the provider refused as too long; a compaction lets it go on."""
+        self.lease_before: tuple[int | None, str | None] = (None, None)
+        """The token and the digest of the lease before the record that is checked last."""
 
     def follow(self, record: AuditRecord) -> None:
         """Take the next record.
@@ -40,162 +44,211 @@ class Replay:
         Raises:
             Violation: the record cannot follow those before it. The replay must not be used any more.
         """
-        self._record = record
-        self._check_row()
-        self._check_own_write()
-        held = self._write_checker.token, self._write_checker.lease
-        self._write_checker.follow(record, step=self._numbers[1])
-        self._check_numbers()
-        self._conclude()
-        self._check_invariants()
-        self._check_party(*held)
+        self._ask(CHECKS_OF_TRANSITION, record)
+        self.lease_before = self.writes.token, self.writes.lease
+        self.writes.follow(record, step=self.numbers[1])
+        self._ask(CHECKS_OF_NUMBERS, record)
+        self._conclude(record)
+        self._ask(CHECKS_OF_STATE, record)
 
-    # The row
+    def _ask(self, checks: Iterable[Check], record: AuditRecord) -> None:
+        for check in checks:
+            problem = check(record, self)
+            if problem is not None:
+                raise Violation(record, problem)
 
-    def _check_row(self) -> None:
-        record = self._record
-        if record.trigger not in TRIGGERS:
-            self._refuse("the table knows no such trigger")
-        trigger, place = TRIGGERS[record.trigger], _place_of(record.source)
-        if trigger is not t.Repaired and record.source != self._state:
-            self._refuse(f"it starts from {record.source!a:.40}, but the record before led to {self._state!a}")
-        if self._state is None and trigger is not t.Create:
-            self._refuse("a chat begins with create")
-        if self._archived and not trigger.while_archived:
-            self._refuse(f"the chat is archived, and an archived chat accepts only {', '.join(_WHILE_ARCHIVED)}")
-        rows = rows_of(trigger, place)
-        if not rows:
-            allowed = ", ".join(one.name for one in triggers_in(place))
-            self._refuse(f"the table has no such row in {place}; it allows there: {allowed}")
-        targets = self._targets(rows)
-        if record.target not in targets:
-            allowed = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
-            self._refuse(f"it leads from {place} to {record.target!a:.40}, but the table leads to: {allowed}")
-
-    def _targets(self, rows: Iterable[Row]) -> list[ChatState]:
-        """Return where the first row may lead whose guards hold, as far as a log can answer them."""
-        answers: dict[Guard[Any], bool] = {
-            g.settled: self._settled,
-            g.unsettled: not self._settled,
-            g.queue_waits: bool(self._write_checker.queue),
-            g.queue_is_empty: not self._write_checker.queue,
-            g.unleased: self._write_checker.token is None,
-            g.leased: self._write_checker.token is not None,
-        }
-        targets = []
-        for row in rows:
-            known = [answers.get(guard) for guard in row.when]
-            if False not in known:
-                targets.append(row.target)
-            if all(known):
-                break
-        return targets
-
-    def _check_numbers(self) -> None:
-        record = self._record
-        numbers = (record.turn, record.step, record.attempt)
-        if record.trigger == t.Repaired.name or (self._state is None and min(numbers) >= 0):
-            return
-        turn, step, attempt = self._numbers
-        step_begun = self._begins_step()
-        wanted = (
-            turn + self._begins_turn(),
-            step + step_begun,
-            0 if step_begun else attempt + (record.trigger == t.AttemptStarted.name),
-        )
-        if numbers != wanted:
-            self._refuse(f"turn, step and attempt are {numbers} after {self._numbers}, but {wanted} follows")
-
-    def _begins_step(self) -> bool:
-        """Whether this record begins a step.
-
-        A claim may instead continue a step that has no reply yet, and a compaction the step that it made room for.
-        """
-        record = self._record
-        if record.trigger == t.Claimed.name and record.step == self._numbers[1]:
-            return False
-        if record.trigger == t.Compacted.name and self._refused_step == self._numbers[1]:
-            return False
-        return (record.trigger, record.target) in _BEGIN_STEPS
-
-    def _begins_turn(self) -> bool:
-        record = self._record
-        taken = any(write.kind == "dequeue:taken" for write in record.writes)
-        return taken or (record.trigger, record.source, record.target) in _BEGIN_TURNS
-
-    def _check_own_write(self) -> None:
-        """Check the writes that only one trigger may make, exactly once. Only a fork takes over a boundary."""
-        kinds = [write.kind for write in self._record.writes]
-        own = TRIGGERS[self._record.trigger].own_write
-        if own is not None and kinds.count(own) != 1:
-            self._refuse(f"it has {kinds.count(own)} writes {own}, where exactly one belongs")
-        if self._record.trigger == t.MessageErased.name:
-            self._check_erasure(kinds)
-            return
-        for kind in kinds:
-            inherited = self._record.trigger == t.Create.name and kind.startswith("boundary:")
-            if kind in _OWNED and kind != own and not inherited:
-                self._refuse(f"a write {kind} belongs to another trigger")
-
-    def _check_erasure(self, kinds: Sequence[str]) -> None:
-        """Check that an erasure does nothing else."""
-        for kind in kinds:
-            if not kind.startswith("erase") and kind not in _BESIDE_ERASURE:
-                self._refuse(f"a write {kind} belongs to another trigger")
-
-    def _conclude(self) -> None:
-        record = self._record
+    def _conclude(self, record: AuditRecord) -> None:
         if record.trigger in (t.Archived.name, t.Unarchived.name):
-            self._archived = record.trigger == t.Archived.name
-        self._settled = (
+            self.archived = record.trigger == t.Archived.name
+        self.settled = (
             record.target != ChatState.interrupted
             or record.trigger == t.Settled.name
-            or (record.source == ChatState.interrupted and self._settled)
+            or (record.source == ChatState.interrupted and self.settled)
         )
         if record.trigger == t.AttemptDiscarded.name and record.target == ChatState.compacting:
-            self._refused_step = record.step
-        self._state = record.target
-        self._numbers = (record.turn, record.step, record.attempt)
+            self.refused_step = record.step
+        self.state = record.target
+        self.numbers = (record.turn, record.step, record.attempt)
 
-    # Invariants
 
-    def _check_invariants(self) -> None:
-        record = self._record
-        chat = Replayed(ChatState(record.target), self._settled, record.step, self._write_checker)
-        problem = broken_invariant(chat)
-        if problem is None and chat.state is ChatState.pending:
-            problem = self._lost_call() if self._is_handed_back() else self._abandoned_call(chat)
-        if problem is not None:
-            self._refuse(problem)
+Check = Callable[[AuditRecord, Replay], str | None]
+"""Returns what is wrong with a record, given the log before it; `None` if nothing is."""
 
-    def _check_party(self, token: int | None, lease: str | None) -> None:
-        """Check who has fired, under the lease that there was before the record, or under the one that it grants."""
-        if token is None:
-            token, lease = self._write_checker.token, self._write_checker.lease
-        problem = wrong_party(self._record, token, lease)
-        if problem is not None:
-            self._refuse(problem)
 
-    def _lost_call(self) -> str | None:
-        """Return what is wrong if a call that may not run again is left for the next worker."""
-        for call_id, call in self._write_checker.open_calls.items():
-            if call.started and call.runner == "at_most_once":
-                return f"call {call_id!a:.40} was started and runs at most once, so it must end `unknown` here"
+# The transition, given where the chat stood
+
+
+def trigger_is_declared(record: AuditRecord, chat: Replay) -> str | None:  # noqa: ARG001 - a check like the others
+    """The machine has the trigger."""
+    return None if record.trigger in TRIGGERS else "the table knows no such trigger"
+
+
+def source_is_where_the_chat_stood(record: AuditRecord, chat: Replay) -> str | None:
+    """The source is the target of the record before; a repair may start anywhere."""
+    if record.trigger == t.Repaired.name or record.source == chat.state:
         return None
+    return f"it starts from {record.source!a:.40}, but the record before led to {chat.state!a}"
 
-    def _abandoned_call(self, chat: Replayed) -> str | None:
-        """Return what is wrong if a call is left open, and not because the client has just allowed one to run."""
-        allowed = self._record.trigger == t.SubmitToolResults.name and local_call_open(chat) is not None
-        return None if allowed else call_open(chat)
 
-    def _is_handed_back(self) -> bool:
-        """Whether a chat in `pending` waits for another worker in the middle of a step."""
-        record = self._record
-        waited = record.source == ChatState.pending and record.trigger != t.Claimed.name
-        return waited or record.trigger in _GIVE_UP
+def create_comes_first(record: AuditRecord, chat: Replay) -> str | None:
+    """A chat begins with `create`."""
+    begins = chat.state is not None or record.trigger == t.Create.name
+    return None if begins else "a chat begins with create"
 
-    def _refuse(self, problem: str) -> NoReturn:
-        raise Violation(self._record, problem)
+
+def archive_is_closed(record: AuditRecord, chat: Replay) -> str | None:
+    """An archived chat accepts only triggers with `while_archived`."""
+    if not chat.archived or TRIGGERS[record.trigger].while_archived:
+        return None
+    return f"the chat is archived, and an archived chat accepts only {', '.join(_WHILE_ARCHIVED)}"
+
+
+def table_has_the_row(record: AuditRecord, chat: Replay) -> str | None:
+    """The table has a row for the trigger, from the source to the target, whose guards may hold."""
+    place = _place_of(record.source)
+    rows = rows_of(TRIGGERS[record.trigger], place)
+    if not rows:
+        allowed = ", ".join(one.name for one in triggers_in(place))
+        return f"the table has no such row in {place}; it allows there: {allowed}"
+    targets = _targets(rows, chat)
+    if record.target in targets:
+        return None
+    allowed = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
+    return f"it leads from {place} to {record.target!a:.40}, but the table leads to: {allowed}"
+
+
+def _targets(rows: Iterable[Row], chat: Replay) -> list[ChatState]:
+    """Return where the first row may lead whose guards hold, as far as a log can answer them."""
+    answers: dict[Guard[Any], bool] = {
+        g.settled: chat.settled,
+        g.unsettled: not chat.settled,
+        g.queue_waits: bool(chat.writes.queue),
+        g.queue_is_empty: not chat.writes.queue,
+        g.unleased: chat.writes.token is None,
+        g.leased: chat.writes.token is not None,
+    }
+    targets = []
+    for row in rows:
+        known = [answers.get(guard) for guard in row.when]
+        if False not in known:
+            targets.append(row.target)
+        if all(known):
+            break
+    return targets
+
+
+def trigger_makes_its_own_write(record: AuditRecord, chat: Replay) -> str | None:  # noqa: ARG001 - as above
+    """The write that a trigger declares as its own is there exactly once."""
+    own = TRIGGERS[record.trigger].own_write
+    count = 0 if own is None else [write.kind for write in record.writes].count(own)
+    return None if own is None or count == 1 else f"it has {count} writes {own}, where exactly one belongs"
+
+
+def writes_belong_to_the_trigger(record: AuditRecord, chat: Replay) -> str | None:  # noqa: ARG001 - as above
+    """No trigger makes a write that is another one's own. Only a fork takes over a boundary; an erasure only erases."""
+    own, erases = TRIGGERS[record.trigger].own_write, record.trigger == t.MessageErased.name
+    for kind in (write.kind for write in record.writes):
+        inherited = record.trigger == t.Create.name and kind.startswith("boundary:")
+        foreign = kind in _OWNED and kind != own and not inherited
+        if (not kind.startswith("erase") and kind not in _BESIDE_ERASURE) if erases else foreign:
+            return f"a write {kind} belongs to another trigger"
+    return None
+
+
+# Turn, step and attempt
+
+
+def numbers_follow(record: AuditRecord, chat: Replay) -> str | None:
+    """Turn, step and attempt are those before, or one more where one begins."""
+    numbers = (record.turn, record.step, record.attempt)
+    if record.trigger == t.Repaired.name or (chat.state is None and min(numbers) >= 0):
+        return None
+    turn, step, attempt = chat.numbers
+    begins_step = _begins_step(record, chat)
+    wanted = (
+        turn + _begins_turn(record),
+        step + begins_step,
+        0 if begins_step else attempt + (record.trigger == t.AttemptStarted.name),
+    )
+    if numbers == wanted:
+        return None
+    return f"turn, step and attempt are {numbers} after {chat.numbers}, but {wanted} follows"
+
+
+def _begins_step(record: AuditRecord, chat: Replay) -> bool:
+    """Whether a record begins a step.
+
+    A claim may instead continue a step that has no reply yet, and a compaction the step that it made room for.
+    """
+    if record.trigger == t.Claimed.name and record.step == chat.numbers[1]:
+        return False
+    if record.trigger == t.Compacted.name and chat.refused_step == chat.numbers[1]:
+        return False
+    return (record.trigger, record.target) in _BEGIN_STEPS
+
+
+def _begins_turn(record: AuditRecord) -> bool:
+    taken = any(write.kind == "dequeue:taken" for write in record.writes)
+    return taken or (record.trigger, record.source, record.target) in _BEGIN_TURNS
+
+
+# Where the chat stands afterwards
+
+
+def invariants_hold(record: AuditRecord, chat: Replay) -> str | None:
+    """The invariants of the target hold, as far as the log can tell."""
+    return broken_invariant(_replayed(record, chat))
+
+
+def calls_are_concluded(record: AuditRecord, chat: Replay) -> str | None:
+    """A chat in `pending` leaves no call behind, unless it is handed back in the middle of a step or a call may run."""
+    if record.target != ChatState.pending:
+        return None
+    if _is_handed_back(record):
+        return _lost_call(chat)
+    replayed = _replayed(record, chat)
+    is_allowed = record.trigger == t.SubmitToolResults.name and local_call_open(replayed) is not None
+    return None if is_allowed else call_open(replayed)
+
+
+def party_may_fire(record: AuditRecord, chat: Replay) -> str | None:
+    """The actor may fire the trigger, under the lease that there was before the record, or the one that it grants."""
+    token, lease = chat.lease_before
+    return wrong_party(record, *((chat.writes.token, chat.writes.lease) if token is None else (token, lease)))
+
+
+def _replayed(record: AuditRecord, chat: Replay) -> Replayed:
+    return Replayed(ChatState(record.target), chat.settled, record.step, chat.writes)
+
+
+def _lost_call(chat: Replay) -> str | None:
+    """Return what is wrong if a call that may not run again is left for the next worker."""
+    for call_id, call in chat.writes.open_calls.items():
+        if call.started and call.runner == "at_most_once":
+            return f"call {call_id!a:.40} was started and runs at most once, so it must end `unknown` here"
+    return None
+
+
+def _is_handed_back(record: AuditRecord) -> bool:
+    """Whether a chat in `pending` waits for another worker in the middle of a step."""
+    waited = record.source == ChatState.pending and record.trigger != t.Claimed.name
+    return waited or record.trigger in _GIVE_UP
+
+
+CHECKS_OF_TRANSITION: Final[tuple[Check, ...]] = (
+    trigger_is_declared,
+    source_is_where_the_chat_stood,
+    create_comes_first,
+    archive_is_closed,
+    table_has_the_row,
+    trigger_makes_its_own_write,
+    writes_belong_to_the_trigger,
+)
+"""What is asked of a record before its writes are followed, in this order."""
+CHECKS_OF_NUMBERS: Final[tuple[Check, ...]] = (numbers_follow,)
+"""What is asked once they are followed."""
+CHECKS_OF_STATE: Final[tuple[Check, ...]] = (invariants_hold, calls_are_concluded, party_may_fire)
+"""What is asked of where the chat stands then."""
 
 
 def _place_of(source: str | None) -> str:
