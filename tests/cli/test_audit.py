@@ -107,7 +107,9 @@ def test_verify_family_checks_subagents(terminal: Terminal) -> None:
     chat_id, subagent = anyio.run(delegated)
     assert terminal.run("verify", chat_id, "--family").code == 0
     with closing(sqlite3.connect(terminal.folder / "turnwise.db")) as on, on:
-        on.execute("DELETE FROM audit WHERE chat_id = ? AND version = 2", (subagent,))
+        on.execute(
+            "DELETE FROM audit WHERE chat = (SELECT number FROM chats WHERE id = ?) AND version = 2", (subagent,)
+        )
     assert terminal.run("verify", chat_id).code == 0
     assert terminal.run("verify", subagent).code == 1
     assert terminal.run("verify", chat_id, "--family").code == 1
@@ -304,8 +306,9 @@ def test_doctor_names_chats_that_only_checkpoints_know(terminal: Terminal, chat_
     assert terminal.run("doctor", *COMPARED).code == 0
     with closing(sqlite3.connect(terminal.folder / "turnwise.db")) as on, on:
         on.execute("PRAGMA foreign_keys = off")
-        for (table,) in on.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%chat_id%' AND type = 'table'"):
-            on.execute(f"DELETE FROM {table} WHERE chat_id = ?", (chat_id,))  # noqa: S608 - a name
+        ((number,),) = on.execute("SELECT number FROM chats WHERE id = ?", (chat_id,))
+        for (table,) in on.execute("SELECT name FROM sqlite_master WHERE sql LIKE '% chat  %' AND type = 'table'"):
+            on.execute(f"DELETE FROM {table} WHERE chat = ?", (number,))  # noqa: S608 - a name
         on.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
     assert terminal.run("doctor").code == 0
     found = terminal.run("doctor", *COMPARED)

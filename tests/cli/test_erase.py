@@ -78,7 +78,8 @@ def test_erase_reports_remaining_copies(terminal: Terminal) -> None:
 
     forked = anyio.run(fork)
     with closing(sqlite3.connect(terminal.folder / "turnwise.db")) as on, on:
-        on.execute("UPDATE messages SET body = 'no JSON' WHERE chat_id = ? AND role = 'assistant'", (chat_id,))
+        ((number,),) = on.execute("SELECT number FROM chats WHERE id = ?", (chat_id,))
+        on.execute("UPDATE messages SET body = 'no JSON' WHERE chat = ? AND role = 'assistant'", (number,))
     assert terminal.run("doctor", "--repair", chat_id).code == 0
     done = terminal.run("erase", chat_id, "m1", "--yes")
     assert forked in done.words

@@ -267,7 +267,9 @@ def test_doctor_names_exports_and_repairs_a_chat(store: str, tmp_path: Path) -> 
     """Nothing of it is lost: what was not readable is in the export, and put aside by the repair."""
     sound, broken = anyio.run(_two_chats, store)
     with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
-        on.execute("UPDATE messages SET body = 'no JSON' WHERE chat_id = ?", (broken,))
+        on.execute(
+            "UPDATE messages SET body = 'no JSON' WHERE chat = (SELECT number FROM chats WHERE id = ?)", (broken,)
+        )
     code, printed = _run("--store", store)
     assert code == 1
     assert "messages.body" in printed
@@ -291,7 +293,10 @@ def test_doctor_names_exports_and_repairs_a_chat(store: str, tmp_path: Path) -> 
     assert _run("--store", store, "--json") == (0, "[]\n")
     with closing(sqlite3.connect(tmp_path / "chats.db")) as on:
         aside = on.execute("SELECT origin, row FROM quarantine").fetchall()
-        reasons = on.execute("SELECT body FROM audit WHERE chat_id = ? ORDER BY version DESC", (broken,)).fetchone()
+        reasons = on.execute(
+            "SELECT body FROM audit_log WHERE chat_id = ? ORDER BY version DESC",
+            (broken,),
+        ).fetchone()
     assert ("messages", "no JSON") in [(origin, json.loads(row)["body"]) for origin, row in aside]
     assert "repaired" in reasons[0]
     assert "messages.body" in reasons[0]

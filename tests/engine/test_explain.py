@@ -234,7 +234,10 @@ async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=Settings(run_worker=False)) as engine:
         chats = [(await engine.create_chat(title="a title")).id for _ in range(of)]
-    await by_hand(url, f"UPDATE profiles SET body = '[' WHERE chat_id <> '{chats[sound]}'")  # noqa: S608
+    await by_hand(
+        url,
+        f"UPDATE profiles SET body = '[' WHERE chat <> (SELECT number FROM chats WHERE id = '{chats[sound]}')",  # noqa: S608 - an id of ours
+    )
     return chats
 
 
@@ -253,7 +256,7 @@ async def test_each_damaged_chat_is_diagnosed_once(
 
 async def test_orphaned_rows_are_reported_last(database: Path) -> None:
     chats = await _broken(database, of=2, sound=1)
-    await by_hand(f"sqlite:///{database}", f"UPDATE events SET chat_id = 'nobody' WHERE chat_id = '{chats[1]}'")  # noqa: S608
+    await by_hand(f"sqlite:///{database}", "UPDATE events SET chat = 99 WHERE chat = 2")
     async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
         *_, last = [diagnosis async for diagnosis in engine.diagnose()]
     assert (last.chat_id, last.advice.startswith("no chat reads these rows")) == (None, True)
@@ -331,10 +334,10 @@ DAMAGES = {
     "facts": "UPDATE chats SET facts = '{' WHERE id = ?",
     "state": "UPDATE chats SET state = 'dreaming' WHERE id = ?",
     "version": "UPDATE chats SET version = 'many' WHERE id = ?",
-    "profile": "UPDATE profiles SET body = '[' WHERE chat_id = ?",
-    "calls": "UPDATE calls SET body = 'no JSON' WHERE chat_id = ?",
-    "queue": "UPDATE queue SET body = 'no JSON' WHERE chat_id = ?",
-    "token": "UPDATE leases SET token = 'mine' WHERE chat_id = ?",
+    "profile": "UPDATE profiles SET body = '[' WHERE chat = (SELECT number FROM chats WHERE id = ?)",
+    "calls": "UPDATE calls SET body = 'no JSON' WHERE chat = (SELECT number FROM chats WHERE id = ?)",
+    "queue": "UPDATE queue SET body = 'no JSON' WHERE chat = (SELECT number FROM chats WHERE id = ?)",
+    "token": "UPDATE chats SET token = 'mine' WHERE id = ?",
 }
 """What makes a chat unreadable of which a tool runs, and in whose queue a message waits."""
 REPLACED = {"calls", "queue"}
@@ -373,7 +376,7 @@ async def test_unreadable_message_stops_the_chat_until_repair(database: Path) ->
     async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         chat_id = (await engine.create_chat()).id
         await engine.send_message(chat_id, "hello")
-    poison(database, "UPDATE messages SET body = '{}' WHERE chat_id = ?", chat_id)
+    poison(database, "UPDATE messages SET body = '{}' WHERE chat = (SELECT number FROM chats WHERE id = ?)", chat_id)
     async with Engine(url, model=ScriptedModel(["hello again"])) as engine:
         failed = await engine.wait(chat_id, timeout=60)
         assert (failed.state, failed.last_error.kind) == ("error", "unreadable")

@@ -268,7 +268,8 @@ async def test_sound_family_verifies_and_a_changed_message_is_found(open_engine:
         assert (await engine.verify(chat_id, family=True)).ok
     sql(
         database,
-        "UPDATE messages SET body = replace(body, 'found', 'lost') WHERE chat_id = ? AND body LIKE '%found%'",
+        "UPDATE messages SET body = replace(body, 'found', 'lost')"
+        " WHERE chat = (SELECT number FROM chats WHERE id = ?) AND body LIKE '%found%'",
         first.id,
     )
     verdict = await verdict_on(database, chat_id)
@@ -415,7 +416,11 @@ async def test_tombstone_must_agree_with_the_answer(
 async def test_unreadable_log_of_any_generation_is_found(generations: Generations, database: Path, which: str) -> None:
     """The problem names the subagent whose log it is of; that of the chat that was asked about names none."""
     name = getattr(generations, which)
-    sql(database, "UPDATE audit SET body = 'garbage' WHERE chat_id = ? AND version = 3", name)
+    sql(
+        database,
+        "UPDATE audit SET body = 'garbage' WHERE chat = (SELECT number FROM chats WHERE id = ?) AND version = 3",
+        name,
+    )
     verdict = await verdict_on(database, generations.lead)
     whose = "" if which == "lead" else f"Subagent {name}: "
     assert str(verdict.problem).startswith(f"{whose}Version 3 cannot be read")

@@ -362,7 +362,8 @@ async def test_damaged_subagent_is_an_error_result(
 def _damage(url: str, sql: str, chat_id: str, request: pytest.FixtureRequest) -> None:
     """Change rows of a chat while no engine has the store open."""
     _, is_postgres, schema = url.partition("&schema=")
-    statement = f"{sql.format(f'{schema}.' if is_postgres else '')} WHERE chat_id = '{chat_id}'"
+    number = f"SELECT number FROM {schema + '.' if is_postgres else ''}chats WHERE id = '{chat_id}'"  # noqa: S608 - ours
+    statement = f"{sql.format(f'{schema}.' if is_postgres else '')} WHERE chat = ({number})"
     if is_postgres:
         request.getfixturevalue("postgres").sql(statement)
     else:

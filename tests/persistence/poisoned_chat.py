@@ -88,11 +88,11 @@ def nested(column: str) -> str:
 def poison(lived: Path, copy: Path, table: str, column: str, value: object) -> None:
     """Make a copy of a file in which a column of a chat holds something else."""
     shutil.copy(lived, copy)
-    named = "id" if table == "chats" else "chat_id"
+    named = {"chats": "id = 'poisoned'", "chat_files": "chat_id = 'poisoned'"}.get(table, "chat = 1")
     new = nested(column) if value == NESTED else "?"
-    sql = f"UPDATE {table} SET {column} = {new} WHERE {named} = 'poisoned'"  # noqa: S608 - ours
+    sql = f"UPDATE {table} SET {column} = {new} WHERE {named}"  # noqa: S608 - ours
     if column in ("seq", "position", "version", "call_id", "id", "client_id") and table != "chats":
-        sql += f" AND {column} = (SELECT max({column}) FROM {table} WHERE {named} = 'poisoned')"  # noqa: S608 - ours
+        sql += f" AND {column} = (SELECT max({column}) FROM {table} WHERE {named})"  # noqa: S608 - ours
     if column == "format":
         value = 99
     with closing(sqlite3.connect(copy)) as on, on:

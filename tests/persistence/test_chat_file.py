@@ -393,8 +393,8 @@ async def test_quarantined_rows_move_too(tmp_path: Path) -> None:
         for row in ("{}", "[]", "[]"):
             await by_hand(
                 url,
-                "INSERT INTO quarantine (chat_id, version, origin, problem, row) "  # noqa: S608 - our own
-                f"VALUES ('{chat.id}', 1, 'messages', 'garbled', '{row}')",
+                "INSERT INTO quarantine (chat, version, origin, problem, row) "  # noqa: S608 - our own
+                f"VALUES (1, 1, 'messages', 'garbled', '{row}')",
             )
         await elsewhere.import_chat(await exported(engine, chat.id))
         assert (await elsewhere.erase(chat.id, what=["quarantine"])).quarantined == 3
@@ -461,7 +461,7 @@ BY_HAND: Final = {
         """UPDATE facts SET body = jsonb_set(body::jsonb, '{serial}', '77')::text""",
     ),
     "token": (
-        "INSERT INTO leases (chat_id, worker, token, expires) VALUES ('chat', 'other', 1, 0)",
+        "UPDATE chats SET worker = 'other', token = 1, expires = 0",
         "UPDATE chats SET worker = 'other', token = 1, expires = now()",
     ),
 }

@@ -25,10 +25,9 @@ from turnwise.states.triggers import CallStarted, PromoteQueued
 from turnwise.testing.conformance import plans
 
 HINTS = {
-    "chats.number": "the order of creation, for lists only",
-    "leases.expires": "renewed without a transition: the token is the fence",
-    "leases.lasts": "the same: how long the last renewal asked for",
-    "chats.expires": "the same, where the lease stands in the chat's row",
+    "chats.number": "the other tables name the chat by it: without it they have no rows of the chat",
+    "chats.expires": "renewed without a transition: the token is the fence",
+    "chats.lasts": "the same: how long the last renewal asked for",
     "chats.rested": "retention finds chats by it",
     "queue.rank": "the order is compared, the number is free",
     "partial_events": "work under way: pruned later, and a finished message says what it said",
@@ -147,11 +146,12 @@ class Cell:
 async def _cells(place: tuple[str, str], ask: Ask, chat_ids: list[str]) -> tuple[list[Cell], list[Any]]:
     """Return values of a column to rewrite: a filled one of each chat, and an empty one; and some that there are."""
     table, column = place
-    chat_key = "id" if table == "chats" else "chat_id"
+    chat_key = "id" if table == "chats" else "chat"
+    ids = dict(await ask("SELECT number, id FROM chats"))
     names = [chat_key, *KEYS.get(table, ())]
     bound = " WHERE kind NOT IN ('part', 'tool_progress')" if table == "events" else ""
     rows = await ask(f"SELECT {', '.join(names)}, {column} FROM {table}{bound}")  # noqa: S608 - names of our own
-    every = [Cell(place, row[0], dict(zip(names, row, strict=False)), row[-1]) for row in rows]
+    every = [Cell(place, ids.get(row[0], row[0]), dict(zip(names, row, strict=False)), row[-1]) for row in rows]
     known = [value for (value,) in await ask(f"SELECT DISTINCT {column} FROM {table}")]  # noqa: S608
     filled = [[cell for cell in every if cell.chat_id == chat and not _is_empty(cell.value)] for chat in chat_ids]
     empty = [cell for cell in every if _is_empty(cell.value)]
@@ -196,7 +196,7 @@ def _names(place: str | None, table: str, column: str) -> bool:
     """Whether a place names the column; or the row, where what identifies it was changed."""
     row, _, columns = (place or "").partition(".")
     told = [name.rpartition(".")[2] for name in columns.split("|")]
-    return (row.partition("[")[0] == table or f"{table}." in columns) and (not columns or column in {"chat_id", *told})
+    return (row.partition("[")[0] == table or f"{table}." in columns) and (not columns or column in {"chat", *told})
 
 
 async def _lived(store: Any) -> list[str]:

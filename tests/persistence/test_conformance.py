@@ -49,7 +49,7 @@ class TestPostgres(StoreConformance):
 PARTITIONED = ("facts", "profiles", "messages", "boundaries", "calls", "queue", "receipts", "usage", "audit", "events")
 PARTITION = """
 ALTER TABLE {table} RENAME TO {table}_whole;
-CREATE TABLE {table} (LIKE {table}_whole INCLUDING ALL) PARTITION BY HASH (chat_id);
+CREATE TABLE {table} (LIKE {table}_whole INCLUDING ALL) PARTITION BY HASH ({key});
 CREATE {unlogged} TABLE {table}_0 PARTITION OF {table} FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 CREATE {unlogged} TABLE {table}_1 PARTITION OF {table} FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 DROP TABLE {table}_whole;
@@ -62,8 +62,10 @@ class TestPartitions(StoreConformance):
     async def store(self, postgres_url: str, beside: asyncpg.Connection) -> AsyncIterator[ChatStore]:
         async for store in opened(postgres_url):
             for table in (*PARTITIONED, "chat_files"):
-                await beside.execute(PARTITION.format(table=table, unlogged=""))
-            await beside.execute(PARTITION.format(table="partial_events", unlogged="UNLOGGED"))
+                await beside.execute(
+                    PARTITION.format(table=table, unlogged="", key="chat_id" if table == "chat_files" else "chat")
+                )
+            await beside.execute(PARTITION.format(table="partial_events", unlogged="UNLOGGED", key="chat"))
             yield store
 
 

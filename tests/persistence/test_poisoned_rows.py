@@ -25,7 +25,6 @@ SENSIBLE: Final = {
 }
 """What no one can tell from what turnwise writes."""
 
-
 POISONS: Final = {"words": "poison", "bytes": b"\xff\x00", "depth": "[" * 5000, "nested": NESTED}
 JSON: Final = {"body", "aside", "calls", "facts", "needs", "format"}
 OBJECTS: Final = {"body", "facts"}
@@ -96,7 +95,7 @@ def _is_unreadable(found: Diagnosis) -> bool:
 
 def _tells_of_identity(table: str, column: str, named: Collection[str]) -> bool:
     """Whether rows that lost their chat are found as rows of no chat."""
-    return (table, column) == ("chats", "id") or (column == "chat_id" and f"{table}.chat_id" in named)
+    return (table, column) == ("chats", "id") or (column == "chat" and f"{table}.chat" in named)
 
 
 async def test_all_issues_of_a_chat_are_listed(lived: Path, tmp_path: Path) -> None:
@@ -104,12 +103,12 @@ async def test_all_issues_of_a_chat_are_listed(lived: Path, tmp_path: Path) -> N
     path = tmp_path / "chats.db"
     shutil.copy(lived, path)
     with closing(sqlite3.connect(path)) as on, on:
-        for damage in ("calls SET body = 'no'", "queue SET body = 'no'", "leases SET token = 'no'"):
-            on.execute(f"UPDATE {damage} WHERE chat_id = 'poisoned'")
-        on.execute("DELETE FROM calls WHERE chat_id = 'poisoned' AND call_id = 'b'")
+        for damage in ("calls SET body = 'no'", "queue SET body = 'no'", "chats SET token = 'no'"):
+            on.execute(f"UPDATE {damage} WHERE 1 IN ({'number' if 'chats' in damage else 'chat'})")
+        on.execute("DELETE FROM calls WHERE chat = 1 AND call_id = 'b'")
     async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         named = {issue.column for found in await _diagnosed(engine) for issue in found.issues}
-        assert {"calls.body", "calls.call_id", "queue.body", "leases.token"} <= named
+        assert {"calls.body", "calls.call_id", "queue.body", "chats.token"} <= named
 
 
 async def test_repair_keeps_the_audit_log(lived: Path, tmp_path: Path) -> None:
@@ -117,14 +116,14 @@ async def test_repair_keeps_the_audit_log(lived: Path, tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     poison(lived, path, "audit", "body", "poison")
     with closing(sqlite3.connect(path)) as on, on:
-        on.execute("UPDATE messages SET body = 'no' WHERE chat_id = 'poisoned' AND position = 1")
-        before = on.execute("SELECT version, body, hash FROM audit WHERE chat_id = 'poisoned'").fetchall()
+        on.execute("UPDATE messages SET body = 'no' WHERE chat = 1 AND position = 1")
+        before = on.execute("SELECT version, body, hash FROM audit WHERE chat = 1").fetchall()
     async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         assert (await engine.repair("poisoned")).state is ChatState.error
     with closing(sqlite3.connect(path)) as on:
-        after = on.execute("SELECT version, body, hash FROM audit WHERE chat_id = 'poisoned'").fetchall()
+        after = on.execute("SELECT version, body, hash FROM audit WHERE chat = 1").fetchall()
         assert after[: len(before)] == before
-        aside = on.execute("SELECT DISTINCT origin FROM quarantine WHERE chat_id = 'poisoned'").fetchall()
+        aside = on.execute("SELECT DISTINCT origin FROM quarantine WHERE chat = 1").fetchall()
         assert aside == [("messages",)]
 
 
@@ -219,7 +218,7 @@ async def test_unreadable_chat_can_be_erased(lived: Path, tmp_path: Path, table:
         async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=IDLE) as engine:
             erasure = await engine.erase("poisoned", what=["everything"])
             assert erasure.overwritten
-            if column == "chat_id":
+            if column in ("chat", "chat_id"):
                 continue  # rows without a chat: the doctor finds them
             rows = await engine.export_rows("poisoned")
             kept = [line for line in rows.splitlines() if json.loads(line)["table"] != "quarantine"]

@@ -140,20 +140,20 @@ async def test_prompts_of_several_chats_stay_apart(store: PostgresStore) -> None
 
 
 POISONS = {
-    "facts.body": "UPDATE facts SET body = '{' WHERE chat_id = 'poisoned'",
-    "profiles.body": "DELETE FROM profiles WHERE chat_id = 'poisoned'",
-    "messages.body": "UPDATE messages SET body = 'poison' WHERE chat_id = 'poisoned' AND position = 2",
-    "messages.format": "UPDATE messages SET format = 99 WHERE chat_id = 'poisoned'",
-    "queue.body": "UPDATE queue SET body = '[]' WHERE chat_id = 'poisoned'",
-    "calls.body": "UPDATE calls SET body = '{}' WHERE chat_id = 'poisoned'",
-    "events.body": "UPDATE events SET body = '{}' WHERE chat_id = 'poisoned' AND seq = 1",
+    "facts.body": "UPDATE facts SET body = '{' WHERE chat = 1",
+    "profiles.body": "DELETE FROM profiles WHERE chat = 1",
+    "messages.body": "UPDATE messages SET body = 'poison' WHERE chat = 1 AND position = 2",
+    "messages.format": "UPDATE messages SET format = 99 WHERE chat = 1",
+    "queue.body": "UPDATE queue SET body = '[]' WHERE chat = 1",
+    "calls.body": "UPDATE calls SET body = '{}' WHERE chat = 1",
+    "events.body": "UPDATE events SET body = '{}' WHERE chat = 1 AND seq = 1",
     "chats.head": "UPDATE chats SET head = 'poison' WHERE id = 'poisoned'",
     "chats.version": "UPDATE chats SET version = 1 WHERE id = 'poisoned'",
     "chats.worker": "UPDATE chats SET worker = NULL WHERE id = 'poisoned'",
     "chats.token": "UPDATE chats SET token = NULL WHERE id = 'poisoned'",
     "chats.event_seq": "UPDATE chats SET event_seq = 1 WHERE id = 'poisoned'",
-    "receipts.body": "UPDATE receipts SET body = 'null' WHERE chat_id = 'poisoned'",
-    "usage.body": "UPDATE usage SET body = '7' WHERE chat_id = 'poisoned'",
+    "receipts.body": "UPDATE receipts SET body = 'null' WHERE chat = 1",
+    "usage.body": "UPDATE usage SET body = '7' WHERE chat = 1",
 }
 
 

@@ -144,7 +144,11 @@ async def test_chat_works_after_repair_of_inherited_history(either_url: str, beg
         chat = await (
             engine.fork(origin, at_version=version) if begun == "fork" else engine.create_chat(history=history)
         )
-        await by_hand(either_url, f"UPDATE messages SET body = '[1]' WHERE role = '{role}' AND chat_id = '{chat.id}'")  # noqa: S608 - an id of ours
+        await by_hand(
+            either_url,
+            f"UPDATE messages SET body = '[1]' WHERE role = '{role}'"  # noqa: S608 - an id of ours
+            f" AND chat = (SELECT number FROM chats WHERE id = '{chat.id}')",
+        )
     async with Engine(either_url, model=model, tools=[work]) as engine:
         await engine.repair(chat.id)
         assert [diagnosis async for diagnosis in engine.diagnose()] == []

@@ -195,7 +195,7 @@ def kept(*events: Event) -> list[Event]:
     for row in rows_of(events):
         message = None if row.position is None else messages[row.position]
         stored = (None, None) if message is None else (FORMAT, MESSAGES.dump(message))
-        read.append(event_of(row.chat_id, row.seq, row.kind, row.at, row.body, *stored))
+        read.append(event_of("c", row.seq, row.kind, row.at, row.body, *stored))
     return read
 
 
@@ -290,8 +290,8 @@ GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "call_ids": ("chats.calls", ("poison", "{}", "[1]", None)),
     "facts": ("chats.facts", ("poison", "[]", "5", None, b"\xff", *OWED)),
     "profile": ("profiles.body", ("poison", "[]", "5", None, b"\xff", SUNKEN)),
-    "worker": ("leases.worker", (5, b"worker")),
-    "token": ("leases.token", ("poison", -1, None, True, 2**62)),
+    "worker": ("chats.worker", (5, b"worker")),
+    "token": ("chats.token", ("poison", -1, None, True, 2**62)),
 }
 """For each value of a stored chat: the place it is told at, and what cannot be read."""
 

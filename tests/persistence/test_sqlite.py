@@ -125,7 +125,7 @@ async def test_commit_of_another_process_wakes_the_watcher(path: Path) -> None:
 async def test_failed_commit_is_not_cached(path: Path) -> None:
     def orphan(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA defer_foreign_keys = ON")
-        connection.execute("INSERT INTO events (chat_id, seq, kind, body) VALUES ('nobody', 1, 'status', '{}')")
+        connection.execute("INSERT INTO events (chat, seq, kind, body) VALUES (9, 1, 'status', '{}')")
 
     async with opened(path) as store, opened(path) as other:
         await plans.created(store, "chat")
@@ -378,12 +378,14 @@ def reshaped(path: Path, seed: int) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("BEGIN")
-        connection.executemany("INSERT INTO profiles (chat_id, body) VALUES (?, ?)", zip(ids, bodies, strict=False))
+        connection.executemany(
+            "INSERT INTO receipts (chat, client_id, body) VALUES (99, ?, ?)", zip(ids, bodies, strict=False)
+        )
         changes = [(body, drawn.choice(ids)) for body in bodies[200:]]
-        connection.executemany("UPDATE profiles SET body = ? WHERE chat_id = ?", changes)
+        connection.executemany("UPDATE receipts SET body = ? WHERE client_id = ?", changes)
         connection.execute("COMMIT")
-        connection.execute("DELETE FROM profiles WHERE chat_id >= 'chat-2'")
-        connection.execute("UPDATE profiles SET body = 'kept'")
+        connection.execute("DELETE FROM receipts WHERE client_id >= 'chat-2'")
+        connection.execute("UPDATE receipts SET body = 'kept'")
 
 
 def size_of(path: Path) -> int:

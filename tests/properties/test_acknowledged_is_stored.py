@@ -76,7 +76,8 @@ class Witness:
                 self.moved.set()
 
     async def is_stored(self, chat_id: str, seq: int) -> bool:
-        sql = f"SELECT 1 FROM {{}} WHERE chat_id = '{chat_id}' AND seq = {seq}"  # noqa: S608 - no one else's words
+        number = f"(SELECT number FROM chats WHERE id = '{chat_id}')"  # noqa: S608 - no one else's words
+        sql = f"SELECT 1 FROM {{}} WHERE chat = {number} AND seq = {seq}"  # noqa: S608 - as above
         if self.url.startswith("sqlite"):  # at once: nothing else may happen in between
             with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as on:
                 return on.execute(sql.format("events")).fetchone() is not None

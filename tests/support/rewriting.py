@@ -13,7 +13,8 @@ def rewrite(path: Path, chat_id: str, version: int, *, actor: str) -> None:
     """Let somebody else have fired one transition, in a SQLite file, so that the log is sound again."""
     with closing(sqlite3.connect(path)) as database, database:
         prev = GENESIS
-        rows = database.execute("SELECT version, hash, body FROM audit WHERE chat_id = ? ORDER BY version", (chat_id,))
+        ((chat,),) = database.execute("SELECT number FROM chats WHERE id = ?", (chat_id,))
+        rows = database.execute("SELECT version, hash, body FROM audit WHERE chat = ? ORDER BY version", (chat,))
         for number, stored, body in rows.fetchall():
             fields = json.loads(body)
             if number == version:
@@ -22,8 +23,8 @@ def rewrite(path: Path, chat_id: str, version: int, *, actor: str) -> None:
             spelled = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
             prev = hash_of(record_in(LogEntry(number, "0" * 64, spelled), chat_id, prev=prev))
             database.execute(
-                "UPDATE audit SET body = ?, hash = ? WHERE chat_id = ? AND version = ?",
-                (spelled, bytes.fromhex(prev) if isinstance(stored, bytes) else prev, chat_id, number),
+                "UPDATE audit SET body = ?, hash = ? WHERE chat = ? AND version = ?",
+                (spelled, bytes.fromhex(prev) if isinstance(stored, bytes) else prev, chat, number),
             )
         head = database.execute("SELECT head FROM chats WHERE id = ?", (chat_id,)).fetchone()[0]
         new = bytes.fromhex(prev) if isinstance(head, bytes) else prev

@@ -56,7 +56,7 @@ def wait_for_whoever_does_not_listen(patch: Patch) -> None:
 def let_leases_run_on_when_the_clock_is_set_back(patch: Patch) -> None:
     def renew(self: Any, connection: Any, worker: str, seconds: float) -> dict[str, int]:
         expires = micros_of(self._now() + timedelta(seconds=seconds))
-        sql = "UPDATE leases SET expires = ? WHERE worker = ? RETURNING chat_id, token"
+        sql = "UPDATE chats SET expires = ? WHERE worker = ? RETURNING id, token"
         return dict(connection.execute(sql, (expires, worker)).fetchall())
 
     patch.setattr(transactions.Transactions, "renew", renew)

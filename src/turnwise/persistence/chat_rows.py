@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from turnwise.persistence.audit.record import Entry
 
 ORDER: Final = {
-    "profiles": "chat_id",
+    "profiles": "chat",
     "messages": "position",
     "boundaries": "position",
     "calls": "step, idx",

@@ -18,9 +18,8 @@ from turnwise.states.messages import Message
 
 
 class EventRow(NamedTuple):
-    """The columns of `events`."""
+    """The columns of `events`, but for the chat."""
 
-    chat_id: str
     seq: int
     kind: str
     at: int
@@ -66,7 +65,7 @@ def _row_of(event: Event, at: int, messages: Iterable[Message]) -> EventRow:
             position = _position_of(event, messages)
             elsewhere = "" if position is None else "output"
     body = body_of(event, without=elsewhere)
-    return EventRow(event.chat_id, event.seq, event.kind, at, step, attempt, position, body)
+    return EventRow(event.seq, event.kind, at, step, attempt, position, body)
 
 
 def _position_of(event: ToolResultEvent, messages: Iterable[Message]) -> int | None:

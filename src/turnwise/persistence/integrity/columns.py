@@ -87,6 +87,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "worker": _or_nothing(_NAME),
         "token": _or_nothing(_COUNT),
         "expires": _or_nothing(_TIME),
+        "lasts": _or_nothing(_COUNT),
         "salt": _SALT,
     },
     "profiles": {"salt": _SALT},

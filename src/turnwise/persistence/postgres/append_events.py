@@ -56,7 +56,7 @@ class _JobEvents(msgspec.Struct, frozen=True):
         job: dict[str, Any] = {"chat_id": self.chat_id, "state": self.held.state.value, "found_event_seq": after}
         job |= {"token": self.held.token, "worker": self.held.worker}
         job |= {"event_seq": after + len(events), "at": at.isoformat()}
-        return _Entry(job, *event_rows(rows_of(events))), events
+        return _Entry(job, *event_rows(self.chat_id, rows_of(events))), events
 
 
 async def contradiction(connection: asyncpg.Connection, chat_id: str, error: asyncpg.PostgresError) -> ChatUnreadable:
@@ -130,7 +130,7 @@ class EventAppender:
         # Each try was numbered after another event, and any of them may have been stored.
         for after in job_events.sent:
             first = rows_of(job_events.stored(after, datetime.now(UTC)))[0]
-            at = await connection.fetchval(SQL["same_event"], first.chat_id, first.seq, first.kind, first.body)
+            at = await connection.fetchval(SQL["same_event"], job_events.chat_id, first.seq, first.kind, first.body)
             if at is not None:
                 return job_events.stored(after, at)
         row = await _held(connection, job_events, f"{_HELD} FOR UPDATE")

@@ -135,8 +135,7 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
     # In the order of their ids: two processes that look for the same chats never wait for each other in a ring.
     for commit in sorted(sent, key=lambda commit: commit.chat_id):
         await connection.execute(LOCK, commit.chat_id)
-        sql = "SELECT encode(hash, 'hex') FROM audit WHERE chat_id = $1 AND version = $2"
-        if await connection.fetchval(sql, commit.chat_id, commit.row.version) == commit.after.head:
+        if await connection.fetchval(SQL["hash"], commit.chat_id, commit.row.version) == commit.after.head:
             stored.append(commit.committed)
     return stored
 

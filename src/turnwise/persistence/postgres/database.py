@@ -39,12 +39,12 @@ class PostgresDatabase(Database):
     }
     chat_row = (
         "SELECT chats.*, facts.body AS facts, facts.salt AS salt"
-        " FROM chats LEFT JOIN facts ON facts.chat_id = chats.id WHERE id = :chat_id"
+        " FROM chats LEFT JOIN facts ON facts.chat = number WHERE id = :chat_id"
     )
     event_rows = (
         "SELECT seq, kind, at, NULL::bigint AS step, NULL::bigint AS attempt, position, body FROM events"
-        " WHERE chat_id = :chat_id"
-        " UNION ALL SELECT seq, kind, at, step, attempt, NULL, body FROM partial_events WHERE chat_id = :chat_id"
+        " WHERE chat = {chat}"
+        " UNION ALL SELECT seq, kind, at, step, attempt, NULL, body FROM partial_events WHERE chat = {chat}"
         " ORDER BY seq"
     )
 

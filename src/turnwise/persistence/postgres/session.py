@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 _NO_PARTS: Final = (
-    "(SELECT chat_id, seq, kind, 0::bigint AS step, 0::bigint AS attempt, at, body FROM events WHERE false)"
+    "(SELECT chat, seq, kind, 0::bigint AS step, 0::bigint AS attempt, at, body FROM events WHERE false)"
     " AS partial_events"
 )
 

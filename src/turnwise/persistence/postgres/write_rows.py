@@ -39,18 +39,18 @@ def parameters_of(commits: Sequence[Commit]) -> list[str]:
             }
             for entry in commit.tables.entries
         )
-        durable, partial_events = event_rows(commit.event_rows)
+        durable, partial_events = event_rows(commit.chat_id, commit.event_rows)
         tables["events"] += durable
         tables["partial_events"] += partial_events
     return [json.dumps(rows) for rows in tables.values()]
 
 
-def event_rows(rows: Iterable[EventRow]) -> tuple[list[Row], list[Row]]:
+def event_rows(chat_id: str, rows: Iterable[EventRow]) -> tuple[list[Row], list[Row]]:
     """Return the rows of `events` and of `partial_events`, without their time."""
     durable: list[Row] = []
     partial_events: list[Row] = []
     for row in rows:
-        columns = {"chat_id": row.chat_id, "seq": row.seq, "kind": row.kind, "body": row.body}
+        columns = {"chat_id": chat_id, "seq": row.seq, "kind": row.kind, "body": row.body}
         if row.kind == "part":
             partial_events.append(columns | {"step": row.step, "attempt": row.attempt})
         else:

@@ -60,11 +60,12 @@ class Database(ABC):
         return await self._execute(translated(sql, self.dialect), values)
 
     async def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert rows, all of the same columns, into a table."""
+        """Insert rows, all of the same columns, into a table; they may name their chat by its id."""
         if rows:
-            columns = [*rows[0]]
-            places = ", ".join(f":{column}" for column in columns)
-            sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"  # noqa: S608 - names of our own
+            values = {name: f":{name}" for name in rows[0] if name != "chat_id"}
+            if "chat_id" in rows[0]:
+                values["chat"] = "{chat}"
+            sql = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(values.values())})"  # noqa: S608 - names of our own
             await self._execute_many(translated(sql, self.dialect), rows)
 
     @abstractmethod

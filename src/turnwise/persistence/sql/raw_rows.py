@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 async def tables_of(on: Database) -> list[str]:
-    """Return the tables whose rows belong to chats, apart from `chats` itself."""
+    """Return the tables whose rows belong to chats, apart from `chats` itself and `chat_files`."""
     return [name for (name,) in await on.fetch("tables_of_chats")]
 
 
@@ -45,7 +45,8 @@ async def rows_of(on: Database, chat_id: str) -> Rows:
         if not rows["chats"]:
             raise await missing(on, chat_id)
         for table in await tables_of(on):
-            rows[table] = await on.fetch_dicts(f"SELECT * FROM {table} WHERE chat_id = :chat_id", chat_id=chat_id)  # noqa: S608 - a name of our own
+            rows[table] = await on.fetch_dicts(f"SELECT * FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own
+        rows["chat_files"] = await on.fetch_dicts("SELECT * FROM chat_files WHERE chat_id = :chat_id", chat_id=chat_id)
     return rows
 
 
@@ -67,11 +68,11 @@ async def orphans(on: Database) -> list[IntegrityIssue]:
     """Return an issue for each table and id whose rows belong to no chat."""
     issues: list[IntegrityIssue] = []
     for table in await tables_of(on):
-        if table == "chat_files":
-            continue  # a chat holds files before it is imported
-        sql = f"SELECT chat_id, count(*) FROM {table} WHERE chat_id NOT IN (SELECT id FROM chats) GROUP BY 1"  # noqa: S608 - a name of our own
-        for id_, number in await on.fetch_sql(sql):
-            issues.append(IntegrityIssue(f"{table}.chat_id", f"{number} row(s) of {id_!a:.60}, which is no chat"))
+        sql = f"SELECT chat, count(*) FROM {table} WHERE chat NOT IN (SELECT number FROM chats) GROUP BY 1"  # noqa: S608 - a name of our own
+        for number, rows in await on.fetch_sql(sql):
+            issues.append(
+                IntegrityIssue(f"{table}.chat", f"{rows} row(s) of {number!a:.60}, which is the number of no chat")
+            )
     return issues
 
 
@@ -81,7 +82,10 @@ async def rows_of_chat(on: Database, chat_id: str) -> ChatRows:
         chats = await on.fetch_dicts(on.chat_row, chat_id=chat_id)
         if not chats:
             raise await missing(on, chat_id)
-        tables = {table: [_plain(row) for row in await _ordered(on, chat_id, table)] for table in ORDER}
+        tables = {
+            table: [{**_plain(row), "chat_id": chat_id} for row in await _ordered(on, chat_id, table)]
+            for table in ORDER
+        }
         entries = [Entry(*row) for row in await on.fetch("audit", chat_id=chat_id)]
         ((quarantined,),) = await on.fetch("quarantined", chat_id=chat_id)
     chat = _plain(chats[0])
@@ -90,7 +94,7 @@ async def rows_of_chat(on: Database, chat_id: str) -> ChatRows:
 
 
 async def _ordered(on: Database, chat_id: str, table: str) -> list[dict[str, Any]]:
-    sql = f"SELECT * FROM {table} WHERE chat_id = :chat_id ORDER BY {ORDER[table]}"  # noqa: S608 - names of our own
+    sql = f"SELECT * FROM {table} WHERE chat = {{chat}} ORDER BY {ORDER[table]}"  # noqa: S608 - names of our own
     return await on.fetch_dicts(on.event_rows if table == "events" else sql, chat_id=chat_id)
 
 
@@ -114,10 +118,10 @@ async def _wipe(on: Database, chat_id: str, decision: Decision) -> list[WriteRec
     wiped = await read_or_blamed(on, chat_id, lambda: on.compute(wipe, rows, decision))
     for change in wiped.changes:
         put = ", ".join(f"{column} = :new_{column}" for column in change.values)
-        where = " AND ".join(f"{column} = :{column}" for column in ("chat_id", *change.key))
+        where = "".join(f" AND {column} = :{column}" for column in change.key)
         does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
         values = {f"new_{column}": value for column, value in change.values.items()}
-        await on.execute_sql(f"{does} WHERE {where}", chat_id=chat_id, **change.key, **values)
+        await on.execute_sql(f"{does} WHERE chat = {{chat}}{where}", chat_id=chat_id, **change.key, **values)
     await release_others(on, chat_id, wiped.blobs)
     return wiped.row_digests
 
@@ -131,7 +135,8 @@ async def store_repair(on: Database, repair: Repair, at: datetime) -> None:
         if put.deleted:
             key = {name: put.row[name] for name in KEYS[put.table]}
             where = "".join(f" AND {name} IS NOT DISTINCT FROM :{name}" for name in key)
-            sql = f"DELETE FROM {put.table} WHERE chat_id = :chat_id{where}"  # noqa: S608 - names of our own
+            owner = "chat_id = :chat_id" if put.table == "chat_files" else "chat = {chat}"
+            sql = f"DELETE FROM {put.table} WHERE {owner}{where}"  # noqa: S608 - names of our own
             await on.execute_sql(sql, chat_id=chat_id, **key)
     tables = Tables(chat_id, at)
     for number, mark in enumerate(repair.marks):
@@ -170,7 +175,7 @@ async def delete(on: Database, chat_id: str, permit: Permission, actor: str) -> 
     await insert_tombstone(on, tombstone)
     await release_all(on, chat_id)
     for table in await tables_of(on):
-        await on.execute_sql(f"DELETE FROM {table} WHERE chat_id = :chat_id", chat_id=chat_id)  # noqa: S608 - a name of our own
+        await on.execute_sql(f"DELETE FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own
     await on.execute("delete_chat", chat_id=chat_id)
     return tombstone
 

@@ -83,7 +83,7 @@ class ChatReads:
             step = chat.step
             parts = await self.shown(step.number, step.attempt) if step.attempt_open else []
             row = await self.on.fetch_one("last_finished", chat_id=self.chat_id)
-        finished = None if row is None else event_of(*row)
+        finished = None if row is None else event_of(self.chat_id, *row)
         reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
         return Snapshot(chat, tuple(messages), tuple(parts), reason)
 
@@ -132,14 +132,14 @@ class ChatReads:
         """Return a page of events, in order."""
         values = {"chat_id": self.chat_id, "after": after, "limit": limit}
         rows, is_full = await self.on.fetch_page("events", size=PAGE_BYTES, **values)
-        page = EventPage(event_of(*row[:7]) for row in rows)
+        page = EventPage(event_of(self.chat_id, *row[:6]) for row in rows)
         page.more = len(page) == limit or is_full
         return page
 
     async def shown(self, step: int, attempt: int) -> list[PartEvent]:
         """Return the parts shown of an attempt, in order."""
         rows = await self.on.fetch("parts", chat_id=self.chat_id, step=step, attempt=attempt)
-        return [event for event in (event_of(*row) for row in rows) if isinstance(event, PartEvent)]
+        return [event for event in (event_of(self.chat_id, *row) for row in rows) if isinstance(event, PartEvent)]
 
     async def audit(self) -> list[AuditRecord]:
         """Return the audit records, in order of version."""

@@ -11,6 +11,8 @@ alone needs stands in its own folder, in `statements/changes.sql`.
 Two differences are spelled alike, as PostgreSQL spells them: a parameter is `:name`, which PostgreSQL gets as `$1`, and
 a list that is a parameter is asked by `= ANY (:names)`, which SQLite gets as JSON.
 
+Chats have a number by which the rows of other tables name them: `{chat}` is that of the parameter `:chat_id`.
+
 A statement is sent with its name and comments, so that a server's views and logs tell which one they show.
 """
 
@@ -28,6 +30,10 @@ _SHARED: Final = ("reads", "lists", "raw_rows", "files", "pruning")
 _HEAD: Final = re.compile(r"-- name: (\w+)(?: in (sqlite|postgres))?\n")
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
 """`:chat_ids`, but no cast: `::text`."""
+_CHAT: Final = "(SELECT number FROM chats WHERE id = :chat_id)"
+_AFTER: Final = """coalesce((
+    SELECT number FROM (SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones) AS known
+    WHERE id = :after), 0)"""
 _LIST: Final = re.compile(r"= ANY \((:\w+)\)")
 
 
@@ -79,6 +85,7 @@ def parsed(text: str, dialect: Dialect) -> Mapping[str, Statement]:
 @lru_cache(maxsize=512)
 def translated(sql: str, dialect: Dialect) -> Statement:
     """Return a statement in a dialect: one that is put together from names of tables and columns, or from a file."""
+    sql = sql.replace("{chat}", _CHAT).replace("{number_of_after}", _AFTER)
     parameters = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
     if dialect == "sqlite":
         return Statement(_LIST.sub(r"IN (SELECT value FROM json_each(\1))", sql), parameters)

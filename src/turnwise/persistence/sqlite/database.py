@@ -51,12 +51,13 @@ class SQLiteDatabase(Database):
     parts = "events"
     remote = False
     refusals = REFUSED
-    names: ClassVar[Mapping[str, str]] = {}
-    chat_row = (
-        "SELECT chats.*, worker, token, expires, lasts FROM chats LEFT JOIN leases ON leases.chat_id = id"
-        " WHERE id = :chat_id"
-    )
-    event_rows = "SELECT * FROM events WHERE chat_id = :chat_id ORDER BY seq"
+    names: ClassVar[Mapping[str, str]] = {
+        "leases": "chats",
+        "leases.worker": "chats.worker",
+        "leases.token": "chats.token",
+    }
+    chat_row = "SELECT * FROM chats WHERE id = :chat_id"
+    event_rows = "SELECT * FROM events WHERE chat = {chat} ORDER BY seq"
 
     def __init__(self, connection: sqlite3.Connection, now: Callable[[], datetime]) -> None:
         self.connection = connection
@@ -75,16 +76,17 @@ class SQLiteDatabase(Database):
         return [self._stored(row) for row in rows]
 
     def _stored(self, row: Row) -> Stored:
-        chat_id, call_ids = row[0], row[5]
+        call_ids, number = row[5], row[11]
         calls: list[Any] = []
         if call_ids != "[]":
             with contextlib.suppress(*GARBLED):  # building the facts raises it again
-                of_these = {"chat_id": chat_id, "call_ids": json.dumps(ids_of(call_ids))}
-                calls = [body for (body,) in self.connection.execute(SQL["calls"], of_these)]
-        queue = [body for (body,) in self.connection.execute(SQL["queue"], {"chat_id": chat_id})]
-        profile, worker, token, last_seq = row[7:]
-        values = (*row[:7], profile, calls, queue, worker, token, last_seq, "chats.facts", "leases")
-        return Stored._make(values)
+                calls = self._bodies("calls_of", number, json.dumps(ids_of(call_ids)))
+        profile, worker, token, last_seq = row[7:11]
+        queue = self._bodies("queue_of", number)
+        return Stored._make((*row[:7], profile, calls, queue, worker, token, last_seq, "chats.facts", "chats"))
+
+    def _bodies(self, name: str, *values: Any) -> list[Any]:
+        return [body for (body,) in self.connection.execute(SQL[name], values)]
 
     async def now(self) -> datetime:
         return self._now()

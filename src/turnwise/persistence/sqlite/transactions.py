@@ -33,7 +33,6 @@ from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
 from turnwise.persistence.sqlite.write_rows import (
     contradiction,
     insert,
-    insert_events,
     insert_events_as_found,
     update,
     update_as_found,
@@ -96,7 +95,7 @@ class OptimisticCommits:
         before = cached.facts.last_seq
         events = numbered(shown, chat_id=chat_id, after=before, at=self._now())
         rows = rows_of(events)
-        if not await self._submit(partial(insert_events_as_found, rows, before, held)):
+        if not await self._submit(partial(insert_events_as_found, chat_id, rows, before, held)):
             return None
         self._cache.move(chat_id, events[-1].seq)
         return events
@@ -177,8 +176,7 @@ class Transactions:
         if not shown:
             return ()
         events = numbered(shown, chat_id=chat_id, after=event_seq, at=self._now())
-        insert_events(rows_of(events), connection)
-        connection.execute("UPDATE chats SET event_seq = ? WHERE id = ?", (events[-1].seq, chat_id))
+        insert_events_as_found(chat_id, rows_of(events), event_seq, held, connection)
         self._cache.move(chat_id, events[-1].seq)
         return events
 
@@ -208,9 +206,8 @@ class Transactions:
     def renew(self, connection: sqlite3.Connection, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases; cut short every lease that became too long because the clock was set back."""
         now, lasts = micros_of(self._now()), micros_in(timedelta(seconds=seconds))
-        connection.execute("UPDATE leases SET expires = :now + lasts WHERE expires > :now + lasts", {"now": now})
-        sql = "UPDATE leases SET expires = ?, lasts = ? WHERE worker = ? RETURNING chat_id, token"
-        return dict(connection.execute(sql, (now + lasts, lasts, worker)).fetchall())
+        connection.execute(SQL["cut_short"], {"now": now})
+        return dict(connection.execute(SQL["renew"], (now + lasts, lasts, worker)).fetchall())
 
     def _database(self, connection: sqlite3.Connection) -> SQLiteDatabase:
         return SQLiteDatabase(connection, self._now)

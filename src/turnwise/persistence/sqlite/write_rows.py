@@ -6,10 +6,11 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 
 from turnwise.persistence.audit.record import Entry
-from turnwise.persistence.commit import Commit, Held, Row
+from turnwise.persistence.commit import Commit, Held, Row, Tables
 from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
@@ -18,9 +19,9 @@ from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
 from turnwise.states.values.digests import canonical_row
 
-_UPDATE_AS_FOUND: Final = f"{SQL['update_chat']}\n{SQL['as_found']}"
-_PUT_LEASE: Final = "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires, lasts) VALUES (?, ?, ?, ?, ?)"
-_PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VALUES (?, ?, ?)"
+_LEASE: Final = ", worker = ?, token = ?, expires = ?, lasts = ?"
+_OWNER: Final = ", owner = ?"
+_PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat, body, salt) VALUES (?, ?, ?)"
 
 
 def insert(commit: Commit, parent: tuple[str, int] | None, on: SQLiteDatabase, *, unchanged: bool) -> None:
@@ -32,9 +33,12 @@ def insert(commit: Commit, parent: tuple[str, int] | None, on: SQLiteDatabase, *
     if parent is not None:
         completed(check_parent(on, *parent, unchanged=unchanged))
     completed(check_not_deleted(on, commit.chat_id))
-    if not on.connection.execute(SQL["insert_chat"], _chat_row(commit)).rowcount:
+    owner = commit.after.facts.profile.owner
+    values = (*_chat_row(commit), owner, *_lease(commit), commit.chat_id)
+    row = on.connection.execute(SQL["insert_chat"], values).fetchone()
+    if row is None:
         raise ChatExists(commit.chat_id)
-    _fill(on.connection, commit)
+    _fill(on.connection, commit, row[0])
 
 
 def update_as_found(commit: Commit, connection: sqlite3.Connection) -> bool:
@@ -44,10 +48,10 @@ def update_as_found(commit: Commit, connection: sqlite3.Connection) -> bool:
         StoreError: as for `update`.
     """
     standing = commit.before
-    proof = (standing.facts.last_seq, standing.head, *standing.mark)
-    if not connection.execute(_UPDATE_AS_FOUND, (*_chat_row(commit), *proof)).rowcount:
+    number = _update(commit, connection, standing.facts.last_seq, standing.head, *standing.mark)
+    if number is None:
         return False
-    _fill(connection, commit)
+    _fill(connection, commit, number)
     return True
 
 
@@ -59,11 +63,31 @@ def update(commit: Commit, connection: sqlite3.Connection) -> None:
         StoreError: the step has a compaction already.
         ChatUnreadable: the next row exists already.
     """
-    connection.execute(SQL["update_chat"], _chat_row(commit))
-    _fill(connection, commit)
+    number = _update(commit, connection)
+    assert number is not None  # noqa: S101 - it was read
+    _fill(connection, commit, number)
 
 
-def insert_events_as_found(rows: Sequence[EventRow], before: int, held: Held, connection: sqlite3.Connection) -> bool:
+def _update(commit: Commit, connection: sqlite3.Connection, *proof: Any) -> int | None:
+    """Update a chat's own row, if it is as the proof says, and return its number."""
+    more, values = "", _chat_row(commit)
+    if commit.tables.profile is not None:
+        more, values = _OWNER, (*values, commit.after.facts.profile.owner)
+    if commit.tables.lease is not None or (commit.after.facts.lease is None and commit.before.facts.lease is not None):
+        more, values = more + _LEASE, (*values, *_lease(commit))
+    row = connection.execute(_update_sql(more, as_found=bool(proof)), (*values, commit.chat_id, *proof)).fetchone()
+    return None if row is None else int(row[0])
+
+
+@cache
+def _update_sql(more: str, *, as_found: bool) -> str:
+    proof = SQL["as_found"] if as_found else ""
+    return f"{SQL['update_chat'].replace('{more}', more)}\n{proof} RETURNING number"
+
+
+def insert_events_as_found(
+    chat_id: str, rows: Sequence[EventRow], before: int, held: Held, connection: sqlite3.Connection
+) -> bool:
     """Insert events of a running job if the chat is held so, and `before` is its last number.
 
     Return whether it was.
@@ -71,34 +95,39 @@ def insert_events_as_found(rows: Sequence[EventRow], before: int, held: Held, co
     Raises:
         ChatUnreadable: one of the numbers is taken.
     """
-    chat_id = rows[0].chat_id
-    if not connection.execute(SQL["move_on"], (rows[-1].seq, chat_id, before, held.state.value, *held[:2])).rowcount:
+    values = (rows[-1].seq, chat_id, before, held.state.value, *held[:2])
+    row = connection.execute(SQL["move_on"], values).fetchone()
+    if row is None:
         return False
-    insert_events(rows, connection)
+    _insert(connection, chat_id, "events", [(row[0], *columns) for columns in rows])
     return True
 
 
-def insert_events(rows: Sequence[EventRow], connection: sqlite3.Connection) -> None:
-    """Insert events of one chat.
-
-    Raises:
-        ChatUnreadable: one of the numbers is taken.
-    """
-    _insert(connection, rows[0].chat_id, "events", rows)
-
-
 def _chat_row(commit: Commit) -> tuple[Any, ...]:
-    id_, *columns = commit.row
+    """Return the columns of `chats` that every commit writes."""
+    _, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
     hints = (rested, facts.agent_needed, canonical_row(facts.calls.needs).decode(), facts.awaits)
-    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints, id_)
+    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints)
 
 
-def _fill(connection: sqlite3.Connection, commit: Commit) -> None:
-    """Store what a commit puts into the other tables."""
+def _lease(commit: Commit) -> tuple[Any, ...]:
+    """Return worker and token of a lease that is granted, when it runs out, and for how long it is granted."""
+    lease, granted = commit.after.facts.lease, commit.tables.lease
+    if lease is None or granted is None:
+        return (None, None, None, None)
+    lasts = timedelta(seconds=granted.seconds)
+    return (lease.worker, lease.token, micros_of(commit.before.at + lasts), micros_in(lasts))
+
+
+def _fill(connection: sqlite3.Connection, commit: Commit, number: int) -> None:
+    """Store what a commit puts into the other tables, where the chat has a number."""
     chat_id, tables = commit.chat_id, commit.tables
     rows = tables.rows
+    for stored in (*rows.values(), tables.calls.values()):
+        for row in stored:
+            row["chat"] = number
     for cut in rows.get("cuts", ()):
         connection.execute(SQL["cut_messages"], cut)
         connection.execute(SQL["cut_boundaries"], cut)
@@ -110,32 +139,23 @@ def _fill(connection: sqlite3.Connection, commit: Commit) -> None:
         _insert(connection, chat_id, "boundaries", carried)
     if tables.calls:
         connection.executemany(SQL["insert_calls"], tables.calls.values())
-    if tables.queue or tables.ranked:
-        connection.executemany(SQL["insert_queue"], tables.queued)
-        connection.executemany("UPDATE queue SET rank = :rank WHERE chat_id = :chat_id AND id = :id", tables.ranked)
-        connection.executemany("DELETE FROM queue WHERE chat_id = :chat_id AND id = :id", tables.dropped)
-    _put_lease(connection, commit)
+    _fill_queue(connection, tables, number)
     if tables.profile is not None:
-        connection.execute(_PUT_PROFILE, (chat_id, tables.profile.body, tables.profile.salt))
-        connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (tables.profile.profile.owner, chat_id))
-    _insert(connection, chat_id, "audit", [_audit_row(chat_id, entry) for entry in tables.entries])
+        connection.execute(_PUT_PROFILE, (number, tables.profile.body, tables.profile.salt))
+    _insert(connection, chat_id, "audit", [(number, *_audit_row(entry)) for entry in tables.entries])
     if commit.event_rows:
-        _insert(connection, chat_id, "events", commit.event_rows)
+        _insert(connection, chat_id, "events", [(number, *row) for row in commit.event_rows])
 
 
-def _audit_row(chat_id: str, entry: Entry) -> tuple[Any, ...]:
-    return (chat_id, entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside)
+def _fill_queue(connection: sqlite3.Connection, tables: Tables, number: int) -> None:
+    if tables.queue or tables.ranked:
+        changes = {"insert_queue": tables.queued, "rank_queued": tables.ranked, "drop_queued": tables.dropped}
+        for name, changed in changes.items():
+            connection.executemany(SQL[name], [row | {"chat": number} for row in changed])
 
 
-def _put_lease(connection: sqlite3.Connection, commit: Commit) -> None:
-    lease, granted = commit.after.facts.lease, commit.tables.lease
-    if lease is None:
-        if granted is not None or commit.before.facts.lease is not None:
-            connection.execute("DELETE FROM leases WHERE chat_id = ?", (commit.chat_id,))
-    elif granted is not None:
-        lasts = timedelta(seconds=granted.seconds)
-        times = (micros_of(commit.before.at + lasts), micros_in(lasts))
-        connection.execute(_PUT_LEASE, (commit.chat_id, lease.worker, lease.token, *times))
+def _audit_row(entry: Entry) -> tuple[Any, ...]:
+    return (entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside)
 
 
 def _insert(

@@ -41,7 +41,8 @@ class Disk:
     def rows_of(self, chat_id: str) -> Iterator[tuple[str, str]]:
         """Yield everything that is stored of a chat: each row as text, with the name of its table."""
         for table, column in _tables():
-            for row in self.reader.execute(f"SELECT * FROM {table} WHERE {column} = ?", (chat_id,)):  # noqa: S608 - our own names
+            chat = "(SELECT number FROM chats WHERE id = ?)" if column == "chat" else "?"
+            for row in self.reader.execute(f"SELECT * FROM {table} WHERE {column} = {chat}", (chat_id,)):  # noqa: S608 - our own names
                 yield table, " ".join(map(str, row))
 
     def close(self) -> None:
@@ -65,7 +66,7 @@ def _tables() -> list[tuple[str, str]]:
         blank.deserialize(_blank())
         sql = (
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
-            "WHERE m.type = 'table' AND (c.name = 'chat_id' OR m.name = 'chats' AND c.name = 'id')"
+            "WHERE m.type = 'table' AND (c.name IN ('chat', 'chat_id') OR m.name = 'chats' AND c.name = 'id')"
         )
         return blank.execute(sql).fetchall()
 

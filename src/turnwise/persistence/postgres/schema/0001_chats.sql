@@ -4,7 +4,7 @@
 
 -- A row of `chats` is small and often rewritten: its indexes leave out what changes with every event and renewal.
 CREATE TABLE chats (
-    number      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- order of creation
+    number      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- order of creation, names the chat elsewhere
     id          text        NOT NULL UNIQUE,
     state       text        NOT NULL,
     settled     boolean     NOT NULL,
@@ -41,19 +41,19 @@ CREATE INDEX chats_stray ON chats (number)
                         'interrupted', 'error');
 
 CREATE TABLE facts (
-    chat_id     text        PRIMARY KEY,
+    chat        bigint      PRIMARY KEY,
     body        text        NOT NULL,   -- what the columns and the other tables do not hold
     salt        text                    -- of the digest of the chat's row that the last audit record holds
 ) WITH (fillfactor = 70);
 
 CREATE TABLE profiles (
-    chat_id     text        PRIMARY KEY,
+    chat        bigint      PRIMARY KEY,
     body        text        NOT NULL,
     salt        text
 );
 
 CREATE TABLE messages (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     position    bigint      NOT NULL,
     id          text        NOT NULL,
     role        text        NOT NULL,
@@ -67,89 +67,89 @@ CREATE TABLE messages (
     format      integer     NOT NULL,   -- the version of the body's form
     body        text        NOT NULL,
     salt        text,                   -- of the digest; an erasure takes it away
-    PRIMARY KEY (chat_id, position),
-    UNIQUE (chat_id, id)
+    PRIMARY KEY (chat, position),
+    UNIQUE (chat, id)
 );
 
 CREATE TABLE boundaries (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     position    bigint      NOT NULL,   -- of the marker message
     reason      text        NOT NULL,
     step        bigint      NOT NULL,
     carried     bigint[]    NOT NULL,   -- positions
     cut         bigint,
-    PRIMARY KEY (chat_id, position)
+    PRIMARY KEY (chat, position)
 );
-CREATE UNIQUE INDEX boundaries_one_compaction_per_step ON boundaries (chat_id, step) WHERE reason = 'compaction';
+CREATE UNIQUE INDEX boundaries_one_compaction_per_step ON boundaries (chat, step) WHERE reason = 'compaction';
 
 CREATE TABLE calls (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     call_id     text        NOT NULL,
     step        bigint      NOT NULL,
     idx         integer     NOT NULL,
     status      text        NOT NULL,
     deadline    timestamptz,
     body        text        NOT NULL,
-    PRIMARY KEY (chat_id, call_id)
+    PRIMARY KEY (chat, call_id)
 );
 CREATE INDEX calls_by_deadline ON calls (deadline) WHERE deadline IS NOT NULL;
 
 CREATE TABLE queue (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     id          text        NOT NULL,
     rank        bigint      NOT NULL,
     body        text        NOT NULL,
     salt        text,
-    PRIMARY KEY (chat_id, id)
+    PRIMARY KEY (chat, id)
 );
 
 CREATE TABLE receipts (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     client_id   text        NOT NULL,
     body        text        NOT NULL,
-    PRIMARY KEY (chat_id, client_id)
+    PRIMARY KEY (chat, client_id)
 );
 
 CREATE TABLE usage (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     version     bigint      NOT NULL,   -- the transition that booked it
     number      integer     NOT NULL,   -- among the writes of that transition
     body        text        NOT NULL,
-    PRIMARY KEY (chat_id, version, number)
+    PRIMARY KEY (chat, version, number)
 );
 
 CREATE TABLE audit (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     version     bigint      NOT NULL,
     hash        bytea       NOT NULL,   -- of the record
     body        text        NOT NULL,   -- without what the columns say, and without the hash before it
     aside       text,                   -- what belongs to the record and is no part of it: JSON
-    PRIMARY KEY (chat_id, version)
+    PRIMARY KEY (chat, version)
 );
 
 CREATE TABLE events (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     seq         bigint      NOT NULL,
     kind        text        NOT NULL,
     at          timestamptz NOT NULL,
     position    bigint,                 -- of message events: the message, which the body leaves out
     body        text        NOT NULL,   -- without what the columns say
-    PRIMARY KEY (chat_id, seq)
+    PRIMARY KEY (chat, seq)
 );
 
 -- What was shown of work under way, numbered in one sequence with `events`. Only a crash of the server itself empties
 -- it: the numbers are skipped then, and the messages of finished steps hold what was said.
 CREATE UNLOGGED TABLE partial_events (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     seq         bigint      NOT NULL,
     kind        text        NOT NULL,
     step        bigint      NOT NULL,
     attempt     bigint,                 -- of parts: with `step`, finds what was shown
     at          timestamptz NOT NULL,
     body        text        NOT NULL,
-    PRIMARY KEY (chat_id, seq)
+    PRIMARY KEY (chat, seq)
 );
-CREATE INDEX partial_events_parts ON partial_events (chat_id, step, attempt) WHERE kind = 'part';
+CREATE INDEX partial_events_parts ON partial_events (chat, step, attempt) WHERE kind = 'part';
 
 -- Workers that have let be known that they live, by a lock of their session's. Who is in here without one has died.
 CREATE TABLE workers (
@@ -159,13 +159,13 @@ CREATE TABLE workers (
 
 -- Rows that could not be read, as they were stored, put aside by a repair.
 CREATE TABLE quarantine (
-    chat_id     text        NOT NULL,
+    chat        bigint      NOT NULL,
     version     bigint      NOT NULL,   -- the transition that repaired the chat
     origin      text        NOT NULL,   -- the table it stood in
     problem     text        NOT NULL,
     row         text        NOT NULL    -- JSON: its columns
 );
-CREATE INDEX quarantine_of_chat ON quarantine (chat_id);
+CREATE INDEX quarantine_of_chat ON quarantine (chat);
 
 -- What is left of deleted chats: proof that they were there, and nothing that was said in them.
 CREATE TABLE tombstones (

@@ -3,31 +3,31 @@
 SELECT chats.id, state, settled, archived, version, facts.body AS facts, profiles.body AS profile, worker, token,
        chats.calls AS call_ids,
        (SELECT array_agg(calls.body ORDER BY step, idx)
-        FROM calls WHERE chat_id = chats.id AND call_id = ANY (chats.calls)) AS calls,
-       (SELECT array_agg(queue.body ORDER BY rank) FROM queue WHERE chat_id = chats.id) AS queue,
+        FROM calls WHERE chat = number AND call_id = ANY (chats.calls)) AS calls,
+       (SELECT array_agg(queue.body ORDER BY rank) FROM queue WHERE chat = number) AS queue,
        event_seq, head, clock_timestamp() AS at
 FROM chats
-LEFT JOIN facts ON facts.chat_id = chats.id
-LEFT JOIN profiles ON profiles.chat_id = chats.id;
+LEFT JOIN facts ON facts.chat = number
+LEFT JOIN profiles ON profiles.chat = number;
 
 -- name: prompts
 -- What the model sees of each chat: what the newest boundary lists, in its order, then what came after.
-SELECT chat.id, format, body
-FROM unnest(:chat_ids::text[]) AS chat (id)
+SELECT chats.id, format, body
+FROM unnest(:chat_ids::text[]) AS asked (id) JOIN chats ON chats.id = asked.id
 LEFT JOIN LATERAL (
     SELECT position, carried FROM boundaries
-    WHERE chat_id = chat.id AND cut IS NULL ORDER BY position DESC LIMIT 1
+    WHERE chat = number AND cut IS NULL ORDER BY position DESC LIMIT 1
 ) AS boundary ON true
-JOIN messages ON messages.chat_id = chat.id
+JOIN messages ON messages.chat = number
 WHERE cut IS NULL AND audience <> 'user'
   AND (messages.position > coalesce(boundary.position, 0) OR messages.position = ANY (boundary.carried))
 ORDER BY array_position(boundary.carried, messages.position) NULLS LAST, messages.position;
 
 -- name: same_event
 -- When exactly this event was stored under the number.
-SELECT at FROM events WHERE chat_id = :chat_id AND seq = :seq AND kind = :kind AND body = :body
+SELECT at FROM events WHERE chat = {chat} AND seq = :seq AND kind = :kind AND body = :body
 UNION ALL
-SELECT at FROM partial_events WHERE chat_id = :chat_id AND seq = :seq AND kind = :kind AND body = :body;
+SELECT at FROM partial_events WHERE chat = {chat} AND seq = :seq AND kind = :kind AND body = :body;
 
 -- name: blank
 -- A chat before its first transition: the statement of all commits then finds it, and nobody else sees it yet.
@@ -79,15 +79,15 @@ WITH made AS (
     WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
       AND chats.event_seq = found_event_seq AND chats.state = made.state AND chats.token = made.token
       AND chats.worker = coalesce(made.worker, chats.worker)
-    RETURNING id, at
+    RETURNING id, number, at
 ), new_events AS (
-    INSERT INTO events (chat_id, seq, kind, at, position, body)
-    SELECT id, seq, kind, chat.at, position, body
+    INSERT INTO events (chat, seq, kind, at, position, body)
+    SELECT number, seq, kind, chat.at, position, body
     FROM chat JOIN json_to_recordset(:events) AS event (
         chat_id text, seq bigint, kind text, position bigint, body text) ON chat_id = id
 ), new_partial_events AS (
-    INSERT INTO partial_events (chat_id, seq, kind, step, attempt, at, body)
-    SELECT id, seq, kind, step, attempt, chat.at, body
+    INSERT INTO partial_events (chat, seq, kind, step, attempt, at, body)
+    SELECT number, seq, kind, step, attempt, chat.at, body
     FROM chat JOIN json_to_recordset(:partial_events) AS event (
         chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
 )
@@ -118,75 +118,74 @@ WITH made AS (
     WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
       AND chats.version = found_version AND chats.event_seq = found_event_seq AND chats.head = found_head
       AND chats.state = found_state AND chats.token IS NOT DISTINCT FROM found_token
-    RETURNING id, facts, salt, profile, profile_salt, at
+    RETURNING id, chats.number, facts, salt, profile, profile_salt, at
 ), put_facts AS (
-    INSERT INTO facts (chat_id, body, salt) SELECT id, facts, salt FROM chat
-    ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body, salt = excluded.salt
+    INSERT INTO facts (chat, body, salt) SELECT number, facts, salt FROM chat
+    ON CONFLICT (chat) DO UPDATE SET body = excluded.body, salt = excluded.salt
 ), put_profiles AS (
-    INSERT INTO profiles (chat_id, body, salt)
-    SELECT id, profile, profile_salt FROM chat WHERE profile IS NOT NULL
-    ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body, salt = excluded.salt
+    INSERT INTO profiles (chat, body, salt)
+    SELECT number, profile, profile_salt FROM chat WHERE profile IS NOT NULL
+    ON CONFLICT (chat) DO UPDATE SET body = excluded.body, salt = excluded.salt
 ), cuts AS (
-    SELECT cut.*
+    SELECT number AS chat, position, version
     FROM chat JOIN json_to_recordset(:cuts) AS cut (chat_id text, position bigint, version bigint) ON chat_id = id
 ), first_cuts AS (
-    SELECT chat_id, min(position) AS position FROM cuts GROUP BY chat_id
+    SELECT chat, min(position) AS position FROM cuts GROUP BY chat
 ), cut_messages AS (
     UPDATE messages
-    SET cut = (SELECT min(version) FROM cuts
-               WHERE cuts.chat_id = messages.chat_id AND cuts.position <= messages.position)
+    SET cut = (SELECT min(version) FROM cuts WHERE cuts.chat = messages.chat AND cuts.position <= messages.position)
     FROM first_cuts AS first
-    WHERE messages.chat_id = first.chat_id AND messages.position >= first.position AND cut IS NULL
+    WHERE messages.chat = first.chat AND messages.position >= first.position AND cut IS NULL
 ), cut_boundaries AS (
     UPDATE boundaries
-    SET cut = (SELECT min(version) FROM cuts
-               WHERE cuts.chat_id = boundaries.chat_id AND cuts.position <= boundaries.position)
+    SET cut = (SELECT min(version) FROM cuts WHERE cuts.chat = boundaries.chat AND cuts.position <= boundaries.position)
     FROM first_cuts AS first
-    WHERE boundaries.chat_id = first.chat_id AND boundaries.position >= first.position AND cut IS NULL
+    WHERE boundaries.chat = first.chat AND boundaries.position >= first.position AND cut IS NULL
 ), new_messages AS (
     INSERT INTO messages
-        (chat_id, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
-    SELECT message.*
+        (chat, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
+    SELECT number, position, message.id, role, turn, step, audience, added, cut, erased, digest, message.salt, format,
+        body
     FROM chat JOIN json_to_recordset(:messages) AS message (
         chat_id text, position bigint, id text, role text, turn bigint, step bigint, audience text, added bigint,
         cut bigint, erased boolean, digest text, salt text, format integer, body text) ON chat_id = chat.id
 ), new_boundaries AS (
-    INSERT INTO boundaries (chat_id, position, reason, step, carried, cut)
-    SELECT boundary.*
+    INSERT INTO boundaries (chat, position, reason, step, carried, cut)
+    SELECT number, position, reason, step, carried, cut
     FROM chat JOIN json_to_recordset(:boundaries) AS boundary (
         chat_id text, position bigint, reason text, step bigint, carried bigint[], cut bigint) ON chat_id = id
 ), put_calls AS (
-    INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)
-    SELECT call.*
+    INSERT INTO calls (chat, call_id, step, idx, status, deadline, body)
+    SELECT number, call_id, step, idx, status, deadline, body
     FROM chat JOIN json_to_recordset(:calls) AS call (
         chat_id text, call_id text, step bigint, idx integer, status text, deadline timestamptz, body text)
         ON chat_id = id
-    ON CONFLICT (chat_id, call_id) DO UPDATE
+    ON CONFLICT (chat, call_id) DO UPDATE
     SET step = excluded.step, idx = excluded.idx, status = excluded.status, deadline = excluded.deadline,
         body = excluded.body
 ), put_queued AS (
-    INSERT INTO queue (chat_id, id, rank, body, salt)
-    SELECT chat.id, queued.id,
-           coalesce(queued.rank, (SELECT rank FROM queue WHERE chat_id = chat.id AND id = queued.id)), queued.body,
+    INSERT INTO queue (chat, id, rank, body, salt)
+    SELECT number, queued.id,
+           coalesce(queued.rank, (SELECT rank FROM queue WHERE chat = number AND id = queued.id)), queued.body,
            queued.salt
     FROM chat JOIN json_to_recordset(:queued) AS queued (chat_id text, id text, rank bigint, body text, salt text)
         ON chat_id = chat.id
-    ON CONFLICT (chat_id, id) DO UPDATE SET rank = excluded.rank, body = excluded.body, salt = excluded.salt
+    ON CONFLICT (chat, id) DO UPDATE SET rank = excluded.rank, body = excluded.body, salt = excluded.salt
 ), rank_queued AS (
     UPDATE queue SET rank = ranked.rank
     FROM chat JOIN json_to_recordset(:ranked) AS ranked (chat_id text, id text, rank bigint) ON chat_id = chat.id
-    WHERE queue.chat_id = chat.id AND queue.id = ranked.id
+    WHERE queue.chat = number AND queue.id = ranked.id
 ), drop_queued AS (
     DELETE FROM queue
     USING chat JOIN json_to_recordset(:dropped) AS dropped (chat_id text, id text) ON chat_id = chat.id
-    WHERE queue.chat_id = chat.id AND queue.id = dropped.id
+    WHERE queue.chat = number AND queue.id = dropped.id
 ), new_receipts AS (
-    INSERT INTO receipts (chat_id, client_id, body)
-    SELECT receipt.*
+    INSERT INTO receipts (chat, client_id, body)
+    SELECT number, client_id, body
     FROM chat JOIN json_to_recordset(:receipts) AS receipt (chat_id text, client_id text, body text) ON chat_id = id
 ), new_usage AS (
-    INSERT INTO usage (chat_id, version, number, body)
-    SELECT entry.*
+    INSERT INTO usage (chat, version, number, body)
+    SELECT chat.number, version, entry.number, body
     FROM chat JOIN json_to_recordset(:usage) AS entry (chat_id text, version bigint, number integer, body text)
         ON chat_id = id
 ), put_files AS (
@@ -195,22 +194,25 @@ WITH made AS (
     FROM chat JOIN json_to_recordset(:chat_files) AS file (chat_id text, digest text, size bigint) ON chat_id = id
     ON CONFLICT (chat_id, digest) DO UPDATE SET sent = true
 ), new_audit AS (
-    INSERT INTO audit (chat_id, version, hash, body, aside)
-    SELECT chat.id, version, decode(hash, 'hex'), body, aside
+    INSERT INTO audit (chat, version, hash, body, aside)
+    SELECT number, version, decode(hash, 'hex'), body, aside
     FROM chat JOIN json_to_recordset(:audit) AS record (
         chat_id text, version bigint, hash text, body text, aside text) ON chat_id = chat.id
 ), new_events AS (
-    INSERT INTO events (chat_id, seq, kind, at, position, body)
-    SELECT id, seq, kind, chat.at, position, body
+    INSERT INTO events (chat, seq, kind, at, position, body)
+    SELECT number, seq, kind, chat.at, position, body
     FROM chat JOIN json_to_recordset(:events) AS event (
         chat_id text, seq bigint, kind text, position bigint, body text) ON chat_id = id
 ), new_partial_events AS (
-    INSERT INTO partial_events (chat_id, seq, kind, step, attempt, at, body)
-    SELECT id, seq, kind, step, attempt, chat.at, body
+    INSERT INTO partial_events (chat, seq, kind, step, attempt, at, body)
+    SELECT number, seq, kind, step, attempt, chat.at, body
     FROM chat JOIN json_to_recordset(:partial_events) AS event (
         chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
 )
 SELECT id, clock_timestamp() AS at FROM chat;
+
+-- name: hash
+SELECT encode(hash, 'hex') FROM audit WHERE chat = {chat} AND version = :version;
 
 -- name: attend
 -- Note a worker whose session holds its lock; forget those that have been dead for long, and hold nothing.

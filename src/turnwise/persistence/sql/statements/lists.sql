@@ -12,25 +12,22 @@ ORDER BY since DESC, number DESC LIMIT :limit;
 -- name: awaiting_subagents
 -- Chats that wait for subagents, oldest first, from the one after another on.
 SELECT id FROM chats WHERE awaits IN ('subagents', 'both') AND NOT archived
-    AND number > coalesce((SELECT number FROM chats WHERE id = :after), 0) ORDER BY number LIMIT :limit;
+    AND number > {number_of_after} ORDER BY number LIMIT :limit;
 
 -- name: naming in sqlite
 -- The profiles that hold a text.
-SELECT chat_id, body FROM profiles WHERE instr(body, :text) > 0;
+SELECT id, body FROM profiles JOIN chats ON number = chat WHERE instr(body, :text) > 0;
 
 -- name: naming in postgres
-SELECT chat_id, body FROM profiles WHERE position(:text IN body) > 0;
+SELECT id, body FROM profiles JOIN chats ON number = chat WHERE position(:text IN body) > 0;
 
--- name: holders in sqlite
-SELECT DISTINCT worker FROM leases;
-
--- name: holders in postgres
+-- name: holders
 SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL;
 
 -- name: expired_leases in sqlite
 -- SQLite sorts text after every number: a lease whose expiry is not a number counts as run out.
-SELECT chat_id, token, expires FROM leases WHERE expires <= :now
-UNION ALL SELECT chat_id, token, expires FROM leases WHERE expires >= '' ORDER BY expires LIMIT :limit;
+SELECT id, token, expires FROM chats WHERE expires <= :now
+UNION ALL SELECT id, token, expires FROM chats WHERE expires >= '' ORDER BY expires LIMIT :limit;
 
 -- name: expired_leases in postgres
 SELECT id, token FROM chats WHERE worker IS NOT NULL AND expires <= :now ORDER BY expires LIMIT :limit;
@@ -38,11 +35,11 @@ SELECT id, token FROM chats WHERE worker IS NOT NULL AND expires <= :now ORDER B
 -- name: deadlines
 -- Chats with an open call whose deadline has passed, each by its first such call: to group them would read all that
 -- have.
-SELECT calls.chat_id FROM calls JOIN chats ON chats.id = calls.chat_id
+SELECT id FROM calls JOIN chats ON chats.number = calls.chat
 WHERE calls.deadline <= :now AND calls.status = ANY (:open_statuses)
 AND chats.state = 'requires_action' AND NOT archived
 AND NOT EXISTS (
-    SELECT 1 FROM calls AS earlier WHERE earlier.chat_id = calls.chat_id AND earlier.status = ANY (:open_statuses)
+    SELECT 1 FROM calls AS earlier WHERE earlier.chat = calls.chat AND earlier.status = ANY (:open_statuses)
     AND (earlier.deadline, earlier.call_id) < (calls.deadline, calls.call_id)
 )
 ORDER BY calls.deadline LIMIT :limit;
@@ -57,20 +54,9 @@ ORDER BY number LIMIT :limit;
 -- name: rested
 SELECT id FROM chats WHERE archived = :archived AND rested <= :until ORDER BY rested LIMIT :limit;
 
--- name: waiting in sqlite
+-- name: waiting
 -- Since when the longest waiting chat of each agent waits. It steps from agent to agent along the index of claimable
 -- chats, and reads one chat of each: to group them would read all that wait.
-WITH RECURSIVE agents (name) AS (
-    SELECT min(agent) FROM chats WHERE archived = 0 AND state = 'pending'
-    UNION ALL
-    SELECT (SELECT min(agent) FROM chats WHERE archived = 0 AND state = 'pending' AND agent > name)
-    FROM agents WHERE name IS NOT NULL
-)
-SELECT name, (SELECT min(since) FROM chats WHERE archived = 0 AND state = 'pending' AND agent = name)
-FROM agents WHERE name IS NOT NULL;
-
--- name: waiting in postgres
--- As for SQLite.
 WITH RECURSIVE agents (name) AS (
     SELECT min(agent) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL
     UNION ALL

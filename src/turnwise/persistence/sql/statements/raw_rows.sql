@@ -1,20 +1,20 @@
 -- name: tables_of_chats in sqlite
--- The tables whose rows belong to chats: they have a column of that name.
+-- The tables whose rows belong to chats: they have a column that says to which.
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'
-AND EXISTS (SELECT 1 FROM pragma_table_info(sqlite_master.name) WHERE name = 'chat_id')
+AND EXISTS (SELECT 1 FROM pragma_table_info(sqlite_master.name) WHERE name = 'chat')
 ORDER BY name;
 
 -- name: tables_of_chats in postgres
--- The tables whose rows belong to chats: they have a column of that name. The rows of partitions are their table's.
+-- The tables whose rows belong to chats: they have a column that says to which. The rows of partitions are their table's.
 SELECT relname AS table_name FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
 WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind IN ('r', 'p') AND NOT relispartition
-  AND attname = 'chat_id' ORDER BY relname;
+  AND attname = 'chat' ORDER BY relname;
 
 -- name: quarantined
-SELECT count(*) FROM quarantine WHERE chat_id = :chat_id;
+SELECT count(*) FROM quarantine WHERE chat = {chat};
 
 -- name: records
-SELECT count(*) FROM audit WHERE chat_id = :chat_id;
+SELECT count(*) FROM audit WHERE chat = {chat};
 
 -- name: bury
 -- It has the number of the chat, which is still there: who lists chats page by page goes on from it.
@@ -22,14 +22,10 @@ INSERT INTO tombstones (id, number, created, deleted, actor, records, head)
 SELECT id, number, :created, :deleted, :actor, :records, :head FROM chats WHERE id = :chat_id;
 
 -- name: put_profile
-INSERT INTO profiles (chat_id, body) VALUES (:chat_id, :body)
-ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body, salt = NULL;
+INSERT INTO profiles (chat, body) VALUES ({chat}, :body)
+ON CONFLICT (chat) DO UPDATE SET body = excluded.body, salt = NULL;
 
--- name: repaired in sqlite
--- By these columns chats are found. What else stands in the row is written by the commit that follows.
-UPDATE chats SET owner = :owner, agent = :agent, needs = :needs, awaits = :awaits WHERE id = :chat_id;
-
--- name: repaired in postgres
+-- name: repaired
 -- The commit that follows compares the chat with this, as with what was read.
 UPDATE chats
 SET version = :version, event_seq = :event_seq, head = :head, state = :state, worker = :worker, token = :token,
@@ -39,12 +35,12 @@ WHERE id = :chat_id;
 -- name: erased_since in sqlite
 -- Whether something of a chat was erased after a version.
 SELECT EXISTS (
-    SELECT 1 FROM audit WHERE chat_id = :chat_id AND version > :version AND instr(body, '"message_erased"') > 0);
+    SELECT 1 FROM audit WHERE chat = {chat} AND version > :version AND instr(body, '"message_erased"') > 0);
 
 -- name: erased_since in postgres
 -- Whether something of a chat was erased after a version.
 SELECT EXISTS (
-    SELECT FROM audit WHERE chat_id = :chat_id AND version > :version AND strpos(body, '"message_erased"') > 0);
+    SELECT FROM audit WHERE chat = {chat} AND version > :version AND strpos(body, '"message_erased"') > 0);
 
 -- name: lock_head in sqlite
 SELECT head FROM chats WHERE id = :chat_id;

@@ -1,7 +1,7 @@
 -- Everything turnwise keeps about chats. Times are microseconds since 1970, UTC; bodies are JSON.
 
 CREATE TABLE chats (
-    number      INTEGER PRIMARY KEY,        -- order of creation
+    number      INTEGER PRIMARY KEY,        -- order of creation, and what the other tables name the chat by
     id          TEXT    NOT NULL UNIQUE,
     state       TEXT    NOT NULL,
     settled     INTEGER NOT NULL,
@@ -17,14 +17,23 @@ CREATE TABLE chats (
     rested      INTEGER,                    -- when a resting chat was changed last; NULL while a chat works
     agent       TEXT    NOT NULL DEFAULT 'default',
     needs       TEXT    NOT NULL DEFAULT '[]', -- the tools of the open local calls: names in order, a JSON array
-    awaits      TEXT                        -- who answers in `requires_action`: `client`, `subagents` or `both`
+    awaits      TEXT,                       -- who answers in `requires_action`: `client`, `subagents` or `both`
+    worker      TEXT,                       -- these four are the lease
+    token       INTEGER,
+    expires     INTEGER,
+    -- For how many microseconds it was given or renewed last: it runs no longer than that from now, even where the wall
+    -- clock was set back since.
+    lasts       INTEGER
 );
+CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
+CREATE INDEX chats_by_expiry ON chats (expires) WHERE expires IS NOT NULL;
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 -- `state` is spelled as a sum so that only lists find these two indexes: claims and sweeps have others.
 CREATE INDEX chats_of_state ON chats ((state || ''), number);
 CREATE INDEX chats_of_owner_and_state ON chats (owner, (state || ''), number) WHERE owner IS NOT NULL;
-CREATE INDEX chats_claimable ON chats (agent, since, number) WHERE archived = 0 AND state = 'pending';
-CREATE INDEX chats_unsettled ON chats (since, number) WHERE archived = 0 AND state = 'interrupted' AND settled = 0;
+CREATE INDEX chats_claimable ON chats (agent, since, number) WHERE NOT archived AND state = 'pending' AND worker IS NULL;
+CREATE INDEX chats_unsettled ON chats (since, number) 
+    WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
 CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subagents', 'both');
@@ -35,13 +44,13 @@ CREATE INDEX chats_stray ON chats (number)
 
 -- Apart from `chats`, whose rows are rewritten with every transition: a system prompt may be long.
 CREATE TABLE profiles (
-    chat_id     TEXT    PRIMARY KEY REFERENCES chats (id),
+    chat        INTEGER PRIMARY KEY REFERENCES chats (number),
     body        TEXT    NOT NULL,
     salt        TEXT
-) WITHOUT ROWID;
+);
 
 CREATE TABLE messages (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     position    INTEGER NOT NULL,
     id          TEXT    NOT NULL,
     role        TEXT    NOT NULL,
@@ -55,80 +64,73 @@ CREATE TABLE messages (
     format      INTEGER NOT NULL,           -- the version of the body's form
     body        TEXT    NOT NULL,
     salt        TEXT,                       -- of the digest; an erasure takes it away
-    PRIMARY KEY (chat_id, position)
+    PRIMARY KEY (chat, position)
 );
-CREATE UNIQUE INDEX messages_by_id ON messages (chat_id, id);
+CREATE UNIQUE INDEX messages_by_id ON messages (chat, id);
 
 CREATE TABLE boundaries (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     position    INTEGER NOT NULL,           -- of the marker message
     reason      TEXT    NOT NULL,
     step        INTEGER NOT NULL,
     carried     TEXT    NOT NULL,           -- positions, as a JSON array
     cut         INTEGER,
-    PRIMARY KEY (chat_id, position)
+    PRIMARY KEY (chat, position)
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX boundaries_one_compaction_per_step ON boundaries (chat_id, step) WHERE reason = 'compaction';
+CREATE UNIQUE INDEX boundaries_one_compaction_per_step ON boundaries (chat, step) WHERE reason = 'compaction';
 
 CREATE TABLE calls (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     call_id     TEXT    NOT NULL,
     step        INTEGER NOT NULL,
     idx         INTEGER NOT NULL,
     status      TEXT    NOT NULL,
     deadline    INTEGER,
     body        TEXT    NOT NULL,
-    PRIMARY KEY (chat_id, call_id)
-);
+    PRIMARY KEY (chat, call_id)
+) WITHOUT ROWID;
 CREATE INDEX calls_by_deadline ON calls (deadline) WHERE deadline IS NOT NULL;
 
 CREATE TABLE queue (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     id          TEXT    NOT NULL,
     rank        INTEGER NOT NULL,
     body        TEXT    NOT NULL,
     salt        TEXT,
-    PRIMARY KEY (chat_id, id)
+    PRIMARY KEY (chat, id)
 ) WITHOUT ROWID;
-
-CREATE TABLE leases (
-    chat_id     TEXT    PRIMARY KEY REFERENCES chats (id),
-    worker      TEXT    NOT NULL,
-    token       INTEGER NOT NULL,
-    expires     INTEGER NOT NULL,
-    -- For how many microseconds it was given or renewed last: it runs no longer than that from now, even where the wall
-    -- clock was set back since.
-    lasts       INTEGER NOT NULL DEFAULT 30000000
-) WITHOUT ROWID;
-CREATE INDEX leases_of_worker ON leases (worker);
-CREATE INDEX leases_by_expiry ON leases (expires);
 
 CREATE TABLE receipts (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     client_id   TEXT    NOT NULL,
     body        TEXT    NOT NULL,
-    PRIMARY KEY (chat_id, client_id)
+    PRIMARY KEY (chat, client_id)
 ) WITHOUT ROWID;
 
 CREATE TABLE usage (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     version     INTEGER NOT NULL,           -- the transition that booked it
     number      INTEGER NOT NULL,           -- among the writes of that transition
     body        TEXT    NOT NULL,
-    PRIMARY KEY (chat_id, version, number)
-);
+    PRIMARY KEY (chat, version, number)
+) WITHOUT ROWID;
 
 CREATE TABLE audit (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     version     INTEGER NOT NULL,
     body        TEXT    NOT NULL,           -- without what the columns say, and without the hash before it
     hash        BLOB,                       -- of the record
     aside       TEXT,                       -- what belongs to the record and is no part of it: JSON
-    PRIMARY KEY (chat_id, version)
-);
+    PRIMARY KEY (chat, version)
+) WITHOUT ROWID;
+
+-- For people with a shell: SELECT * FROM audit_log WHERE chat_id = '...'
+CREATE VIEW audit_log AS
+    SELECT id AS chat_id, audit.version, lower(hex(hash)) AS hash, body, aside FROM audit JOIN chats ON number = chat
+    ORDER BY number, audit.version;
 
 CREATE TABLE events (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     seq         INTEGER NOT NULL,
     kind        TEXT    NOT NULL,
     step        INTEGER,                    -- of part events: with `attempt`, finds what was shown
@@ -136,19 +138,19 @@ CREATE TABLE events (
     position    INTEGER,                    -- of message events: the message, which the body leaves out
     body        TEXT    NOT NULL,           -- without what the columns say
     at          INTEGER,
-    PRIMARY KEY (chat_id, seq)
-);
-CREATE INDEX events_parts ON events (chat_id, step, attempt) WHERE kind = 'part';
+    PRIMARY KEY (chat, seq)
+) WITHOUT ROWID;
+CREATE INDEX events_parts ON events (chat, step, attempt) WHERE kind = 'part';
 
 -- Rows that could not be read, as they were stored, put aside by a repair.
 CREATE TABLE quarantine (
-    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    chat        INTEGER NOT NULL REFERENCES chats (number),
     version     INTEGER NOT NULL,           -- the transition that repaired the chat
     origin      TEXT    NOT NULL,           -- the table it stood in
     problem     TEXT    NOT NULL,
     row         TEXT    NOT NULL            -- JSON: its columns
 );
-CREATE INDEX quarantine_of_chat ON quarantine (chat_id);
+CREATE INDEX quarantine_of_chat ON quarantine (chat);
 
 -- What is left of deleted chats: proof that they were there, and nothing that was said in them.
 CREATE TABLE tombstones (

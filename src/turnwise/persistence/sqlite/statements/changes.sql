@@ -1,25 +1,27 @@
 -- name: facts
 -- Where chats stand, but for their calls and their queue. A condition follows.
-SELECT id, state, settled, archived, version, calls, facts, profiles.body, worker, token, event_seq
-FROM chats LEFT JOIN profiles ON profiles.chat_id = id LEFT JOIN leases ON leases.chat_id = id;
+SELECT id, state, settled, archived, version, calls, facts, profiles.body, worker, token, event_seq, number
+FROM chats LEFT JOIN profiles ON chat = number;
 
--- name: queue
-SELECT body FROM queue WHERE chat_id = :chat_id ORDER BY rank;
+-- name: calls_of
+SELECT body FROM calls WHERE chat = ? AND call_id IN (SELECT value FROM json_each(?)) ORDER BY step, idx;
+
+-- name: queue_of
+SELECT body FROM queue WHERE chat = ? ORDER BY rank;
 
 -- name: standing
 -- What tells whether a chat still stands where it is cached.
-SELECT version, state, event_seq, head, token, facts FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?;
+SELECT version, state, event_seq, head, token, facts FROM chats WHERE id = ?;
 
 -- name: held
 -- By which worker a chat is held, and what a running job must find.
-SELECT state, event_seq, token, worker FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?;
+SELECT state, event_seq, token, worker FROM chats WHERE id = ?;
 
 -- name: pending
 -- Chats of an agent that want a worker with these tools, longest waiting first. A list of needs that is garbled counts
 -- as empty: the chat is then tried, and found to be unreadable.
 SELECT since, number, id, version FROM chats
-WHERE archived = 0 AND state = 'pending' AND agent = ? AND (since, number) > (?, ?)
-AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
+WHERE NOT archived AND state = 'pending' AND worker IS NULL AND agent = ? AND (since, number) > (?, ?)
 AND (needs = '[]' OR NOT EXISTS (
     SELECT 1 FROM json_each(iif(json_valid(needs), needs, '[]'))
     WHERE value NOT IN (SELECT value FROM json_each(?))))
@@ -28,58 +30,70 @@ ORDER BY since, number LIMIT ?;
 -- name: unsettled
 -- Chats that any worker may settle.
 SELECT since, number, id, version FROM chats
-WHERE archived = 0 AND state = 'interrupted' AND settled = 0 AND (since, number) > (?, ?)
-AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
+WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL AND (since, number) > (?, ?)
 ORDER BY since, number LIMIT ?;
+
+-- name: renew
+UPDATE chats SET expires = ?, lasts = ? WHERE worker = ? RETURNING id, token;
+
+-- name: cut_short
+-- Leases that became too long because the clock was set back.
+UPDATE chats SET expires = :now + lasts WHERE expires > :now + lasts;
 
 -- name: insert_chat
 INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
-    awaits, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING;
+    awaits, owner, worker, token, expires, lasts, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING RETURNING number;
 
 -- name: update_chat
+-- By what changes seldom, and would cost an index each time, {more} is replaced.
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ? WHERE id = ?;
+    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ?{more} WHERE id = ?;
 
 -- name: as_found
 -- What follows `update_chat` where the chat was not read before: it must stand where the decision found it.
-AND event_seq = ? AND head = ? AND version = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) IS ?
-AND facts = ?;
+AND event_seq = ? AND head = ? AND version = ? AND state = ? AND token IS ? AND facts = ?;
 
 -- name: move_on
--- Takes numbers for events of a running job, if it still holds the chat and nobody else took any.
+-- Takes numbers for events of a running job, if it still holds the chat and no other process took any.
 UPDATE chats SET event_seq = ?
-WHERE id = ? AND event_seq = ? AND state = ?
-AND EXISTS (SELECT 1 FROM leases WHERE chat_id = id AND token = ? AND worker = coalesce(?, worker));
+WHERE id = ? AND event_seq = ? AND state = ? AND token = ? AND worker = coalesce(?, worker) RETURNING number;
 
 -- name: cut_messages
-UPDATE messages SET cut = :version WHERE chat_id = :chat_id AND position >= :position AND cut IS NULL;
+UPDATE messages SET cut = :version WHERE chat = :chat AND position >= :position AND cut IS NULL;
 
 -- name: cut_boundaries
-UPDATE boundaries SET cut = :version WHERE chat_id = :chat_id AND position >= :position AND cut IS NULL;
+UPDATE boundaries SET cut = :version WHERE chat = :chat AND position >= :position AND cut IS NULL;
 
 -- name: insert_messages
-INSERT INTO messages (chat_id, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
-VALUES (:chat_id, :position, :id, :role, :turn, :step, :audience, :added, :cut, :erased, :digest, :salt, :format,
+INSERT INTO messages (chat, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
+VALUES (:chat, :position, :id, :role, :turn, :step, :audience, :added, :cut, :erased, :digest, :salt, :format,
     :body);
 
 -- name: insert_boundaries
-INSERT INTO boundaries (chat_id, position, reason, step, carried, cut)
-VALUES (:chat_id, :position, :reason, :step, :carried, :cut);
+INSERT INTO boundaries (chat, position, reason, step, carried, cut)
+VALUES (:chat, :position, :reason, :step, :carried, :cut);
 
 -- name: insert_calls
-INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)
-VALUES (:chat_id, :call_id, :step, :idx, :status, :deadline, :body)
-ON CONFLICT (chat_id, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx, status = excluded.status,
+INSERT INTO calls (chat, call_id, step, idx, status, deadline, body)
+VALUES (:chat, :call_id, :step, :idx, :status, :deadline, :body)
+ON CONFLICT (chat, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx, status = excluded.status,
     deadline = excluded.deadline, body = excluded.body;
 
 -- name: insert_queue
 -- A message that is rewritten, and not moved, has no rank of its own: it keeps its place.
-INSERT OR REPLACE INTO queue (chat_id, id, rank, body, salt)
-VALUES (:chat_id, :id, coalesce(:rank, (SELECT rank FROM queue WHERE chat_id = :chat_id AND id = :id)), :body, :salt);
+INSERT OR REPLACE INTO queue (chat, id, rank, body, salt)
+VALUES (:chat, :id, coalesce(:rank, (SELECT rank FROM queue WHERE chat = :chat AND id = :id)), :body, :salt);
+
+-- name: rank_queued
+UPDATE queue SET rank = :rank WHERE chat = :chat AND id = :id;
+
+-- name: drop_queued
+DELETE FROM queue WHERE chat = :chat AND id = :id;
 
 -- name: insert_receipts
-INSERT INTO receipts (chat_id, client_id, body) VALUES (:chat_id, :client_id, :body);
+INSERT INTO receipts (chat, client_id, body) VALUES (:chat, :client_id, :body);
 
 -- name: insert_chat_files
 -- There is a row already if the file was put for this chat, or another message refers to it.
@@ -87,13 +101,13 @@ INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (:chat_id, :dige
 ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1;
 
 -- name: insert_usage
-INSERT INTO usage (chat_id, version, number, body) VALUES (:chat_id, :version, :number, :body);
+INSERT INTO usage (chat, version, number, body) VALUES (:chat, :version, :number, :body);
 
 -- name: insert_audit
-INSERT INTO audit (chat_id, version, hash, body, aside) VALUES (?, ?, ?, ?, ?);
+INSERT INTO audit (chat, version, hash, body, aside) VALUES (?, ?, ?, ?, ?);
 
 -- name: insert_events
-INSERT INTO events (chat_id, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO events (chat, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 -- name: create_migrations
 CREATE TABLE IF NOT EXISTS turnwise_migrations (
     name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL
