@@ -47,7 +47,7 @@ class Recorder:
         yield {"end": cut}
 
 
-async def told(path: Path, *, is_wary: bool) -> tuple[list[Event], Recorder, list[bytes]]:
+async def told(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, list[bytes]]:
     """Follow a turn whose worker is lost in mid-reply; return its events, what the encoder was given, and the lines."""
     store = SQLiteStore(path)
     await store.open()
@@ -59,7 +59,7 @@ async def told(path: Path, *, is_wary: bool) -> tuple[list[Event], Recorder, lis
     async with reader, anyio.create_task_group() as tasks:
 
         async def follow() -> None:
-            stream = lines_of_turns(reader, "c", Turns(0), recorder, last=b"last", is_wary=is_wary)
+            stream = lines_of_turns(reader, "c", Turns(0), recorder, last=b"last", hold_back=hold_back)
             lines.extend([line async for line in stream])
 
         tasks.start_soon(follow)
@@ -71,7 +71,7 @@ async def told(path: Path, *, is_wary: bool) -> tuple[list[Event], Recorder, lis
 
 
 async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
-    stored, recorder, lines = await told(tmp_path / "chats.db", is_wary=True)
+    stored, recorder, lines = await told(tmp_path / "chats.db", hold_back=True)
     (discarded,) = (event for event in stored if isinstance(event, AttemptDiscardedEvent))
     lost = [event for event in stored if event.kind == "part" and event.seq < discarded.seq]
     between = [event for event in stored if isinstance(event, StatusEvent) and lost[0].seq < event.seq < discarded.seq]

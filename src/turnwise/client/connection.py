@@ -131,7 +131,7 @@ class Connection:
                 raise
 
     def leaves_open(self, error: TurnwiseError) -> bool:
-        """Whether an error tells nothing of what was asked before it: meanwhile the token may have expired, too."""
+        """Whether an error leaves open what became of an earlier request: meanwhile the token may have expired, too."""
         return self.is_open and (is_passing(error) or isinstance(error, NotAuthenticated | NotAllowed))
 
     def unanswered(self, error: TurnwiseError) -> ServiceUnreachable:
@@ -265,7 +265,7 @@ def _spelled(header: str, value: str) -> str:
 
 
 def _was_perhaps_done(error: TurnwiseError, request: Request) -> bool:
-    """Whether the service may have done what was asked although it, or nobody, answered with this error."""
+    """Whether the service may have done what was asked, although this error was the answer."""
     if isinstance(error, StoreError):
         return error.written == "unknown" and request.method != "GET"
     return isinstance(error, ServiceUnreachable) and error.sent

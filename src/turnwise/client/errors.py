@@ -1,7 +1,7 @@
 """The errors of the client: what a service says that is no error of the engine, and what it fails to say.
 
 TurnwiseError
-|-- NotAuthenticated        no token, or one that nobody has
+|-- NotAuthenticated        no token, or one that the service does not know
 |-- NotAllowed              the token's role does not allow it
 |-- RateLimited             too many requests or streams
 |-- BodyTooLarge            the request is longer than the service takes
@@ -20,7 +20,7 @@ from turnwise.states.errors import TurnwiseError
 
 
 class NotAuthenticated(TurnwiseError):
-    """The service knows nobody with this token. Nothing was written."""
+    """The service does not know this token. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__(

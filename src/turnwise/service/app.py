@@ -38,7 +38,7 @@ def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings
 
     Args:
         engine: whose chats are served; not entered yet.
-        auth: tells who sends a request.
+        auth: identifies the sender of a request.
         settings: limits, and the origins of pages that may call.
     """
 
@@ -55,7 +55,7 @@ def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings
 def application(
     engine: Engine, *, auth: Authenticator, settings: ServiceSettings, lifespan: Lifespan[FastAPI] | None = None
 ) -> FastAPI:
-    """Return an ASGI application whose engine `lifespan` opens; without, whoever runs it has opened it."""
+    """Return an ASGI application whose engine `lifespan` opens; without, the caller has opened it."""
     app = FastAPI(
         title="turnwise",
         summary="Chats with language models, each a declared, durable state machine.",

@@ -72,7 +72,7 @@ def _own(text: object) -> str:
 
 
 Authenticator = Callable[[Request], Principal | Awaitable[Principal | None] | None]
-"""Returns who sends a request, or `None` for nobody that it knows. `StaticTokens` and `JWTs` are two."""
+"""Returns who sends a request, or `None` if it does not know the sender. `StaticTokens` and `JWTs` are two."""
 
 
 def bearer_token(request: Request) -> str | None:
@@ -85,7 +85,7 @@ def bearer_token(request: Request) -> str | None:
 class StaticTokens:
     """Knows each principal by a token that does not change.
 
-    Only digests of the tokens are held, and all of them are compared, so that the time tells nothing.
+    Only digests of the tokens are held, and all of them are compared, so that the time reveals nothing.
 
     Args:
         tokens: principals by token, which is one word of printable ASCII, or by its SHA-256 as `sha256:` and 64
@@ -171,7 +171,7 @@ def _entry(number: int, entry: object) -> tuple[str, Principal]:
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JWTs:
-    """Knows principals by signed JSON Web Tokens. A token that does not expire is nobody's.
+    """Knows principals by signed JSON Web Tokens. A token that does not expire is refused.
 
     Raises:
         SettingsError: the extra `service` is not installed, the key cannot be read, is too short, or fits not each of

@@ -64,7 +64,7 @@ class Caller(msgspec.Struct, frozen=True):
     def events(
         self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
     ) -> AsyncGenerator[Event]:
-        """Yield a chat's events as the engine does, as long as the caller may be told.
+        """Yield a chat's events as the engine does, as long as the caller may see them.
 
         Raises:
             NotAuthenticated: what names the caller has expired.
@@ -97,7 +97,7 @@ class Caller(msgspec.Struct, frozen=True):
         """Return a chat that the caller may see.
 
         Raises:
-            ChatNotFound: there is none, or it is another owner's: nobody can tell which, not by the time either.
+            ChatNotFound: there is none, or it is another owner's: the two are indistinguishable, by time as well.
             ChatUnreadable: it is there for the caller, and cannot be read.
         """
         try:
@@ -106,15 +106,15 @@ class Caller(msgspec.Struct, frozen=True):
             await self.wait_for_not_found()
             if self.principal.sees_all:
                 raise
-            raise ChatNotFound(chat_id) from None  # of a deleted one nobody knows any more whose it was
+            raise ChatNotFound(chat_id) from None  # the owner of a deleted chat is not known any more
         if not self.sees(chat):
             await self.wait_for_not_found()
             raise ChatNotFound(chat_id)
         return chat
 
     async def check_sees(self, chat_id: str) -> None:
-        """Raise `ChatNotFound` if `chat` would; a chat that cannot be read is there for whoever may see it."""
-        with suppress(ChatUnreadable):  # raised to nobody else
+        """Raise `ChatNotFound` if `chat` would; a chat that cannot be read is there for those who may see it."""
+        with suppress(ChatUnreadable):  # raised only if the caller may see the chat
             await self.chat(chat_id)
 
     async def seen_of(self, chat_ids: Sequence[str]) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class Caller(msgspec.Struct, frozen=True):
     async def _sees(self, chat_id: str) -> bool:
         try:
             return self.sees(await self._readable(chat_id))
-        except ChatUnreadable:  # raised to nobody else
+        except ChatUnreadable:  # raised only if the caller may see the chat
             return True
         except ChatNotFound:
             return False
@@ -232,7 +232,7 @@ async def authenticated(service: Service, request: Request) -> Caller:
     """Return who sends a request.
 
     Raises:
-        NotAuthenticated: nobody knows, or what names them has expired.
+        NotAuthenticated: the sender is unknown, or their token has expired.
         RateLimited: they send too many.
         Exception: the application's `auth` failed.
     """
@@ -272,7 +272,7 @@ async def _json_of(request: Request) -> object:
     try:
         return await request.json()  # FastAPI has read it, and the request keeps it
     except (ValueError, RecursionError):
-        return None  # of which the body's own check tells
+        return None  # the body's own check reports it
 
 
 def named_chat(request: Request) -> str | None:

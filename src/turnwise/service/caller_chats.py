@@ -153,7 +153,7 @@ class CallerChats(ActingChats):
 
 
 def _check_shown(history: Sequence[Any]) -> None:
-    """Refuse in a history of an owner what no user's view of it would show: nobody else would know of it.
+    """Refuse in a history of an owner what no user's view of it would show: it would stay unseen.
 
     Raises:
         InvalidContent: a message is for the model alone, or a part has what only a provider says.

@@ -16,9 +16,9 @@ from turnwise.states.names import DEFAULT_AGENT
 class Choices(msgspec.Struct, frozen=True):
     """What the clients of a service may choose, operators among them.
 
-    The name of a model may hold an address, and options of its provider may hold headers and a whole other request:
-    whoever chooses these freely is sent the provider's key and the agent's prompt. A tool that an agent's settings
-    leave out is one that its chats are not to have, unless the application gives it to one.
+    The name of a model may hold an address, and options of its provider may hold headers and a whole other request: a
+    free choice of them would send a stranger the provider's key and the agent's prompt. A tool that an agent's settings
+    leave out stays unavailable to its chats, unless the application gives it to one.
     """
 
     engine: Engine
@@ -26,7 +26,7 @@ class Choices(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, engine: Engine, declared: Sequence[str]) -> Self:
-        """Return the choice of the agents' own models, but for those whose names tell an address, and of others."""
+        """Return the choice of the agents' own models, but for those whose names hold an address, and of others."""
         return cls(engine, frozenset(declared).union(name for name in engine.models if "://" not in name))
 
     def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:

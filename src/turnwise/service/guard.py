@@ -84,7 +84,7 @@ class GuardedRoute(ProblemRoute):
                 response = problem_response(error)
             except ClientDisconnect:
                 logger.info("sender_left", path=request.scope["path"])
-                response = Response(status_code=400)  # which nobody will read
+                response = Response(status_code=400)  # the client is gone
             return _Guarded(response, settings.reader_timeout)
 
         return handle_guarded
@@ -95,13 +95,13 @@ def _as_get(scope: Scope) -> Scope:
 
 
 async def _send_head(answer: Callable[[Send], Awaitable[None]], send: Send) -> None:
-    """Send what an answer begins with, and leave it: a stream would not end, though nobody reads it."""
-    with anyio.CancelScope() as begun:
+    """Send what an answer begins with, and leave it: a stream would not end, although it is not read."""
+    with anyio.CancelScope() as sending:
 
         async def send_begin(message: Message) -> None:
             await send(message)
             await send({"type": "http.response.body"})
-            begun.cancel()
+            sending.cancel()
             await anyio.lowlevel.checkpoint()
 
         await answer(send_begin)

@@ -53,9 +53,9 @@ _STATUS: Final[Mapping[type[TurnwiseError], int]] = {
     errors.EngineClosed: 503,
 }
 _MOST_TOLD: Final = 20
-"""Of a million mistakes in a body these many are told, or the answer would be longer than the body."""
+"""The most mistakes of a body that an answer lists: it would else be longer than the body."""
 _LONGEST: Final = 500
-"""Characters that are told of each."""
+"""The most characters of each."""
 _HIDDEN: Final = 500
 """From this status on the detail is for the log alone."""
 _CANNOT: Final = "the service cannot do this now; its log says why"
@@ -71,7 +71,7 @@ _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class NotAuthenticated(TurnwiseError):
-    """The request has no token, or one that nobody has. Nothing was written."""
+    """The request has no token, or an unknown one. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("the request needs a valid token: 'Authorization: Bearer ...'; nothing was written")
@@ -262,7 +262,7 @@ class ProblemRoute(APIRoute):
 
 @checked
 def add_problem_handlers(app: FastAPI) -> None:
-    """Answer every error of an application as a problem: turnwise's, FastAPI's, and those that nobody expected."""
+    """Answer every error of an application as a problem: turnwise's, FastAPI's, and unexpected ones."""
 
     async def handle(_request: Request, error: Exception) -> Response:
         if isinstance(error, TurnwiseError):
@@ -279,7 +279,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 
 def _http_problem(error: HTTPException, outcome: str = "") -> Response:
-    """Return the response for an error of HTTP, in the words of whoever raised it.
+    """Return the response for an error of HTTP, in its own words.
 
     Of RFC 9457 `detail` is text. What an application gives that is none stands beside it, as `details`.
     """

@@ -40,14 +40,14 @@ def router(
 
     The inspector's page is at `/inspector`. `/metrics` is for operators and auditors, or whom `owners_may` names.
 
-    The application enters the engine. Under uvicorn, readers are told to come back when it is asked to stop; any other
+    The application enters the engine. Under uvicorn, readers are asked to reconnect when it is asked to stop; any other
     server calls `Engine.release_followers`. Its OpenAPI document, and so its `/docs`, shows what owners may do:
     `describe` completes that document, and leaves out the fields that owners may not use. If the engine ends by an
     error the process ends, too, with exit code 1.
 
     Args:
         engine: whose chats are served.
-        auth: tells who sends a request: `StaticTokens`, `JWTs`, or a function of your own.
+        auth: identifies the sender of a request: `StaticTokens`, `JWTs`, or a function of your own.
         settings: limits. Which origins may call is for the application to say: give it a `CORSMiddleware`.
         operation_prefix: what the ids of the operations begin with in the OpenAPI document. Give each router its own,
             if an application has several.

@@ -45,7 +45,7 @@ class _Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the engine, then serve it: an application that opens it would have uvicorn tell why it cannot."""
+        """Open the engine, then serve it: if an application opened it, uvicorn would report why it cannot."""
         self._loop = asyncio.get_running_loop()
         with self._signals_handled():
             async with AsyncExitStack() as stack:
@@ -80,7 +80,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop: not ready any more, and every stream is told to come back elsewhere.
+        """Begin to stop: not ready any more, and every stream is asked to reconnect elsewhere.
 
         An engine that is still opening, perhaps waiting for another process, opens no more.
         """
@@ -100,11 +100,11 @@ async def serve(
     log_level: LogLevel = "info",
     opened: Callable[[], object] | None = None,
 ) -> None:
-    """Serve an engine until SIGTERM or SIGINT; then streams are told to reconnect and running jobs are released.
+    """Serve an engine until SIGTERM or SIGINT; then streams are asked to reconnect and running jobs are released.
 
     Args:
         engine: whose chats are served; not entered yet.
-        auth: tells who sends a request.
+        auth: identifies the sender of a request.
         sockets: where to listen, bound already.
         settings: limits; `shutdown_seconds` is how long open requests may go on once it stops.
         log_level: of uvicorn.

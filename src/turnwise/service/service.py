@@ -105,7 +105,7 @@ class Readiness:
     async def _problem(self) -> Exception | None:
         try:
             await self._engine.check_writable()
-        except Exception as error:  # noqa: BLE001 - whoever asks is told
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             return error
         finally:
             self._probed_at = time.monotonic()

@@ -48,7 +48,7 @@ class ServiceSettings:
     shutdown_seconds: Amount = 10
     """Seconds from the signal to stop until `serve` closes connections and releases running jobs."""
     not_found_seconds: Amount = 0.02
-    """How long a 404 takes, or a multiple of it, so that its time does not tell another owner's chat from none."""
+    """How long a 404 takes, or a multiple of it, so that its time does not reveal another owner's chat."""
     owners_may: Collection[str] = OWNERS_MAY
     """What owners may do with their own chats: names of operations such as `erase`, or of a field of an operation such
     as `update_chat.title`. `OWNERS_MAY | {...}` adds to the default. Operators may do everything, auditors may read."""
@@ -59,7 +59,7 @@ class ServiceSettings:
     """Origins whose pages may call the service; `*` for all. An application with a `router` has its own middleware."""
     models: Sequence[Name] = ()
     """Names of models that clients may choose for a chat, beside those of the engine's agents, of which those with an
-    address are left out. Clients are told these names, and their calls spend the keys that this process has."""
+    address are left out. Clients see these names, and their calls spend the keys that this process has."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "owners_may", frozenset(self.owners_may))

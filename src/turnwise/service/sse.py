@@ -62,7 +62,7 @@ async def event_stream(
 
     `id` is the event's number, `event` its kind, `data` its JSON, without fields that have their default. Two more
     kinds have no number: `reconnect`, when the service stops, and `problem`, when the chat is gone. The comment `end`
-    says that all that was asked for was told: a stream that ends without any of the three was cut off.
+    says that the stream is complete: a stream that ends without any of the three was cut off.
     """
     open_requests(engine).end_with_server()
     yield ServerSentEvent(comment="turnwise", retry=RECONNECT_MILLISECONDS)

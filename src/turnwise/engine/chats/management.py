@@ -47,7 +47,7 @@ class ChatManagement(Commanded):
             parent: another chat.
             agent: who answers; the engine's only agent, or `default`, if none is named.
             model: the name of a model that is asked instead of the agent's. Never pass a user's choice: a name may hold
-                an address, and whoever answers there gets the provider's key and the agent's prompt.
+                an address, and the server there gets the provider's key and the agent's prompt.
             parameters: of model calls; each stands for the agent's own of that name. Never pass a user's
                 `provider_options`: they are sent as they are, and may replace the key, the prompt and the model.
             active_tools: the tools to offer, as in `Settings.active_tools`.
@@ -177,7 +177,7 @@ class ChatManagement(Commanded):
         """Delete a resting chat for good, archived or not, readable or not, and return the tombstone that is left.
 
         Nothing of it stays in the store but the tombstone. From then on every method raises `ChatDeleted` for it, and
-        whoever follows it gets that, too. Deleting it again changes nothing and returns the same tombstone. Forks and
+        its subscribers get that error, too. Deleting it again changes nothing and returns the same tombstone. Forks and
         children are chats of their own and stay.
 
         Raises:

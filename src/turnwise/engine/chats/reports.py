@@ -82,8 +82,8 @@ class Reports(Commanded):
     async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:
         """Return the JSON schemas of the arguments of a chat's open calls, by tool: a form can be made from them.
 
-        They are those of the agent that asked for the calls, whoever answers by now, and those that approvals with
-        other arguments are checked against. A tool that this agent does not have in this engine is left out.
+        They are those of the agent that asked for the calls, even if another answers by now; approvals with other
+        arguments are checked against them. A tool that this agent does not have in this engine is left out.
         """
 
     @command("GET", "/chats/{chat_id}/events", operation="stream_events")
@@ -130,8 +130,8 @@ class Reports(Commanded):
 
         Args:
             chat_id: the chat.
-            key: signs it so that whoever has the same key can check the signature (HMAC).
-            signer: signs it so that whoever has the public key can (Ed25519).
+            key: signs the log by HMAC: the same key checks the signature.
+            signer: signs the log by Ed25519: the public key checks the signature.
         """
         records = await self.audit(chat_id)
         return await run_in_thread(partial(export, chat_id, records, key=key, signer=signer))
@@ -152,8 +152,8 @@ class Reports(Commanded):
             chat_id: the chat.
             family: also those of its subagents and theirs, and that their logs name each other as they were.
             files: also that what the chat's messages refer to is in the file store, byte for byte: each file is read.
-            checkpoints: lines that `Checkpoints` has published: the log must be the one that they tell of, so that
-                whoever has rewritten all of the database is found. Those of subagents are not looked at.
+            checkpoints: lines that `Checkpoints` has published: the log must be the one that they name, which finds
+                a database that was rewritten as a whole. Those of subagents are not looked at.
             public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
 
         Raises:
@@ -171,7 +171,7 @@ class Reports(Commanded):
     ) -> FilePart:
         """Keep a file for a chat, and return the part by which messages of this chat refer to it.
 
-        The content is streamed and never held as a whole. The same bytes are kept once, whoever puts them. What is
+        The content is streamed and never held as a whole. The same bytes are stored once. What is
         never sent is removed after `Settings.keep_unsent_files`.
 
         Args:

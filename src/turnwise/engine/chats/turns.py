@@ -143,7 +143,7 @@ class Turns(Reports):
 
     @command("POST", "/chats/{chat_id}/interrupt", 202)
     async def interrupt(self, chat_id: str, *, reason: Label | None = None) -> Chat:
-        """Stop the chat. The part of the reply that was shown is kept, open calls are closed, the queue waits.
+        """Stop the chat. The part of the reply that was shown stays, open calls are closed, the queue waits.
 
         So does a message that was to be answered next, and is no turn yet.
         """
@@ -229,4 +229,4 @@ class Turns(Reports):
         chat_id: str,
         queued_id: str,
     ) -> Chat:
-        """Make a queued message the next turn at once; the current turn is interrupted and its partial answer kept."""
+        """Make a queued message the next turn at once; the current turn is interrupted and its partial answer stays."""

@@ -68,7 +68,7 @@ class AGUIEncoder:
         history: the messages that the client has; `None` for an encoder that corrects nothing.
         known_calls: ids of calls that the client has in its messages.
         answered: ids of calls whose results it has there, too.
-        for_owner: whether the client is an owner: calls that only an operator may answer are told by a `CUSTOM` event
+        for_owner: whether the client is an owner: calls that only an operator may answer become a `CUSTOM` event
             `awaiting_operator`, and are no interrupts.
     """
 
@@ -93,13 +93,13 @@ class AGUIEncoder:
         self._thoughts: dict[int, str] = {}
         """What was shown of its reasoning, by index."""
         self._forgotten: list[str] = []
-        """Ids of reasoning that was shown and is not kept, as far as is known."""
+        """Ids of reasoning that was shown and is not stored, as far as is known."""
         self._spent: dict[int, Usage] = {}
         """What the turns that are over have used in this run, by number: one that is resumed ends once more."""
         self._used = NO_USAGE
         """What the replies of the turn under way have used in it."""
         self._differs = False
-        """Whether the client's messages are not those that are kept."""
+        """Whether the client's messages differ from the stored ones."""
 
     @property
     def over(self) -> bool:

@@ -1,4 +1,4 @@
-"""The messages of AG-UI that hold what is kept of a chat."""
+"""The messages of AG-UI that hold what is stored of a chat."""
 
 from __future__ import annotations
 

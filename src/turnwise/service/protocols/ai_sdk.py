@@ -53,7 +53,7 @@ class AISDKEncoder:
         version: the major version of the client's package.
         known_calls: ids of calls that the client has in its messages.
         answered: ids of calls whose results it has there, too.
-        file_address: where clients get files. One that the chat's store keeps and that has no address is told by a part
+        file_address: where clients get files. One that the chat's store holds and that has no address becomes a part
             `data-file`; any other without one is left out.
         for_owner: whether the page is an owner's: of a call that only an operator may answer it gets a part
             `data-awaiting-operator`, and no request.
@@ -237,7 +237,7 @@ def _by_provider(*, by_provider: bool) -> dict[str, Any]:
 
 
 def stored_file(file: FilePart) -> dict[str, Any]:
-    """Return the data of the part `data-file` that tells a file of the chat's store."""
+    """Return the data of the part `data-file`, which names a file of the chat's store."""
     fields = {"digest": file.blob, "mediaType": file.media_type, "name": file.name, "size": file.size}
     return {name: value for name, value in fields.items() if value is not None}
 

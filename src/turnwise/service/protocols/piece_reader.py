@@ -94,7 +94,7 @@ class PieceReader:
         self._kept_step = 0
         self._seq = 0
         self._gap = False
-        """Whether events are missing since the last reply was kept: old parts may be pruned."""
+        """Whether events are missing since the last stored reply: old parts may be pruned."""
         self._behind_end: list[e.Event] = []
 
     def read(self, event: e.Event) -> Iterator[p.Piece]:
@@ -240,7 +240,7 @@ class PieceReader:
         open_calls = tuple(p.CallDropped(call_id, call.name) for call_id, call in live.calls.items())
         yield p.TakenBack(live.step, live.attempt, reason, open_words, open_calls, tuple(live.made))
 
-    # What is kept
+    # Stored messages
 
     def _read_message(self, message: Message) -> Iterator[p.Piece]:
         if message.erased or message.imported:
@@ -307,8 +307,10 @@ class PieceReader:
         for call_id, call in live.calls.items():
             yield p.CallDropped(call_id, call.name)
         if is_over:
-            kept = () if message is None else [part.call_id for part in message.parts if isinstance(part, ToolCallPart)]
-            yield from (p.CallWithdrawn(call_id) for call_id in live.made if call_id not in kept)
+            stored = (
+                () if message is None else [part.call_id for part in message.parts if isinstance(part, ToolCallPart)]
+            )
+            yield from (p.CallWithdrawn(call_id) for call_id in live.made if call_id not in stored)
         self._live = None
         yield p.StepEnded(live.step, message)
 
@@ -326,7 +328,7 @@ class PieceReader:
 
 
 def _begins_with(message: Message, live: _Live) -> bool:
-    """Whether what was shown of a reply is the beginning of what is kept of it."""
+    """Whether what was shown of a reply is the beginning of what is stored of it."""
     for kind in ("text", "reasoning"):
         beginnings = [words.text for words in live.words.values() if words.kind == kind]
         parts = (part for part in message.parts if isinstance(part, TextPart | ReasoningPart) and part.type == kind)

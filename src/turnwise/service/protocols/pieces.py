@@ -77,7 +77,7 @@ class CallDropped(msgspec.Struct, frozen=True):
 
 
 class CallWithdrawn(msgspec.Struct, frozen=True):
-    """The call was shown complete, and is no part of what is kept of the reply."""
+    """The call was shown complete, and is no part of the stored reply."""
 
     call_id: str
 
@@ -99,7 +99,7 @@ class ResultGiven(msgspec.Struct, frozen=True):
 
 
 class TakenBack(msgspec.Struct, frozen=True):
-    """What was shown of the step is not kept; the step may begin again."""
+    """What was shown of the step is discarded; the step may begin again."""
 
     step: int
     attempt: int
@@ -113,7 +113,7 @@ class TakenBack(msgspec.Struct, frozen=True):
 
 
 class StepEnded(msgspec.Struct, frozen=True):
-    """The reply is over. `message` is what is kept of it; `None` if that is nothing."""
+    """The reply is over. `message` is the stored one; `None` if nothing is stored."""
 
     step: int
     message: Message | None

@@ -21,10 +21,10 @@ def ui_messages_of(
 
     The open calls are those of the last turn.
 
-    The reply under way is told by resuming, and is left out; so are messages that wait in the queue.
+    The reply under way is left out, as resuming yields it; so are messages that wait in the queue.
     """
     messages: list[dict[str, Any]] = []
-    said = [message for message in said if message.role != "system"]  # a marker is nobody's message
+    said = [message for message in said if message.role != "system"]  # a marker has no author
     for (is_users, turn), group in groupby(said, lambda one: (one.role == "user", one.turn)):
         if is_users:
             messages += [{"id": one.id, "role": "user", "parts": _user_parts(one.parts)} for one in group]
@@ -36,16 +36,16 @@ def ui_messages_of(
 
 
 def _user_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+    own_parts: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
-            told.append({"type": "text", "text": part.text})
+            own_parts.append({"type": "text", "text": part.text})
         elif isinstance(part, FilePart) and (address := address_of(part)) is not None:
             named = {} if part.name is None else {"filename": part.name}
-            told.append({"type": "file", "mediaType": part.media_type, "url": address, **named})
+            own_parts.append({"type": "file", "mediaType": part.media_type, "url": address, **named})
         elif isinstance(part, FilePart):
-            told.append({"type": "data-file", "data": stored_file(part)})
-    return told
+            own_parts.append({"type": "data-file", "data": stored_file(part)})
+    return own_parts
 
 
 def _chunks_of(answer: Iterable[Message], asked: tuple[ToolCall, ...], *, for_owner: bool) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ from turnwise.states.names import Answerer, ChatState
 _CREATED: Final = re.compile(r"\A-?[0-9]+~")
 """In a place, before the chat's id: when it was created."""
 _PASSED: Final = "~~"
-"""In a place, behind another one, and before the id of a chat of which nobody knows when it was created."""
+"""In a place, behind another one, and before the id of a chat whose time of creation is unknown."""
 
 
 async def list_chats(
@@ -62,7 +62,7 @@ async def list_chats(
 def _end_of(chats: Sequence[Chat], after: str) -> str:
     """Return the place where a page ends that began at `after`.
 
-    When a chat was created is not known of each that cannot be read: then the place before it is told, too.
+    The time of creation of an unreadable chat may be unknown: then the place holds the one before it, too.
     """
     *before, last = [_place(chat.id, chat.created_at) for chat in chats]
     if last is not None:
@@ -74,12 +74,12 @@ def _end_of(chats: Sequence[Chat], after: str) -> str:
 async def _chat_before(caller: Sender, place: str) -> str | None:
     """Return the id of the chat after which a page begins; `None` for the first page.
 
-    A chat keeps its place when it is deleted, but nobody knows any more whose it was. Then an owner must know the
-    microsecond in which it was created, which `next` tells: its id can be computed. Of a chat without that the page
+    A chat keeps its place when it is deleted, but its owner is not known any more. Then an owner must know the
+    microsecond in which it was created, which `next` holds: its id can be computed. Of a chat without that the page
     begins at the place before it, and lists again what stands between.
 
     Raises:
-        InvalidArgument: there is no such chat, or it is another owner's: nobody can tell which.
+        InvalidArgument: there is no such chat, or it is another owner's: the two are indistinguishable.
     """
     anchor, passed, last = place.partition(_PASSED)
     chat_id = last if passed else _CREATED.sub("", anchor)

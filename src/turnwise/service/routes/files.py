@@ -1,4 +1,4 @@
-"""Files: what messages refer to, kept for one chat."""
+"""Files: what messages refer to, stored for one chat."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
         answered=new_input.answered,
         for_owner=caller.principal.role == "owner",
     )
-    begun = list(encoder.begin(anew=nothing_new))
-    return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=begun), chat.id)
+    opening = list(encoder.begin(anew=nothing_new))
+    return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=opening), chat.id)
 
 
 async def _newest_said(caller: Sender, chat: Chat) -> Iterable[Message]:
@@ -175,8 +175,8 @@ async def resume_ai_sdk(
         version=7 if version == "7" else 6,
         for_owner=caller.principal.role == "owner",
     )
-    is_wary = version == "6"
-    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)
+    hold_back = version == "6"
+    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE, hold_back=hold_back), chat.id)
 
 
 def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:

@@ -95,7 +95,7 @@ def says(message: Message, content: Content) -> bool:
 
 
 def _turn_of(answer_id: str | None, history: Sequence[Message]) -> int | None:
-    """Return the turn of an answer, by its id in a page; 0 if there is no answer, `None` if nobody knows."""
+    """Return the turn of an answer, by its id in a page; 0 if there is no answer, `None` if it is unknown."""
     if answer_id is None:
         return 0
     by_id = {message.id: message.turn for message in history}

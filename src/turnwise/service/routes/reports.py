@@ -37,13 +37,13 @@ async def start_after(
         ),
     ] = None,
 ) -> int:
-    """Return the number after which a stream begins: checked before its first byte, while a problem can be told.
+    """Return the number after which a stream begins: checked before its first byte.
 
     Raises:
         InvalidArgument: the chat has no such event yet. After a backup was restored its reader would wait for others.
     """
     cursor = after if last_event_id is None else last_event_id
-    with suppress(ChatUnreadable):  # the stream tells what can be read, and then what cannot
+    with suppress(ChatUnreadable):  # the stream yields what can be read, and then the error
         if cursor > (await caller.chat(chat_id)).last_seq:
             newest = (await caller.engine.transcript(chat_id)).seq
             if cursor > newest:

@@ -23,7 +23,7 @@ PROBLEM_AFTER: Final = "X-Problem-After"
 Piece = TypeVar("Piece", str, bytes)
 
 
-async def begun(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+async def with_first_read(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
     """Return the same pieces, the first one read: what goes wrong before it can still be answered as a problem."""
     first = await anext(pieces, None)
 
@@ -41,10 +41,10 @@ async def streamed(pieces: AsyncIterator[Piece], *, media_type: str, headers: Ma
 
     Raises:
         TurnwiseError: of the pieces, before the first; it is answered as a problem. After one that comes later the body
-            breaks off, for whoever reads it must not take it for whole; its last words are the problem, behind a mark
-            that was drawn for this body and that a header tells.
+            breaks off, so that its reader does not take it for whole; its last words are the problem, behind a mark
+            that was drawn for this body and stands in a header.
     """
-    mark, first = secrets.token_hex(16), await begun(pieces)
+    mark, first = secrets.token_hex(16), await with_first_read(pieces)
 
     async def whole() -> AsyncIterator[Piece | str]:
         try:
@@ -71,16 +71,16 @@ async def lines_of(request: Request) -> AsyncIterator[str]:
         InvalidRequest: it is no UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    begun_line: list[str] = []  # put together once it has ended: to copy it for each piece takes hours for a long one
+    partial_line: list[str] = []  # put together once it has ended: to copy it for each piece takes hours for a long one
     try:
         async for piece in request.stream():
             *ends, rest = decoder.decode(piece).split("\n")
             for end in ends:
-                yield "".join((*begun_line, end, "\n"))
-                begun_line.clear()
-            begun_line.append(rest)
-        begun_line.append(decoder.decode(b"", final=True))
+                yield "".join((*partial_line, end, "\n"))
+                partial_line.clear()
+            partial_line.append(rest)
+        partial_line.append(decoder.decode(b"", final=True))
     except UnicodeDecodeError:
         raise InvalidRequest([{"field": "body", "problem": "must be UTF-8"}]) from None
-    if rest := "".join(begun_line):
+    if rest := "".join(partial_line):
         yield rest

@@ -31,11 +31,11 @@ class Row(NamedTuple):
     problems: tuple[int, ...] = ()
     """Statuses of problems, beside those of every route."""
     answer: Any = None
-    """The type of the answer, if the endpoint's annotation does not tell it."""
+    """The type of the answer, if it is not the endpoint's annotation."""
     media_type: str | None = None
     """The media type of the answer, if it is no JSON."""
     is_open: bool = False
-    """Whether it needs no token: it tells nothing of any chat."""
+    """Whether it needs no token: it reveals nothing of any chat."""
     declared: tuple[str, ...] | None = None
     """Fields of its request that the policy knows by names of their own, if they are not the optional ones of the
     body: what else a front end's page sends stands for other operations."""

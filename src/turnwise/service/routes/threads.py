@@ -239,7 +239,7 @@ async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:
         async with aclosing(engine.events(chat.id, after=start, follow=False)) as events:
             stored = [event async for event in events if not _is_earlier(event, chat.turn)]
         question = next((event for event in stored if _is_question(event, chat.turn)), None)
-        # One that was erased is told once more at the end: only the first of all is where the turn begins.
+        # One that was erased comes once more at the end: only the first of all is where the turn begins.
         if start == 0 or (question is not None and not question.message.erased):
             return stored if question is None else stored[stored.index(question) :]
         look_back *= 4

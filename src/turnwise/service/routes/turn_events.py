@@ -50,7 +50,7 @@ class Turns(msgspec.Struct, frozen=True):
     """The chat as it stood once the messages were accepted; a turn that had ended then may have been resumed since."""
 
 
-async def events_of(source: EventFeed, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
+async def events_of(source: EventFeed, chat_id: str, turns: Turns, *, hold_back: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
 
     One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever
@@ -58,7 +58,7 @@ async def events_of(source: EventFeed, chat_id: str, turns: Turns, *, is_wary: b
     """
     awaited = _Awaited(turns.begun, {*turns.messages}, newest=0 if turns.chat is None else turns.chat.last_seq)
     rest: list[Event] = [] if turns.chat is None else [StatusEvent(state=turns.chat.state)]
-    async with aclosing(_kept_events(source, chat_id, turns.after, is_wary=is_wary)) as events:
+    async with aclosing(_valid_events(source, chat_id, turns.after, hold_back=hold_back)) as events:
         async for event in events:
             if awaited.shows(event):
                 yield event
@@ -125,7 +125,7 @@ class _Awaited(msgspec.Struct):
         return not self.unanswered and self._ended is not None and event.seq > self.newest
 
 
-async def _kept_events(source: EventFeed, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:
+async def _valid_events(source: EventFeed, chat_id: str, after: int, *, hold_back: bool) -> AsyncGenerator[Event]:
     """Yield events until the chat rests, without parts that were taken back already."""
     lost: set[tuple[int, int]] = set()
     newest = after
@@ -139,11 +139,11 @@ async def _kept_events(source: EventFeed, chat_id: str, after: int, *, is_wary: 
         async for event in events:
             if isinstance(event, PartEvent) and (event.step, event.attempt) in lost:
                 continue
-            if isinstance(event, MessageEvent) and event.message.imported:  # the last turn: no other one is told
+            if isinstance(event, MessageEvent) and event.message.imported:  # the last turn, the only one here
                 event = replace(event, message=replace(event.message, imported=False))  # noqa: PLW2901
             if isinstance(event, AttemptDiscardedEvent):
                 held = [one for one in held if not _is_part_of(one, event)]
-            is_old_part = is_wary and isinstance(event, PartEvent) and event.seq <= newest
+            is_old_part = hold_back and isinstance(event, PartEvent) and event.seq <= newest
             if is_old_part or (held and isinstance(event, StatusEvent | RetryEvent)):
                 held.append(event)
                 continue

@@ -41,7 +41,7 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
     *,
     first: Iterable[dict[str, Any]] = (),
     last: bytes = b"",
-    is_wary: bool = False,
+    hold_back: bool = False,
 ) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream that shows turns.
 
@@ -52,14 +52,14 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
         encoder: the protocol.
         first: what is sent before the events.
         last: the last line.
-        is_wary: for a page that cannot take words back, hold back what a worker that is lost may have said. It is sent
-            when the reply goes on.
+        hold_back: for a page that cannot remove text, hold back what a lost worker may have written. It is sent when
+            the reply goes on.
     """
     for one in first:
         yield _line(one)
     cut: str | None = None
     try:
-        shown = events_of(source, chat_id, turns, is_wary=is_wary)
+        shown = events_of(source, chat_id, turns, hold_back=hold_back)
         if isinstance(source, Caller):  # one who may answer for subagents
             shown = with_subagent_calls(shown, source, chat_id)
         async with aclosing(shown) as events:
@@ -78,7 +78,7 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
 
 
 def _gone(error: ChatNotFound) -> ErrorEvent:
-    """Return what says that the chat is no more: whoever comes back does not get it either."""
+    """Return the event that says that the chat is gone: a client that reconnects does not get it either."""
     problem = problem_of(error)
     return ErrorEvent(error=ErrorInfo(kind=problem["type"].removeprefix(TYPE), message=problem["detail"]))
 
