@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -29,18 +29,18 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     """A chat that is asked for, as `Chats.create_chat` describes it."""
 
     commands: Commands
-    system: str | None
-    client_tools: Sequence[ClientTool]
-    owner: str | None
-    title: str | None
-    metadata: Mapping[str, Any] | None
-    parent: str | None
-    agent: str | None
-    model: str | None
-    parameters: Mapping[str, Any] | None
-    active_tools: Sequence[str] | None
-    history: History | None
-    client_id: str | None
+    system: str | None = None
+    client_tools: Sequence[ClientTool] = ()
+    owner: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    parent: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    active_tools: Sequence[str] | None = None
+    history: History | None = None
+    client_id: str | None = None
 
     async def create(self) -> Chat:
         """Create the chat, or return the one that its `client_id` created."""
@@ -100,20 +100,21 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     def _profile(
         self, agent: str, client_tools: tuple[ClientTool, ...], *, created_at: datetime, imported: int
     ) -> Profile:
-        return Profile(
-            created_at=created_at,
-            agent=agent,
-            model=self.model,
-            parameters=None if self.parameters is None else dict(self.parameters),
-            active_tools=None if self.active_tools is None else tuple(self.active_tools),
-            system=self.system,
-            client_tools=client_tools,
-            owner=self.owner,
-            title=self.title,
-            metadata=dict(self.metadata or {}),
-            parent=self.parent,
-            imported=imported,
-        )
+        given = {name: getattr(self, name) for name in _OF_PROFILE}
+        own = {
+            "created_at": created_at,
+            "agent": agent,
+            "parameters": None if self.parameters is None else dict(self.parameters),
+            "active_tools": None if self.active_tools is None else tuple(self.active_tools),
+            "client_tools": client_tools,
+            "metadata": dict(self.metadata or {}),
+            "imported": imported,
+        }
+        return Profile(**{**given, **own})
+
+
+_OF_PROFILE: Final = frozenset(ChatCreation.__struct_fields__) & frozenset(Profile.__struct_fields__)
+"""What is kept of what was asked for."""
 
 
 def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:

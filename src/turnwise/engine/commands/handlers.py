@@ -23,13 +23,12 @@ from turnwise.engine.config.results import (
     chat_of,
 )
 from turnwise.engine.isolation.tasks import Lifetime
-from turnwise.engine.prompt.imported_history import History
 from turnwise.engine.subagents.family import subagents_of
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.calls import ClientTool, ToolResult
+from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
 from turnwise.states.messages import Content, QueuedMessage
@@ -60,38 +59,8 @@ class Handlers(ReportHandlers):
 
     # Chats
 
-    async def create_chat(  # noqa: PLR0913 - the contract
-        self,
-        *,
-        system: str | None = None,
-        client_tools: Sequence[ClientTool] = (),
-        owner: str | None = None,
-        title: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        parent: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        active_tools: Sequence[str] | None = None,
-        history: History | None = None,
-        client_id: str | None = None,
-    ) -> Chat:
-        creation = ChatCreation(
-            commands=self._commands,
-            system=system,
-            client_tools=client_tools,
-            owner=owner,
-            title=title,
-            metadata=metadata,
-            parent=parent,
-            agent=agent,
-            model=model,
-            parameters=parameters,
-            active_tools=active_tools,
-            history=history,
-            client_id=client_id,
-        )
-        return await creation.create()
+    async def create_chat(self, **options: Any) -> Chat:
+        return await ChatCreation(commands=self._commands, **options).create()
 
     async def list_chats(
         self,
