@@ -19,7 +19,7 @@ from turnwise.states.errors import InvalidArgument
 Now = Callable[[], datetime]
 
 
-class Database(Protocol):
+class CrashDatabase(Protocol):
     """A database that outlives the processes that use it."""
 
     def store(self, now: Now) -> ChatStore:
@@ -30,7 +30,7 @@ class Database(Protocol):
 class Databases(Protocol):
     """Makes databases."""
 
-    def fresh(self) -> Database:
+    def fresh(self) -> CrashDatabase:
         """Return an empty one."""
         ...
 
@@ -79,7 +79,7 @@ class _Files:
         await blank.close()
         return cls(folder)
 
-    def fresh(self) -> Database:
+    def fresh(self) -> CrashDatabase:
         for old in self._folder.glob("run-*"):
             old.unlink()
         path = self._folder / f"run-{next(self._serial)}.db"
@@ -105,7 +105,7 @@ class _Schemas:
         self._prefix = f"turnwise_crash_{uuid4().hex[:12]}"
         self._names: list[str] = []
 
-    def fresh(self) -> Database:
+    def fresh(self) -> CrashDatabase:
         self._names.append(f"{self._prefix}_{len(self._names) + 1}")
         return _PostgresSchema(f"{self._url}{'&' if '?' in self._url else '?'}schema={self._names[-1]}")
 

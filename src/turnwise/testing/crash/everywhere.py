@@ -20,7 +20,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import RESTING
 from turnwise.states.values.checked import checked
 from turnwise.testing.clock import ManualClock
-from turnwise.testing.crash.databases import Database, databases
+from turnwise.testing.crash.databases import CrashDatabase, databases
 from turnwise.testing.crash.life import EngineRun, task_factory
 from turnwise.testing.crash.pilot import Stalled, pilot
 from turnwise.testing.crash.points import Points
@@ -139,7 +139,7 @@ class _Run:
     """The scenario on one database, lived until it ends."""
 
     def __init__(
-        self, trial: _Trial, database: Database, points: Points, *, wanted: Sequence[Ending] | None = None
+        self, trial: _Trial, database: CrashDatabase, points: Points, *, wanted: Sequence[Ending] | None = None
     ) -> None:
         self.points = points
         self.endings: list[Ending] = []
