@@ -17,7 +17,7 @@ from unittest.mock import patch
 from turnwise_engine import Turnwise
 from workload import CALLS, DELTA, DELTAS, Contestant, run_tool
 
-from turnwise.persistence.sqlite.connection import Connection, EagerConnection
+from turnwise.persistence.sqlite.connection import EagerConnection, SQLiteConnection
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -48,7 +48,7 @@ class ReplayedSQL(Contestant):
         self._transactions = [*_transactions(statements)]
         self._chat_id = original.chat_id("kept")
         path = str(self.directory / "chats.db")
-        self._connection = await Connection.open(path, SQLiteStore(path).prepare)
+        self._connection = await SQLiteConnection.open(path, SQLiteStore(path).prepare)
         self._group_commit = GroupCommit(self._connection, file=DatabaseFile(path))
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ from support.processes.postgres_server import Server
 from support.processes.silent_proxy import SilentProxy
 from turnwise import Checkpoints, Engine, Settings, SigningKey, StoreError, ToolContext, tool
 from turnwise.persistence.postgres import servers
-from turnwise.persistence.postgres.timeouts import CONNECT_S, GONE_AFTER_S, PATIENCE, SUSPECT_AFTER_S
+from turnwise.persistence.postgres.timeouts import CONNECT_S, GONE_AFTER_S, RETRY_S, SUSPECT_AFTER_S
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import ServiceSettings
@@ -284,7 +284,7 @@ async def test_calls_to_a_silent_server_end_and_begin_again(
             await engine.get_chat(chat.id)
         took = monotonic() - started
         assert refused.value.passing
-        least = SUSPECT_AFTER_S + CONNECT_S + PATIENCE
+        least = SUSPECT_AFTER_S + CONNECT_S + RETRY_S
         assert least - SLACK_S < took < least + CONNECT_S + SLACK_S
         assert "server_silent" in caplog.text
         proxy.speak()

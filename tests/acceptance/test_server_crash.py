@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def timeout_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a busy machine the time that it takes to start a server."""
-    monkeypatch.setattr(pool, "PATIENCE", 60)
+    monkeypatch.setattr(pool, "RETRY_S", 60)
 
 
 async def test_engine_waits_for_a_recovering_server(server: Server) -> None:
@@ -107,7 +107,7 @@ async def test_hot_standby_answers_readers(monkeypatch: pytest.MonkeyPatch) -> N
                 assert [diagnosis async for diagnosis in reader.diagnose()] == []
                 model.allow(9)
                 assert (await reader.wait(chat.id, timeout=30)).state == "waiting"
-                monkeypatch.setattr(pool, "PATIENCE", 1)  # it may be promoted any moment, and is not
+                monkeypatch.setattr(pool, "RETRY_S", 1)  # it may be promoted any moment, and is not
                 with pytest.raises(StoreError, match="read-only"):
                     await reader.send_message(chat.id, "More.")
 

@@ -23,13 +23,13 @@ SESSION: Final = Pool("postgresql:///", size=1, schema="s", statement_timeout=ST
 IDLE: Final = int(SESSION["idle_in_transaction_session_timeout"]) / 1000
 
 WAITS: Final = {
-    "a server to accept a connection": (timeouts.CONNECT_S, timeouts.PATIENCE, timeouts.AVOID_S),
+    "a server to accept a connection": (timeouts.CONNECT_S, timeouts.RETRY_S, timeouts.AVOID_S),
     "the answer to a statement": (timeouts.SUSPECT_AFTER_S, timeouts.CONNECT_S),
-    "a connection, after one has broken": (timeouts.PATIENCE,),
-    "a server that starts, recovers or may only be read": (timeouts.PATIENCE,),
+    "a connection, after one has broken": (timeouts.RETRY_S,),
+    "a server that starts, recovers or may only be read": (timeouts.RETRY_S,),
     "a statement": (STATEMENT,),
     "a transaction whose client says nothing": (IDLE,),
-    "a lock of another session": (timeouts.LOCK_S, timeouts.PATIENCE),
+    "a lock of another session": (timeouts.LOCK_S, timeouts.RETRY_S),
     "a renewal of leases": (timeouts.RENEW_S, AGAIN_S),
     "the answer to a question on which a tool or a model call starts": (NEWS_S,),
     "other workers, after an outage of a worker's own": (Settings().renew_every,),

@@ -319,7 +319,7 @@ async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: 
     started: list[Any] = []
     cleaned: list[str] = []
 
-    async def loose_files(*, limit: int) -> list[tuple[int, str]]:
+    async def unreferenced_files(*, limit: int) -> list[tuple[int, str]]:
         cleaned.append("files")
         return [][:limit]
 
@@ -328,7 +328,7 @@ async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: 
 
     async with sweeping(database, Settings(delete_after=60)) as swept:
         monkeypatch.setattr(swept.runtime.tasks, "start_soon", started.append)
-        monkeypatch.setattr(swept.store, "loose_files", loose_files, raising=False)
+        monkeypatch.setattr(swept.store, "unreferenced_files", unreferenced_files, raising=False)
         monkeypatch.setattr(swept.store, "scrub", scrub, raising=False)
         await swept.idle("a", "b")
         await swept.runtime.writer.commit("a", lambda unit: unit.fire(Archived()), actor="client")

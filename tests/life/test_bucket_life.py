@@ -160,9 +160,9 @@ class World:
         self.let_go.add(chat)
         self.held.discard(chat)
         self.kept.discard(chat)
-        await self.files.remove(DIGEST, self.is_loose)
+        await self.files.remove(DIGEST, self.is_unreferenced)
 
-    async def is_loose(self) -> bool:
+    async def is_unreferenced(self) -> bool:
         await self.turns.turn()
         return not self.held
 
@@ -216,7 +216,7 @@ async def live(random: Random) -> None:
 async def emptied(world: World, store: MemoryStore) -> None:
     """Let everyone go: in the end nothing is there but the name of the bucket."""
     world.held.clear()
-    await world.files.remove(DIGEST, world.is_loose)
+    await world.files.remove(DIGEST, world.is_unreferenced)
     await world.files.tidy(0)
     assert [one["path"] for one in await MemoryStore.list(store).collect_async() if "arriving" not in one["path"]] == [
         "name"

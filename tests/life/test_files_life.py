@@ -10,7 +10,7 @@ from support.exploring import examples
 from support.files import digest_of, whole
 from turnwise import Engine, FilePart, Settings, StoreError
 from turnwise.engine.blobs.files import Files
-from turnwise.persistence.blobs.protocol import FileStore, IsLoose
+from turnwise.persistence.blobs.protocol import FileStore, IsUnreferenced
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
@@ -29,10 +29,10 @@ class Crashing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
 
-    async def remove(self, digest: str, is_loose: IsLoose) -> None:
+    async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
         if self.crash == "before":
             raise StoreError("dead")
-        await self._files.remove(digest, is_loose)
+        await self._files.remove(digest, is_unreferenced)
         if self.crash == "after":
             raise StoreError("dead")
 
@@ -101,7 +101,7 @@ class World:
             assert {*await self.engine._store.held_files(chat_id)} == digests
             for digest in digests:
                 assert digest_of(await whole(self.engine, chat_id, digest)) == digest
-        assert await self.engine._store.loose_files(limit=10) == []
+        assert await self.engine._store.unreferenced_files(limit=10) == []
 
 
 Move = tuple[str, int, int]

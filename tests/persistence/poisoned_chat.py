@@ -33,7 +33,7 @@ _OF_NO_CHAT: Final = (
     "quarantine",
     "sqlite_sequence",
     "tombstones",
-    "loose_files",
+    "unreferenced_files",
     "blobs",
     "blob_pieces",
     "blob_remains",

@@ -13,7 +13,7 @@ from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sqlite.database import SQLiteDatabase, completed
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.persistence.sqlite.transactions import OptimisticCommits, Transactions
+from turnwise.persistence.sqlite.transactions import OptimisticCommits, SQLiteTransactions
 from turnwise.states.facts import Facts
 from turnwise.testing.conformance import plans
 
@@ -29,7 +29,7 @@ class Chats:
         self.at = NOON
         self.on = connection
         self.cache = ChatCache()
-        self.transactions = Transactions(lambda: self.at, self.cache)
+        self.transactions = SQLiteTransactions(lambda: self.at, self.cache)
         self.optimistic = OptimisticCommits(lambda: self.at, self.cache, self._submit)
 
     @classmethod

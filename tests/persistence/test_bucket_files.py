@@ -136,14 +136,14 @@ async def test_removal_asks_again_after_listing(store: ChatStore, objects: Any) 
 
     async def held_in_between() -> bool:
         await files.put(of(b"content"), holding(store, "chat"))
-        return await store.is_loose(blob.digest)
+        return await store.is_unreferenced(blob.digest)
 
     await files.remove(blob.digest, held_in_between)
     assert await read(files, blob.digest) == b"content"
 
     async def held_afterwards() -> bool:
         await store.let_go(seconds=0, limit=10)
-        answer = await store.is_loose(blob.digest)
+        answer = await store.is_unreferenced(blob.digest)
         await files.put(of(b"content"), holding(store, "chat"))
         return answer
 

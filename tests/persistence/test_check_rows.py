@@ -33,7 +33,7 @@ HINTS = {
     "partial_events": "work under way: pruned later, and a finished message says what it said",
     "quarantine": "what a repair found unreadable and put aside, so what the log does not say",
     "chat_files": "which files a chat holds; what its messages refer to is bound with them, and by its digest",
-    "loose_files": "files to be removed: of the store, of no chat",
+    "unreferenced_files": "files to be removed: of the store, of no chat",
     "file_store": "where files are kept: of the store, of no chat",
     "blobs": "files, each under the digest of its bytes: of the store, of no chat",
     "blob_pieces": "the same",

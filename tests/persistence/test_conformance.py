@@ -170,7 +170,7 @@ async def test_errors_hide_the_store_password(
     form: str, password: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Errors end in logs, in tickets and on shared screens; so do the errors that they were raised from."""
-    monkeypatch.setattr("turnwise.persistence.postgres.pool.PATIENCE", 0.01)
+    monkeypatch.setattr("turnwise.persistence.postgres.pool.RETRY_S", 0.01)
     with pytest.raises((SettingsError, StoreError)) as caught:
         await store_from_url(SECRETS[form].format(password), durability="full", now=None).open()
     told = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text

@@ -16,7 +16,7 @@ from support.sql_by_hand import stored_text
 from turnwise import Engine, FileNotFound, FilePart, FolderFiles, ImportRefused, Settings, StoreError, TextPart
 from turnwise.persistence.archive.format import chain_hash
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.blobs.protocol import Blob, IsLoose
+from turnwise.persistence.blobs.protocol import Blob, IsUnreferenced
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.testing import ManualClock
 from turnwise.testing.conformance.files import blob_of, of
@@ -125,8 +125,8 @@ async def test_file_goes_with_its_erased_message(way: str, either_url: str) -> N
 class Away(FolderFiles):
     """A folder that lets nothing leave."""
 
-    async def remove(self, digest: str, is_loose: IsLoose) -> None:
-        raise StoreError(f"the folder is out of reach: {digest} stays, loose or not: {is_loose}")
+    async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
+        raise StoreError(f"the folder is out of reach: {digest} stays, loose or not: {is_unreferenced}")
 
 
 async def test_sweep_finishes_erasure_of_an_unreachable_file(either_url: str, tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ async def test_forged_removal_note_removes_nothing(
         await engine.put_file(chat.id, SECRET, media_type="text/plain")
     written = note.format(victim=victim) if isinstance(note, str) else note
     with closing(sqlite3.connect(tmp_path / "chats.db")) as connection, connection:
-        connection.execute("INSERT INTO loose_files (digest) VALUES (?)", (written,))
+        connection.execute("INSERT INTO unreferenced_files (digest) VALUES (?)", (written,))
     async with Engine(url, model=MODEL, files=FolderFiles(folder), settings=IDLE) as engine:
         await engine.delete_chat(chat.id)
-        assert await engine._chats().loose_files(limit=10) == []
+        assert await engine._chats().unreferenced_files(limit=10) == []
     assert victim.exists()
     assert WORD not in raw(folder)
     assert "loose_file_unreadable" in caplog.text

@@ -83,15 +83,15 @@ async def test_interrupted_removal_is_finished_by_the_next(tmp_path: Path) -> No
     async def crash() -> bool:
         raise StoreError("the store is out of reach")
 
-    for is_loose in (False, True):
+    for is_unreferenced in (False, True):
         await failure_of(files.remove(blob.digest, crash), StoreError)
         assert await read(files, blob.digest) == b"content", "whoever holds it must not miss it"
 
-        async def look(answer: bool = is_loose) -> bool:
+        async def look(answer: bool = is_unreferenced) -> bool:
             return answer
 
         await files.remove(blob.digest, look)
-        assert (await files.size(blob.digest) is None) == is_loose
+        assert (await files.size(blob.digest) is None) == is_unreferenced
     assert files_in(tmp_path) == []
 
 
@@ -148,7 +148,7 @@ async def test_removal_checks_after_taking_the_name(tmp_path: Path, store: ChatS
     async def held_in_between() -> bool:
         assert [path.parent.name for path in files_in(tmp_path) if path.name == blob.digest] == ["leaving"]
         await store.note_file("chat", blob, kept_in="here")
-        return await partial(store.is_loose, blob.digest)()
+        return await partial(store.is_unreferenced, blob.digest)()
 
     await files.remove(blob.digest, held_in_between)
     assert await read(files, blob.digest) == b"content"

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from turnwise.persistence.sql.batches import Batches
-from turnwise.persistence.sqlite.connection import Connection
+from turnwise.persistence.sqlite.connection import SQLiteConnection
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit
 from turnwise.states.errors import StoreError
@@ -21,7 +21,7 @@ Note = Callable[[sqlite3.Connection], None]
 class Bench:
     """A writer over a table of notes, and a gate at which its thread can be held."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SQLiteConnection) -> None:
         self.connection = connection
         self.group_commit = GroupCommit(connection, file=DatabaseFile(None))
         self.reached = threading.Event()
@@ -52,7 +52,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    bench = Bench(await Connection.open(str(tmp_path / "notes.db"), _prepare))
+    bench = Bench(await SQLiteConnection.open(str(tmp_path / "notes.db"), _prepare))
     yield bench
     bench.gate.set()
     await bench.group_commit.close()

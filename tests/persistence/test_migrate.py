@@ -140,7 +140,7 @@ async def test_too_long_migration_elsewhere_is_a_passing_error(
 ) -> None:
     """The store may take it later, and nothing was written."""
     caplog.set_level(logging.INFO, "turnwise")
-    monkeypatch.setattr("turnwise.persistence.sqlite.connection.PATIENCE", 0)
+    monkeypatch.setattr("turnwise.persistence.sqlite.connection.BUSY_TIMEOUT_S", 0)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(

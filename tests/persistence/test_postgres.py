@@ -114,7 +114,7 @@ async def test_time_comes_from_the_database(open_store: OpenStore, beside: async
 
 
 async def test_unreachable_server_is_named_without_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "PATIENCE", 1)
+    monkeypatch.setattr(pool, "RETRY_S", 1)
     store = PostgresStore("postgresql://me:secret@127.0.0.1:1/db")
     with pytest.raises(StoreError, match=r"127\.0\.0\.1.*cannot be reached") as caught:
         await store.open()

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
+from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.errors import BrokenInvariant, StaleLease, StoreError
@@ -170,7 +170,7 @@ async def test_batch_survives_its_cancelled_caller(times: int) -> None:
         stored.append([*items])
         return [item.upper() for item in items]
 
-    batches: GroupCommit[str, str] = GroupCommit(Direct(), perform)  # type: ignore[arg-type]
+    batches: StatementBatches[str, str] = StatementBatches(Direct(), perform)  # type: ignore[arg-type]
     first = asyncio.create_task(batches.add("first"))
     beside = asyncio.create_task(batches.add("beside"))
     await begun.wait()
@@ -218,7 +218,7 @@ async def test_only_unsent_items_report_nothing_written(calls: int, error: Excep
         performed.extend(items)
         return items
 
-    batches: GroupCommit[str, str] = GroupCommit(Failing(calls, error), perform)  # type: ignore[arg-type]
+    batches: StatementBatches[str, str] = StatementBatches(Failing(calls, error), perform)  # type: ignore[arg-type]
     with pytest.raises(told):
         await batches.add("item")
     assert performed == ["item"] * min(calls, 1)

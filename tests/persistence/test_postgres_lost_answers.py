@@ -144,7 +144,7 @@ WRITES: Final[dict[str, tuple[str, str, Callable[[PostgresStore], Awaitable[obje
     "a shared change": ("fetch", COMMIT, lambda store: store.change("running", plans.plan(plans.reply("lost")))),
     "a renewal": ("fetch", "-- name: renew", lambda store: store.renew("worker", 30)),
     "a file held": ("execute", "COMMIT", lambda store: store.note_file("chat", BLOB, kept_in="here")),
-    "a file let go": ("execute", "DELETE FROM loose_files", lambda store: store.settle_loose(1)),
+    "a file let go": ("execute", "DELETE FROM unreferenced_files", lambda store: store.settle_unreferenced(1)),
 }
 
 
@@ -162,8 +162,8 @@ async def test_unknown_outcome_is_reported_as_unknown(
     """An error that says 'nothing was written' would be a lie."""
     await plans.created(store, "chat")
     await plans.created(store, "running", plans.send("hello"), plans.claim(), plans.start())
-    monkeypatch.setattr(pool, "PATIENCE", 0.05)
-    refusing = "".join(f"ALTER TABLE {table} RENAME TO no_{table};" for table in ("chats", "loose_files"))
+    monkeypatch.setattr(pool, "RETRY_S", 0.05)
+    refusing = "".join(f"ALTER TABLE {table} RENAME TO no_{table};" for table in ("chats", "unreferenced_files"))
 
     async def answered() -> None:
         if then == "refuses":

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.postgres import listener, notifications
-from turnwise.persistence.postgres.listener import Listener
+from turnwise.persistence.postgres.listener import NotificationListener
 from turnwise.persistence.postgres.liveness import Liveness
-from turnwise.persistence.postgres.notifications import Notices
+from turnwise.persistence.postgres.notifications import Notifications
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
@@ -75,14 +75,14 @@ async def test_poll_covers_lost_notifications(
     """That of this chat may have been lost with the process that sent it, and a busy database is never silent."""
     _, there = stores
     now, put = [0.0], list[Callable[[object], None]]()
-    attach = Listener._attach
+    attach = NotificationListener._attach
 
-    async def attached(listener: Listener, session: Any) -> Any:
+    async def attached(listener: NotificationListener, session: Any) -> Any:
         put.append(listener._pending.put)
         return await attach(listener, session)
 
     monkeypatch.setattr(notifications, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Listener, "_attach", attached)
+    monkeypatch.setattr(NotificationListener, "_attach", attached)
     watch = aiter(there.watch())
     heard = [await anext(watch)]
     for _ in range(10):
@@ -117,8 +117,8 @@ class Line:
         return StoreError(str(error))
 
 
-def over(line: Line) -> Notices:
-    return Notices(line, Liveness(line), poll_interval=NEVER)  # type: ignore[arg-type]
+def over(line: Line) -> Notifications:
+    return Notifications(line, Liveness(line), poll_interval=NEVER)  # type: ignore[arg-type]
 
 
 async def test_notification_stays_within_the_server_limit(
@@ -131,7 +131,7 @@ async def test_notification_stays_within_the_server_limit(
     await beside.add_listener(schema, lambda _on, _pid, _channel, payload: heard.append(str(payload)))
     told = {f"{number} {'é' * 60}" for number in range(200)}
     for chat_id in told:
-        here._notices.tell(chat_id)
+        here._notifications.notify(chat_id)
     with anyio.fail_after(60):
         while {line for payload in heard for line in payload.partition(" ")[2].split("\n")} != told:
             await beside.fetchval("SELECT 1")
@@ -149,7 +149,7 @@ async def test_unsent_notifications_are_logged_and_counted(caplog: pytest.LogCap
 
     telling = over(Away())
     for chat_id in ("a", "b", "a"):
-        telling.tell(chat_id)
+        telling.notify(chat_id)
     await telling.close()
     assert caplog.messages == ["notices_lost count=2 problem=the server is away"]
 

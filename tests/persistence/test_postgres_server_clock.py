@@ -28,7 +28,7 @@ def at(seconds: float) -> datetime:
 def test_clock_continues_from_the_last_answer(passed: list[float]) -> None:
     clock = DatabaseClock(None)
     assert clock.now() is None
-    clock.heard(at(0), asked_at=99.0)
+    clock.observe(at(0), asked_at=99.0)
     assert clock.now() == at(0)
     passed[0] += 5
     assert clock.now() == at(5)
@@ -36,9 +36,9 @@ def test_clock_continues_from_the_last_answer(passed: list[float]) -> None:
 
 def test_faster_answer_sets_the_clock_forward(passed: list[float]) -> None:
     clock = DatabaseClock(None)
-    clock.heard(at(0), asked_at=90.0)
+    clock.observe(at(0), asked_at=90.0)
     passed[0] += 1
-    clock.heard(at(3), asked_at=100.5)
+    clock.observe(at(3), asked_at=100.5)
     assert clock.now() == at(3)
 
 
@@ -50,6 +50,6 @@ def test_clock_counts_machine_sleep(monkeypatch: pytest.MonkeyPatch, *, counts_s
     monkeypatch.setattr(time, "clock_gettime", lambda _clock: 100 + slept[0], raising=False)
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     clock = DatabaseClock(None)
-    clock.heard(at(0), asked_at=server_clock.passed())
+    clock.observe(at(0), asked_at=server_clock.passed())
     slept[0] = 8 * 3600
     assert clock.now() == at(8 * 3600 if counts_sleep else 0)

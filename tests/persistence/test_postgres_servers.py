@@ -221,7 +221,7 @@ async def test_standbys_alone_are_waited_for(
     make_pool: Callable[..., Pool], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When a store opens, as in any other call: one of them may be promoted."""
-    monkeypatch.setattr(pool, "PATIENCE", 0.2)
+    monkeypatch.setattr(pool, "RETRY_S", 0.2)
     opened = make_pool(f"/postgres?host={postgres.socket}&target_session_attrs=standby")
     began = monotonic()
     with pytest.raises(StoreError, match=r"no server of the URL is what `target_session_attrs` asks for") as refused:

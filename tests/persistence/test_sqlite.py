@@ -25,7 +25,7 @@ from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.sql.migrations import migrations
 from turnwise.persistence.sqlite import connection
 from turnwise.persistence.sqlite import store as scrub
-from turnwise.persistence.sqlite.connection import Connection, Durability, meaning_of, patiently
+from turnwise.persistence.sqlite.connection import Durability, SQLiteConnection, meaning_of, retry_while_busy
 from turnwise.persistence.sqlite.database import SQL
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -177,7 +177,7 @@ async def test_forked_process_cannot_use_the_store(path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "standing",
+        "current",
         "pending",
         "unsettled",
         "strays",
@@ -227,14 +227,14 @@ async def test_every_connection_uses_the_durability(
 ) -> None:
     """A power cut must not take what was acknowledged, unless the application has chosen that."""
     found: list[str] = []
-    opened = Connection.open
+    opened = SQLiteConnection.open
 
-    async def spied(path: str, prepare: Any) -> Connection:
+    async def spied(path: str, prepare: Any) -> SQLiteConnection:
         connection = await opened(path, prepare)
         found.append(SPELLED[(await connection.run(lambda on: on.execute("PRAGMA synchronous").fetchone()))[0]])
         return connection
 
-    monkeypatch.setattr(Connection, "open", spied)
+    monkeypatch.setattr(SQLiteConnection, "open", spied)
     store = SQLiteStore(tmp_path / "chats.db", durability=durability)
     await store.open()
     await store.close()
@@ -501,7 +501,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 )
 def test_busy_error_is_retried(code: int, pauses: list[float]) -> None:
     attempts = Attempts(code, failures=12)
-    assert patiently(attempts) == "done"
+    assert retry_while_busy(attempts) == "done"
     assert attempts.made == 13
     assert len(pauses) == 12
     longest = [min(0.001 * 2**number, 0.1) for number in range(12)]
@@ -512,14 +512,14 @@ def test_busy_error_is_retried(code: int, pauses: list[float]) -> None:
 def test_other_error_is_not_retried(code: int, pauses: list[float]) -> None:
     attempts = Attempts(code, failures=1)
     with pytest.raises(sqlite3.OperationalError):
-        patiently(attempts)
+        retry_while_busy(attempts)
     assert (attempts.made, pauses) == (1, [])
 
 
 def test_retries_end(pauses: list[float]) -> None:
     with pytest.raises(sqlite3.OperationalError):
-        patiently(Attempts(sqlite3.SQLITE_BUSY, failures=float("inf")))
-    assert connection.PATIENCE <= sum(pauses) < connection.PATIENCE + 1
+        retry_while_busy(Attempts(sqlite3.SQLITE_BUSY, failures=float("inf")))
+    assert connection.BUSY_TIMEOUT_S <= sum(pauses) < connection.BUSY_TIMEOUT_S + 1
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_error_codes_are_classified_as_passing(code: int, *, passes: bool) -> No
 
 async def test_closed_connection_is_refused(tmp_path: Path) -> None:
     done: list[sqlite3.Connection] = []
-    opened = await Connection.open(str(tmp_path / "chats.db"), done.append)
+    opened = await SQLiteConnection.open(str(tmp_path / "chats.db"), done.append)
     await opened.close()
     await opened.close()
     for work in (opened.do, opened.run):
@@ -557,7 +557,7 @@ async def test_closed_connection_is_refused(tmp_path: Path) -> None:
 async def test_cancelled_open_closes_what_it_opened(tmp_path: Path) -> None:
     """Python 3.13 and newer warn of a database that is not closed, and warnings fail the test."""
     for turns in range(8):
-        opening = asyncio.create_task(Connection.open(str(tmp_path / "chats.db"), lambda _on: None))
+        opening = asyncio.create_task(SQLiteConnection.open(str(tmp_path / "chats.db"), lambda _on: None))
         for _ in range(turns):
             await asyncio.sleep(0)
         opening.cancel()
@@ -569,7 +569,7 @@ async def test_cancelled_open_closes_what_it_opened(tmp_path: Path) -> None:
 async def test_close_finishes_before_a_cancelled_caller_continues(tmp_path: Path) -> None:
     """The last one to close tidies up: whoever copies or deletes the file next finds it whole."""
     path = tmp_path / "chats.db"
-    opened = await Connection.open(str(path), lambda on: on.execute("PRAGMA journal_mode = WAL"))
+    opened = await SQLiteConnection.open(str(path), lambda on: on.execute("PRAGMA journal_mode = WAL"))
     await opened.run(lambda on: on.execute("CREATE TABLE one (two)"))
     assert path.with_name("chats.db-wal").exists()
     with anyio.CancelScope() as scope:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.persistence.sqlite_chats import NOON, Chats
 
-from turnwise.persistence.commit import Held
+from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sql import raw_rows
@@ -143,7 +143,7 @@ def test_pruning_passes_over_parts_without_a_chat(chats: Chats) -> None:
         chats.read(ChatReads.facts, "none")
     for chat_id in ("gone", "left"):
         chats.live(chat_id, plans.send("hi"), plans.claim(), plans.start())
-        chats.transactions.append_events(chats.on, chat_id, Held(1, None, ChatState.streaming), [part("a")])
+        chats.transactions.append_events(chats.on, chat_id, RequiredLease(1, None, ChatState.streaming), [part("a")])
         chats.change(chat_id, plans.reply("a"))
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("DELETE FROM chats WHERE id = 'gone'")

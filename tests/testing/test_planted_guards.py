@@ -59,7 +59,7 @@ def let_leases_run_on_when_the_clock_is_set_back(patch: Patch) -> None:
         sql = "UPDATE chats SET expires = ? WHERE worker = ? RETURNING id, token"
         return dict(connection.execute(sql, (expires, worker)).fetchall())
 
-    patch.setattr(transactions.Transactions, "renew", renew)
+    patch.setattr(transactions.SQLiteTransactions, "renew", renew)
 
 
 def let_tools_raise(patch: Patch) -> None:

@@ -20,14 +20,14 @@ _BYTES: Final = 67_108_864
 
 
 class ChatCache:
-    """Keeps the latest standing of a limited number of chats; any thread may use it.
+    """Keeps where a limited number of chats stood last; any thread may use it.
 
     It may be out of date, or ahead of what was rolled back: every commit checks it.
     """
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
-        self._standings: OrderedDict[str, CachedChat] = OrderedDict()
+        self._cached: OrderedDict[str, CachedChat] = OrderedDict()
         self._sizes: dict[str, int] = {}
         """The bytes of each queue that is not empty."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -41,21 +41,21 @@ class ChatCache:
 
     def get(self, chat_id: str) -> CachedChat | None:
         """Return the chat's last known standing; `None` without one."""
-        return self._standings.get(chat_id)
+        return self._cached.get(chat_id)
 
-    def put(self, standing: CachedChat) -> None:
+    def put(self, current: CachedChat) -> None:
         """Remember where a chat stands."""
-        chat_id, queue = standing.facts.chat_id, standing.facts.queue
+        chat_id, queue = current.facts.chat_id, current.facts.queue
         with self._changing:
-            before = self._standings.get(chat_id)
+            before = self._cached.get(chat_id)
             if before is None or before.facts.queue is not queue:
                 self._sizes.pop(chat_id, None)
                 if queue:
                     self._sizes[chat_id] = sum(size_of(queued.parts) for queued in queue)
-            self._standings[chat_id] = standing
-            self._standings.move_to_end(chat_id)
-            while len(self._standings) > _CHATS or (self._sizes and self._is_too_large(chat_id)):
-                oldest, _ = self._standings.popitem(last=False)
+            self._cached[chat_id] = current
+            self._cached.move_to_end(chat_id)
+            while len(self._cached) > _CHATS or (self._sizes and self._is_too_large(chat_id)):
+                oldest, _ = self._cached.popitem(last=False)
                 self._sizes.pop(oldest, None)
 
     def _is_too_large(self, newest: str) -> bool:
@@ -64,17 +64,17 @@ class ChatCache:
     def move(self, chat_id: str, event_seq: int) -> None:
         """Update the number of a chat's last event."""
         with self._changing:
-            standing = self._standings.get(chat_id)
-            if standing is not None:
-                self._standings[chat_id] = replace(standing, facts=standing.facts.with_last_seq(event_seq))
+            current = self._cached.get(chat_id)
+            if current is not None:
+                self._cached[chat_id] = replace(current, facts=current.facts.with_last_seq(event_seq))
 
     def known(self) -> list[str]:
-        """Return the chats of which a standing is kept."""
+        """Return the chats in the cache."""
         with self._changing:
-            return [*self._standings]
+            return [*self._cached]
 
     def forget(self, chat_id: str) -> None:
         """Forget a chat."""
         with self._changing:
-            self._standings.pop(chat_id, None)
+            self._cached.pop(chat_id, None)
             self._sizes.pop(chat_id, None)

@@ -33,7 +33,7 @@ from turnwise.states.names import ChatState
 Row = dict[str, Any]
 
 
-class Held(NamedTuple):
+class RequiredLease(NamedTuple):
     """How a running job needs its chat to be held."""
 
     token: int
@@ -69,7 +69,7 @@ class CachedChat(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> tuple[int, str, int | None, str]:
-        """The columns that tell, without parsing any facts, whether the chat still stands there."""
+        """The columns by which, without parsing any facts, a stored chat is compared with this."""
         return (self.facts.version, self.state, self.token, self.body)
 
 

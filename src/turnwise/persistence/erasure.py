@@ -85,7 +85,7 @@ class _Wiping:
         self._asked: set[str] = set()
         self._answered: set[str] = set()
         self._refusals: dict[str, dict[str, str]] = {}
-        """By call, why it is not run now that its arguments are gone, as events tell it."""
+        """By call, why it is not run now that its arguments are gone, as events say it."""
         self._steps: set[int] = set()
         self._answered_steps: set[int] | None = None
         """The steps with a message of the model's, if what attempts of other steps have shown is to go."""
@@ -103,7 +103,7 @@ class _Wiping:
         self._wipe_events()
         if ("reasons", "") in self._texts:
             self._wipe_reasons()
-        self._change("quarantine", {})  # delete all of it: nobody can tell in there what is to be erased
+        self._change("quarantine", {})  # delete all of it: what is to be erased cannot be found in there
         self._wipe.blobs = self._blobs()
         return self._wipe
 

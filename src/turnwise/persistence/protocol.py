@@ -170,8 +170,8 @@ class ChatStore(HeldFiles, Protocol):
         """Create a chat: `plan` gets blank facts of version 0.
 
         `parent` is the chat whose words the plan repeats, and the version at which they were read. Whoever erases
-        something of it, or deletes it, comes before and is heard of here, or finds this chat among its `forks` or
-        `children`. With `unchanged` so does whoever changes anything of it.
+        something of it, or deletes it, comes before and is noticed here, or finds this chat among its `forks` or
+        `children`. With `unchanged` so does any change of it.
 
         Raises:
             ChatExists: the id is taken.
@@ -214,7 +214,7 @@ class ChatStore(HeldFiles, Protocol):
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
         """Delete everything of a chat for good, if `permit` lets it, and leave a tombstone, in one transaction.
 
-        Of a chat that was deleted it returns the tombstone and asks nobody. Erased text may stay in the database's
+        Of a chat that was deleted it returns the tombstone and does not ask. Erased text may stay in the database's
         files until `scrub`.
         """
 
@@ -244,7 +244,7 @@ class ChatStore(HeldFiles, Protocol):
 
         0 seconds end them: for a worker that is dead. A chat that is being changed may be left out: ask again soon.
 
-        A lease that has run out is renewed, too, if nobody has taken the chat: the token, not the time, is the fence.
+        A lease that has run out is renewed, too, unless another worker took the chat: the token is the fence.
         """
 
     async def check_writable(self) -> None:
@@ -415,15 +415,15 @@ class ChatStore(HeldFiles, Protocol):
         """
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
-        """Return those of the workers that attended and whose processes have died, as far as the store can tell.
+        """Return those of the workers that attended and whose processes have died, as far as the store knows.
 
         A worker that never attended is not included, nor one whose connection was cut and made again. A mistake does no
         harm: a worker that is wrongly thought dead loses its leases, and its tokens let it write nothing.
         """
 
     def watch(self) -> AsyncIterator[str | None]:
-        """Yield a hint whenever another connection may have changed a chat: its id, or `None` for "some chat".
+        """Yield a notification whenever another connection may have changed a chat: its id, or `None` for "some chat".
 
-        The first hint is `None` and comes as soon as later changes are noticed: nobody knows what was missed before.
-        A hint may be lost or mean nothing: the receiver reads the database to find out.
+        The first is `None` and comes as soon as later changes are noticed: some may have been missed before.
+        A notification may be lost or mean nothing: the receiver reads the database to find out.
         """

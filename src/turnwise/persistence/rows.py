@@ -222,7 +222,7 @@ def unreadable(chat_id: str, column: str, error: Exception) -> ChatUnreadable:
 
 
 def described(error: Exception) -> str:
-    """Return the problem without the stored value: that may be what somebody said."""
+    """Return the problem without the stored value: that may be what a user said."""
     if isinstance(error, ChatUnreadable):
         return error.problem
     if not isinstance(error, msgspec.MsgspecError):

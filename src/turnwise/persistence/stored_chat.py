@@ -312,7 +312,7 @@ class _Salvage:
 
 
 def _named(value: object) -> str:
-    """Return the kind of a value, without the value: that may be what somebody said."""
+    """Return the kind of a value, without the value: that may be what a user said."""
     return "nothing" if value is None else f"{type(value).__name__} of other content"
 
 

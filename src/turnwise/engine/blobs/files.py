@@ -109,9 +109,9 @@ class Files(msgspec.Struct, frozen=True):
         note = partial(self._note_filled, holder, arriving=arriving)
         async with closing(self._limited(pieces)) as limited:  # a store of others may leave it in the middle
             blob = await self.blobs.put(limited, note)
-        is_loose = partial(self.store.is_loose, blob.digest)
-        if await is_loose():  # its chat was deleted before there was anything to remove
-            await self.blobs.remove(blob.digest, is_loose)
+        is_unreferenced = partial(self.store.is_unreferenced, blob.digest)
+        if await is_unreferenced():  # its chat was deleted before there was anything to remove
+            await self.blobs.remove(blob.digest, is_unreferenced)
             if not arriving:
                 await self.store.rest(holder)
             raise StoreError(SWEPT)
@@ -208,10 +208,10 @@ class Files(msgspec.Struct, frozen=True):
         """Remove the blobs that no chat holds any more; return whether that was done for all of them."""
         try:
             await self.check_place()
-            while loose := await self.store.loose_files(limit=_AT_ONCE):
+            while loose := await self.store.unreferenced_files(limit=_AT_ONCE):
                 for number, digest in loose:
                     await self._remove(digest)
-                    await self.store.settle_loose(number)
+                    await self.store.settle_unreferenced(number)
         except StoreError as error:
             logger.warning("files_left", problem=str(error))
             return False
@@ -222,9 +222,9 @@ class Files(msgspec.Struct, frozen=True):
         if not isinstance(digest, str) or not is_digest(digest):  # it may name anything: a file elsewhere, for one
             logger.error("loose_file_unreadable", digest=shown(digest))
             return
-        is_loose = partial(self.store.is_loose, digest)
-        if await is_loose():  # that a chat holds it still is the rule: whoever sent it lets go of it, too
-            await self.blobs.remove(digest, is_loose)
+        is_unreferenced = partial(self.store.is_unreferenced, digest)
+        if await is_unreferenced():  # that a chat holds it still is the rule: whoever sent it lets go of it, too
+            await self.blobs.remove(digest, is_unreferenced)
 
     async def sweep(self) -> None:
         """Let go of what was put and never sent, and remove what is left of puts and removals that were cut off.

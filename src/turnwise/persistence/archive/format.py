@@ -3,7 +3,7 @@
 A header comes first, then every row, table by table, then the files of the file store that they refer to, piece by
 piece, then a checkpoint. Each line holds a hash of itself and of the hash before it, so that the first line that was
 changed, moved or lost is found. The rows are compared with the chat's own audit log besides: a file whose hashes were
-made anew still has to tell a chat's true life.
+made anew still has to show a chat's true life.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds what keeps a chat that verifies out of every store: values of which its audit log does not tell."""
+"""Finds what keeps a chat that verifies out of every store: values that its audit log does not cover."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class ChatReader:
         verdict = verify_stored(self._chat_id, whole.rows)
         if not verdict.ok:
             self._line = self._line_of(verdict.place or f"audit[{verdict.position}]")
-            self._refuse(f"the rows are not those that the log tells of: {(verdict.problem or '').rstrip('.')}")
+            self._refuse(f"the rows are not those that the log says: {(verdict.problem or '').rstrip('.')}")
         self._examine(whole)
         return whole
 

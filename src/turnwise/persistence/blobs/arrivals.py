@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from turnwise.persistence.blobs.objects import Found, Objects
 
 _ARRIVING: Final = "arriving"
-_BEGUN, _NAMED, _SWEPT = "begun", "named", "swept"
+_STARTED, _NAMED, _SWEPT = "started", "named", "swept"
 
 
 class Arrivals:
     """Marks of the places at which blobs of several pieces arrive.
 
-    A put writes `begun` before its first piece, and `named`, which holds the key of the name, before that name. Once
-    the name stands, it looks whether the place is swept: for `swept`, then for `begun`. In the end it deletes `begun`,
-    then `named`. A sweep writes `swept`, then looks for `named` and the name, and for `begun`; and it deletes `swept`
-    last of all. So of a put and a sweep of the same place, one is told of the other, whatever comes between:
+    A put writes `started` before its first piece, and `named`, which holds the key of the name, before that name. Once
+    the name stands, it looks whether the place is swept: for `swept`, then for `started`. In the end it deletes
+    `started`, then `named`. A sweep writes `swept`, then looks for `named` and the name, and for `started`; it deletes
+    `swept` last. So of a put and a sweep of the same place, one notices the other, whatever comes between:
 
     - If the put finds no sweep, its name stood before `swept` did, and the sweep looks later. It finds `named` and the
-      name, or neither `named` nor `begun`: they are deleted in the other order. In both cases it leaves the pieces.
-    - If the sweep finds `begun` and no `named`, or `named` and no name, the name comes after `swept`. Then the put
-      finds that, or finds that `begun` is gone if the sweep is over, and takes the name away.
+      name, or neither `named` nor `started`: they are deleted in the other order. In both cases it leaves the pieces.
+    - If the sweep finds `started` and no `named`, or `named` and no name, the name comes after `swept`. Then the put
+      finds that, or finds that `started` is gone if the sweep is over, and takes the name away.
     """
 
     def __init__(self, objects: Objects) -> None:
@@ -35,7 +35,7 @@ class Arrivals:
 
     async def begin(self, place: str) -> None:
         """Mark that pieces arrive at a place."""
-        await self._objects.put(_mark(place, _BEGUN), b"")
+        await self._objects.put(_mark(place, _STARTED), b"")
 
     async def announce(self, place: str, name: str) -> None:
         """Mark by which key the pieces of a place will have their name."""
@@ -48,12 +48,12 @@ class Arrivals:
             StoreError: it is.
         """
         is_swept = await self._objects.is_there(_mark(place, _SWEPT))
-        if is_swept or not await self._objects.is_there(_mark(place, _BEGUN)):
+        if is_swept or not await self._objects.is_there(_mark(place, _STARTED)):
             raise StoreError(SWEPT)
 
     async def end(self, place: str) -> None:
         """Take the marks of a put away."""
-        for mark in (_BEGUN, _NAMED):
+        for mark in (_STARTED, _NAMED):
             await self._objects.delete([_mark(place, mark)])
 
     async def tidy(self, seconds: float) -> None:
@@ -71,7 +71,7 @@ class Arrivals:
         await self.end(clock)
         now = max((mark.at for mark in arriving.pop(clock, ())), default=None)
         if now is None:
-            return  # somebody else is tidying
+            return  # another process is tidying
         for place, marks in arriving.items():
             pieces = await self._objects.listed(pieces_of(place))
             if (now - max(one.at for one in (*marks, *pieces))).total_seconds() >= seconds:
@@ -81,7 +81,7 @@ class Arrivals:
         if not again:
             await self._objects.put(_mark(place, _SWEPT), b"")
         name = await self._objects.get(_mark(place, _NAMED))
-        is_over = name is None and not await self._objects.is_there(_mark(place, _BEGUN))
+        is_over = name is None and not await self._objects.is_there(_mark(place, _STARTED))
         if not is_over and (name is None or not await self._objects.is_there(str(name, "ascii"))):
             await self._objects.delete([piece.key for piece in await self._objects.listed(pieces_of(place))])
             if not again:

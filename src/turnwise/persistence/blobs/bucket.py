@@ -13,7 +13,7 @@ import anyio
 
 from turnwise.persistence.blobs.arrivals import Arrivals, pieces_of
 from turnwise.persistence.blobs.pieces import closing, in_pieces
-from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsLoose, Note
+from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsUnreferenced, Note
 from turnwise.states.errors import StoreError
 from turnwise.states.values.checked import checked
 
@@ -55,8 +55,8 @@ class BucketFiles(FileStore):
     An object store has no lock, no rename, and nothing that happens to two objects at once. What a chat holds stays:
 
     - A `put` first lists where the blob stands already, then gives it a place of its own all the same, and only when
-      that stands, deletes those that it has listed. `remove` lists the places, then asks whether the blob is loose,
-      then deletes those that it has listed. Nobody deletes the place of anybody else otherwise.
+      that stands, deletes those that it has listed. `remove` lists the places, then asks whether the blob is
+      unreferenced, then deletes those that it has listed. Nobody deletes the place of anybody else otherwise.
     - Say that a chat holds the blob since the `note` of some put. Its place was named after that. What replaces it was
       named later still, and so on. So a removal that has listed the place where the blob stands now asks after the
       `note`, is told that the blob is held, and deletes nothing. One that asked before that has not listed it.
@@ -173,10 +173,10 @@ class BucketFiles(FileStore):
         pieces = await self._standing(digest)
         return sum(piece.size for piece in pieces) if pieces else None
 
-    async def remove(self, digest: str, is_loose: IsLoose) -> None:
-        """List the places of the blob, look whether it is loose, then delete what was listed."""
+    async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
+        """List the places of the blob, look whether it is unreferenced, then delete what was listed."""
         names = await self._names(digest)
-        if names and await is_loose():
+        if names and await is_unreferenced():
             await self._clear(names)
 
     async def tidy(self, seconds: float) -> None:
@@ -184,7 +184,7 @@ class BucketFiles(FileStore):
         await self._arrivals.tidy(seconds)
 
     async def _clear(self, names: Iterable[Found]) -> None:
-        """Delete the pieces of some places, the name last: whoever goes on after a crash finds them by it."""
+        """Delete the pieces of some places, the name last: who goes on after a crash finds them by it."""
         for name in names:
             await self._objects.delete([piece.key for piece in await self._before(name)])
             await self._objects.delete([name.key])
@@ -210,7 +210,7 @@ class BucketFiles(FileStore):
         """
         names = [one for one in await self._objects.listed(_names_of(digest)) if _BLOB_NAME.fullmatch(one.key)]
         if not names and await self._found_name() != self._own_name:
-            raise StoreError(f"{self._objects} is no longer {self._own_name!r}: somebody has changed or emptied it")
+            raise StoreError(f"{self._objects} is no longer {self._own_name!r}: another program changed or emptied it")
         return names
 
 

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 
 from turnwise.persistence.blobs.pieces import closing
-from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FileStore, IsLoose, Note
+from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FileStore, IsUnreferenced, Note
 from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.values.checked import checked
 
@@ -143,15 +143,15 @@ class FolderFiles(FileStore):
         status = await self._do(lambda: self._found(digest, Path.stat))
         return None if status is None else status.st_size
 
-    async def remove(self, digest: str, is_loose: IsLoose) -> None:
-        """Rename the file, look whether it is loose still, then unlink it or put it back.
+    async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
+        """Rename the file, look whether it is still unreferenced, then unlink it or put it back.
 
         Whoever begins to hold the blob before the look gets it back. Whoever begins after it names a file of its own
         later still. After a crash in between the next call finishes.
         """
         place, leaving = self._place(digest), self._root / _LEAVING / digest
         await self._do(lambda: _moved(place, leaving))
-        if await is_loose():
+        if await is_unreferenced():
             await self._do(lambda: leaving.unlink(missing_ok=True))
             await self._do(lambda: _sync_folder(leaving.parent))
         else:

@@ -19,7 +19,7 @@ class Blob(NamedTuple):
 
 Note = Callable[[Blob], Awaitable[None]]
 """Writes down who holds a blob: awaited once all of the bytes have come, before they stand under their name."""
-IsLoose = Callable[[], Awaitable[bool]]
+IsUnreferenced = Callable[[], Awaitable[bool]]
 """Tells whether no chat holds a blob."""
 
 SWEPT: Final = "what was there of a file was swept while it was put: it went on too slowly; put it again"
@@ -82,7 +82,7 @@ class FileStore(Protocol):
     async def size(self, digest: str) -> int | None:
         """Return how many bytes a blob has; `None` if it is not there."""
 
-    async def remove(self, digest: str, is_loose: IsLoose) -> None:
+    async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
         """Remove a blob for good unless a chat holds it, however closely a `put` of the same bytes follows.
 
         Whoever holds it can read it meanwhile.
@@ -97,7 +97,7 @@ class HeldFiles(Protocol):
 
     A chat holds a blob from `note_file` on, or from the commit of a message that refers to it. A blob that a message
     has referred to is held until an erasure takes it out of the last message, or the chat is deleted; one that was
-    never sent is held until `let_go`. A blob that a chat no longer holds is noted as loose in the same transaction.
+    never sent is held until `let_go`. A blob that a chat no longer holds is noted in the same transaction.
     What is about to be sent holds its blobs under a name of its own, as a chat would: until its commit they stay,
     whatever is erased of the chat.
     """
@@ -136,11 +136,11 @@ class HeldFiles(Protocol):
         0 seconds no clock is asked: what was put before a clock was set back is let go of, too.
         """
 
-    async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:
+    async def unreferenced_files(self, *, limit: int) -> list[tuple[int, str]]:
         """Return up to `limit` notes of blobs that a chat has let go of: the number and digest of each, in order."""
 
-    async def is_loose(self, digest: str) -> bool:
+    async def is_unreferenced(self, digest: str) -> bool:
         """Return whether no chat holds a blob."""
 
-    async def settle_loose(self, number: int) -> None:
+    async def settle_unreferenced(self, number: int) -> None:
         """Forget a note: what it stands for was done."""

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 
 from turnwise.persistence.blobs.pieces import closing, in_pieces
-from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsLoose, Note
+from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsUnreferenced, Note
 
 AT_ONCE: Final = 16
 """Pieces that are deleted in one transaction, so that other work never waits for it for long."""
@@ -63,7 +63,7 @@ class RowFiles(FileStore):
             size -= len(piece)
             number += 1
 
-    async def remove(self, digest: str, is_loose: IsLoose) -> None:  # noqa: ARG002 - the transaction looks for itself
+    async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:  # noqa: ARG002 - the transaction looks for itself
         """Take the name away unless a chat holds the blob, in one transaction, then delete the pieces."""
         place = await self._unname(digest)
         if place is not None:

@@ -12,10 +12,10 @@ import asyncpg
 import msgspec
 
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import Held
+from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.postgres.database import SQL, PostgresDatabase
-from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
+from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import event_rows
@@ -29,7 +29,7 @@ _TABLE_OF: Final = "SELECT relname FROM pg_class WHERE oid = pg_partition_root(t
 LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 
-class _Entry(NamedTuple):
+class _JobRows(NamedTuple):
     """Events of one job as rows, by the parameters of the statement `append_events`."""
 
     job: dict[str, Any]
@@ -41,7 +41,7 @@ class _JobEvents(msgspec.Struct, frozen=True):
     """Events that a running job wants to show."""
 
     chat_id: str
-    held: Held
+    held: RequiredLease
     events: Sequence[Event]
     sent: list[int] = msgspec.field(default_factory=list)
     """For each try that got no answer: the number of the chat's last event before it."""
@@ -50,13 +50,13 @@ class _JobEvents(msgspec.Struct, frozen=True):
         """Return the events with chat, time, and numbers from `after` + 1 on."""
         return numbered(self.events, chat_id=self.chat_id, after=after, at=at)
 
-    def entry(self, after: int, at: datetime) -> tuple[_Entry, tuple[Event, ...]]:
+    def entry(self, after: int, at: datetime) -> tuple[_JobRows, tuple[Event, ...]]:
         """Return the rows that store the events after the number `after`, and the events as they are stored."""
         events = self.stored(after, at)
         job: dict[str, Any] = {"chat_id": self.chat_id, "state": self.held.state.value, "found_event_seq": after}
         job |= {"token": self.held.token, "worker": self.held.worker}
         job |= {"event_seq": after + len(events), "at": at.isoformat()}
-        return _Entry(job, *event_rows(self.chat_id, rows_of(events))), events
+        return _JobRows(job, *event_rows(self.chat_id, rows_of(events))), events
 
 
 async def contradiction(connection: asyncpg.Connection, chat_id: str, error: asyncpg.PostgresError) -> ChatUnreadable:
@@ -74,20 +74,20 @@ async def table_of(connection: asyncpg.Connection, error: asyncpg.PostgresError)
 
 
 class EventAppender:
-    """Stores events without a transition. Calls `tell` with the id of every chat that got some."""
+    """Stores events without a transition. Calls `notify` with the id of every chat that got some."""
 
-    def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, tell: Callable[[str], None]) -> None:
+    def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, notify: Callable[[str], None]) -> None:
         self._pool = pool
         self._clock = clock
         self._cache = cache
-        self._tell = tell
-        self._entries = GroupCommit(pool, self._store)
+        self._notify = notify
+        self._entries = StatementBatches(pool, self._store)
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
         await self._entries.close()
 
-    async def add(self, chat_id: str, held: Held, events: Sequence[Event]) -> tuple[Event, ...]:
+    async def add(self, chat_id: str, held: RequiredLease, events: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job and return them as stored."""
         job_events = _JobEvents(chat_id, held, events)
         if not events:
@@ -99,11 +99,11 @@ class EventAppender:
             if stored is None:
                 stored = await self._pool.write(partial(self._alone, job_events), lost=bool(job_events.sent))
             self._cache.move(chat_id, stored[-1].seq)
-        self._tell(chat_id)
+        self._notify(chat_id)
         return stored
 
     async def _together(self, job_events: _JobEvents) -> tuple[Event, ...] | None:
-        """Store events in a batch, after the cached number; `None` if that failed, or nobody knows whether it did."""
+        """Store events in a batch, after the cached number; `None` if that failed, or it is unknown whether it did."""
         cached, at = self._cache.get(job_events.chat_id), self._clock.now()
         if cached is None or at is None:
             return None
@@ -140,7 +140,7 @@ class EventAppender:
         await self._store(connection, [entry])
         return stored
 
-    async def _store(self, connection: asyncpg.Connection, entries: Sequence[_Entry]) -> list[bool]:
+    async def _store(self, connection: asyncpg.Connection, entries: Sequence[_JobRows]) -> list[bool]:
         """Store entries of different chats; return for each whether its chat still stood where it must."""
         events = json.dumps([row for entry in entries for row in entry.events])
         partial = json.dumps([row for entry in entries for row in entry.partial_events])

@@ -12,7 +12,7 @@ from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
 from turnwise.persistence.postgres.append_events import LOCK, contradiction, table_of
 from turnwise.persistence.postgres.database import SQL
-from turnwise.persistence.postgres.group_commit import GroupCommit
+from turnwise.persistence.postgres.group_commit import StatementBatches
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.refusals import Refused
 from turnwise.persistence.postgres.server_clock import DatabaseClock
@@ -29,14 +29,14 @@ Work = Callable[[asyncpg.Connection, Sent], Awaitable[list[Committed]]]
 
 
 class Commits:
-    """Stores decisions and caches where the chats stand after them. Calls `tell` with the id of every changed chat."""
+    """Stores decisions and caches where the chats stand after them. Calls `notify` with each changed chat."""
 
-    def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, tell: Callable[[str], None]) -> None:
+    def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, notify: Callable[[str], None]) -> None:
         self._pool = pool
         self._clock = clock
         self._cache = cache
-        self._tell = tell
-        self.batches = GroupCommit(pool, self.store)
+        self._notify = notify
+        self.batches = StatementBatches(pool, self.store)
         """Stores a commit together with those of other chats; answers whether the chat still stood where it must."""
 
     async def close(self) -> None:
@@ -78,12 +78,12 @@ class Commits:
         return answers
 
     def note(self, commit: Commit) -> None:
-        """Cache where a chat stands after a commit, or forget it after an erasure; tell of the change."""
+        """Cache where a chat stands after a commit, or forget it after an erasure; notify other processes."""
         if commit.erasing:
             self._cache.forget(commit.chat_id)
         else:
             self._cache.put(commit.after)
-        self._tell(commit.chat_id)
+        self._notify(commit.chat_id)
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
         """Store commits of different chats; return for each whether its chat still stood where it must."""
@@ -94,7 +94,7 @@ class Commits:
     async def commit(
         self,
         connection: asyncpg.Connection,
-        standing: CachedChat,
+        current: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
         sent: Sent,
@@ -109,10 +109,10 @@ class Commits:
             if erasing(decisions):
                 await together.enter_async_context(connection.transaction())
                 # What others were about to store would not be blanked: they store it before, or lose the race.
-                await connection.execute(LOCK, standing.facts.chat_id)
-                restated = await wipe_all(self._clock.database(connection), standing.facts.chat_id, decisions)
-            commit = commit_of(standing, decisions, shown, restated=restated)
-            # Before it is sent: if the connection is lost from here on, nobody knows whether it was stored.
+                await connection.execute(LOCK, current.facts.chat_id)
+                restated = await wipe_all(self._clock.database(connection), current.facts.chat_id, decisions)
+            commit = commit_of(current, decisions, shown, restated=restated)
+            # Before it is sent: if the connection is lost from here on, it is unknown whether it was stored.
             sent.append(commit)
             (stored,) = await self.store(connection, [commit])
             if not stored:
@@ -143,7 +143,7 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
 async def _refusal(
     connection: asyncpg.Connection, error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent
 ) -> StoreError:
-    """Return the error that tells the caller which key was taken already. Rows of an import were not sent yet."""
+    """Return the error that names the key that was taken already. Rows of an import were not sent yet."""
     table = await table_of(connection, error)
     if table == "chats":
         return ChatExists(chat_id)

@@ -12,7 +12,7 @@ import anyio.to_thread
 import asyncpg
 
 from turnwise.persistence.rows import message_of
-from turnwise.persistence.sql.database import Database, Row
+from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.statements import Statement, statements_in, translated
 from turnwise.persistence.stored_chat import Stored
 from turnwise.states.message_order import in_call_order
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 SQL: Final = {name: statement.sql for name, statement in statements_in("postgres").items()}
 
 
-class PostgresDatabase(Database):
+class PostgresDatabase(SQLDatabase):
     """A connection, within a transaction or not; `now` is a test's clock, in the place of the database's."""
 
     dialect = "postgres"
@@ -116,7 +116,7 @@ class PostgresDatabase(Database):
 _FACTS: Final = statements_in("postgres")["facts"].sql
 
 
-async def standing_rows(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
+async def current_rows(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
     """Return the rows that hold where chats stand, in any order."""
     rows: list[asyncpg.Record] = await connection.fetch(f"{_FACTS} WHERE chats.id = ANY ($1)", chat_ids)
     return rows

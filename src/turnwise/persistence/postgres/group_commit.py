@@ -28,7 +28,7 @@ class Unanswered(Exception):
         self.lost = lost
 
 
-class GroupCommit(Generic[_Item, _Answer]):
+class StatementBatches(Generic[_Item, _Answer]):
     """Stores items, or answers questions, in batches: one statement each."""
 
     def __init__(
@@ -86,6 +86,6 @@ class GroupCommit(Generic[_Item, _Answer]):
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every caller must get an answer
             if isinstance(error, StoreError) and not sent:
                 return [error for _ in items]  # nothing was stored
-            # Only a server that refused has stored nothing; after anything else nobody knows.
+            # Only a server that refused has stored nothing; after anything else that is unknown.
             lost = not isinstance(error, Refused) or error.lost
             return [Unanswered(lost=lost) for _ in items]

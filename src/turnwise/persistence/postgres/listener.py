@@ -1,4 +1,4 @@
-"""Listens to the notices of other processes, in a task and a session of its own, and begins again when it ends."""
+"""Listens to the notifications of other processes, in a task and a session of its own."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from turnwise.persistence.postgres.timeouts import ANSWER_S, CHECK_EVERY_S, LIST
 
 FIRST_PAUSE_S: Final = 0.1
 _REMEMBERED: Final = 1000
-"""Unread hints that are kept for a slow reader; with more than that it gets a single "some chat"."""
+"""Unread notifications that a slow reader may have; with more than that it gets a single "some chat"."""
 
 
-class PendingNotices:
+class PendingNotifications:
     """The notices that have arrived and were not read yet."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self._hints: dict[str | None, None] = {}
+        self._chat_ids: dict[str | None, None] = {}
         self.arrival = asyncio.Event()
 
     def put(self, payload: object) -> None:
         """Add the chats that a notice names, unless this process has sent it."""
         origin, _, chat_ids = str(payload).partition(" ")
         if origin != self._origin:
-            self._hints.update(dict.fromkeys(chat_ids.split("\n")))
-            if len(self._hints) > _REMEMBERED:
-                self._hints = {None: None}
+            self._chat_ids.update(dict.fromkeys(chat_ids.split("\n")))
+            if len(self._chat_ids) > _REMEMBERED:
+                self._chat_ids = {None: None}
             self.arrival.set()
 
     def miss(self) -> None:
         """Note that notices may have been missed."""
-        self._hints = {None: None}
+        self._chat_ids = {None: None}
         self.arrival.set()
 
     def take(self) -> list[str | None]:
         """Return and clear the collected notices."""
-        hints = [*self._hints]
-        self._hints.clear()
+        chat_ids = [*self._chat_ids]
+        self._chat_ids.clear()
         self.arrival.clear()
-        return hints
+        return chat_ids
 
 
-class Listener:
+class NotificationListener:
     """Keeps a session that listens, and that holds the locks by which others see that this process lives."""
 
-    def __init__(self, pool: Pool, liveness: Liveness, pending: PendingNotices) -> None:
+    def __init__(self, pool: Pool, liveness: Liveness, pending: PendingNotifications) -> None:
         self._pool = pool
         self._liveness = liveness
         self._pending = pending
 
     async def run(self) -> None:
-        """Listen for ever. Each session begins with a hint that notices may have been missed."""
+        """Listen for ever. Each session begins with `None`: notifications may have been missed."""
         pause, failing = FIRST_PAUSE_S, False
         while True:
             session: Session | None = None

@@ -13,12 +13,12 @@ import asyncpg
 
 from turnwise.persistence.postgres.database import SQL
 from turnwise.persistence.postgres.pool import Pool
-from turnwise.persistence.postgres.timeouts import PATIENCE
+from turnwise.persistence.postgres.timeouts import RETRY_S
 from turnwise.states.errors import StoreError
 
 GRACE: Final = 1.0
 """Seconds without a session after which a worker counts as dead: a cut connection is made again sooner than that."""
-SETTLED: Final = PATIENCE
+SETTLED: Final = RETRY_S
 """Seconds in which no worker is taken for dead, after the server started or a session of this process began or ended.
 
 Whatever kept this process away may have kept the others away, and their tries to connect may take that long.
@@ -28,7 +28,7 @@ _LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended(current_schema()
 
 
 class Liveness:
-    """Shows other processes that the workers of this one live, and tells which of theirs have died."""
+    """Shows other processes that the workers of this one live, and finds which of theirs have died."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -42,7 +42,7 @@ class Liveness:
         self._workers.append(worker)
 
     async def began(self, connection: asyncpg.Connection) -> None:
-        """Take the locks of this process's workers in a session that has begun: others see them as long as it lasts.
+        """Take the locks of this process's workers in a new session: others see them as long as it lasts.
 
         The locks are shared: an exclusive one would wait for a lost session that the server has not noticed yet.
         """

@@ -1,4 +1,4 @@
-"""Notices between processes that share a PostgreSQL database: hints, sent after the commit, that may be lost."""
+"""Notifications between processes that share a PostgreSQL database, sent after the commit; they may be lost."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import anyio
 import asyncpg
 
 from turnwise.logger import logger
-from turnwise.persistence.postgres.listener import Listener, PendingNotices, ended
+from turnwise.persistence.postgres.listener import NotificationListener, PendingNotifications, ended
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.states.errors import StoreError
 
 _SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
 _GATHER: Final = 0.01
-"""Seconds for which a hint waits, so that several go in one notice."""
+"""Seconds for which a notification waits, so that several go in one notice."""
 _PAYLOAD: Final = 7_900
 """Bytes of ids in one notice; PostgreSQL allows 7,999."""
 
 
-class Notices:
-    """Tells other processes which chats this one has changed, and listens for theirs.
+class Notifications:
+    """Notifies other processes of the chats that this one has changed, and listens for theirs.
 
     The session that listens also holds the locks by which they see that this process lives.
 
-    Notices are not sent inside the transactions: all transactions that notify commit one after another. They are sent
-    in groups, because every process receives every notice.
+    They are not sent inside the transactions: all transactions that notify commit one after another. They are sent in
+    groups, because every process receives every one.
     """
 
     def __init__(self, pool: Pool, liveness: Liveness, *, poll_interval: float, listens: bool = True) -> None:
@@ -51,8 +51,8 @@ class Notices:
         self._origin = secrets.token_hex(8)
         self._closed = False
 
-    def tell(self, chat_id: str) -> None:
-        """Tell the other processes, soon, that a chat was changed."""
+    def notify(self, chat_id: str) -> None:
+        """Notify the other processes, soon, that a chat was changed."""
         self._waiting.add(chat_id)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send())
@@ -76,16 +76,16 @@ class Notices:
             except StoreError as error:
                 logger.warning("notices_lost", count=len(chat_ids), problem=error.problem)
 
-    async def hear(self) -> AsyncIterator[str | None]:
+    async def listen(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed.
 
         It polls by itself: `None` comes every `poll_interval` seconds, whatever the listener does, which is a task of
         its own, so that a reader who waits for the database does not keep it from noticing the end of its session.
         """
-        pending = PendingNotices(self._origin)
+        pending = PendingNotifications(self._origin)
         listening: asyncio.Task[None] | None = None
         if self._listens:
-            listener = Listener(self._pool, self._liveness, pending)
+            listener = NotificationListener(self._pool, self._liveness, pending)
             listening = asyncio.get_running_loop().create_task(listener.run())
             self._listening.add(listening)
         else:
@@ -95,8 +95,8 @@ class Notices:
             while not self._closed:
                 with anyio.move_on_after(polled_at + self._poll_interval - monotonic()):
                     await pending.arrival.wait()
-                for hint in pending.take():
-                    yield hint
+                for chat_id in pending.take():
+                    yield chat_id
                 # Also while the notices of other chats come: one of this may have been lost.
                 if monotonic() >= polled_at + self._poll_interval:
                     yield None

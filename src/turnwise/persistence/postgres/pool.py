@@ -31,7 +31,7 @@ from turnwise.persistence.postgres.timeouts import (
     GONE_AFTER_S,
     IDLE_IN_TRANSACTION_S,
     LOCK_S,
-    PATIENCE,
+    RETRY_S,
 )
 from turnwise.persistence.postgres.times import use_own_times
 from turnwise.persistence.store_url import without_password
@@ -89,7 +89,7 @@ class Pool:
         self._listens = listens
         self._size = size
         self._options: dict[str, Any] = {
-            "command_timeout": statement_timeout + PATIENCE,
+            "command_timeout": statement_timeout + RETRY_S,
             "max_cached_statement_lifetime": 0,
             "server_settings": {"application_name": "turnwise"},
         }
@@ -109,13 +109,13 @@ class Pool:
         self._ending = False
 
     async def open(self) -> None:
-        """Connect once, as a test; try again as `run` does, for up to `PATIENCE` seconds: the server may be starting.
+        """Connect once, as a test; try again as `run` does, for up to `RETRY_S` seconds: the server may be starting.
 
         Raises:
             SettingsError: a pooler is in the way.
             StoreError: no connection could be made, or the server is too old.
         """
-        pauses = pauses_of(PATIENCE)
+        pauses = pauses_of(RETRY_S)
         self._ending = False
         while True:
             try:
@@ -217,7 +217,7 @@ class Pool:
         primary. It must then find out for itself whether its last call was committed.
 
         Raises:
-            Unreachable: the server could not be reached for `PATIENCE` seconds.
+            Unreachable: the server could not be reached for `RETRY_S` seconds.
             Refused: the server refused, or the pool is closed, perhaps since the last try.
         """
         pauses: Iterator[float] | None = None
@@ -232,7 +232,7 @@ class Pool:
             except (*GONE, *PASSING, asyncpg.ReadOnlySQLTransactionError) as error:
                 if not may_pass(error):
                     raise self._refusal(error, lost=lost) from error
-                pauses = pauses or pauses_of(PATIENCE)  # from the first failure on
+                pauses = pauses or pauses_of(RETRY_S)  # from the first failure on
                 pause = 0.0 if self._ending else next(pauses, 0.0)
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # All lead to what was the primary; new ones may reach what is.
@@ -294,9 +294,9 @@ def _drop(connection: asyncpg.Connection | None) -> None:
             connection.terminate()
 
 
-def pauses_of(patience: float) -> Iterator[float]:
-    """Yield the seconds to wait before each further attempt, growing, until `patience` seconds have passed."""
-    give_up, pause = time.monotonic() + patience, _FIRST_PAUSE
+def pauses_of(seconds: float) -> Iterator[float]:
+    """Yield the seconds to wait before each further attempt, growing, until so many seconds have passed."""
+    give_up, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while time.monotonic() < give_up:
         yield pause
         pause = min(pause * 2, _LONGEST_PAUSE)

@@ -20,7 +20,7 @@ GONE: Final = (
 BROKEN: Final = (*GONE, asyncpg.PostgresError, ValueError)
 """All that asyncpg raises when a server cannot be reached or refuses."""
 OF_THE_ADDRESS: Final = (socket.gaierror, PermissionError)
-"""What connecting raises if the address is wrong: a name that nobody knows, a socket of others."""
+"""What connecting raises if the address is wrong: an unknown name, a socket of others."""
 PASSING: Final = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.SerializationError,

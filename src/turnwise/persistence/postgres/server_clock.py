@@ -35,7 +35,7 @@ class DatabaseClock:
         self._ahead: float | None = None
         """Seconds by which the database's clock is ahead of the monotonic one."""
 
-    def heard(self, at: datetime, *, asked_at: float) -> None:
+    def observe(self, at: datetime, *, asked_at: float) -> None:
         """Use an answer: the server's clock said `at` some time after `asked_at`, in seconds of `passed`."""
         seconds = (at - _EPOCH).total_seconds()
         least, most = seconds - passed(), seconds - asked_at
@@ -46,7 +46,7 @@ class DatabaseClock:
         asked_at = passed()
         rows = await answer
         for row in rows:
-            self.heard(row["at"], asked_at=asked_at)
+            self.observe(row["at"], asked_at=asked_at)
         return rows
 
     def now(self) -> datetime | None:

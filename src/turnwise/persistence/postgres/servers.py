@@ -21,7 +21,7 @@ from turnwise.persistence.postgres.timeouts import (
     AVOID_S,
     CONNECT_S,
     GONE_AFTER_S,
-    PATIENCE,
+    RETRY_S,
     SUSPECT_AFTER_S,
 )
 from turnwise.persistence.store_url import without_hosts
@@ -130,7 +130,7 @@ class Servers:
         for attributes in wanted:
             for server in sorted(servers, key=self._known.is_avoided):
                 try:
-                    return await self._connect(server, attributes, min(CONNECT_S, PATIENCE / len(servers)))
+                    return await self._connect(server, attributes, min(CONNECT_S, RETRY_S / len(servers)))
                 except _IN_TURN as error:
                     problems[server] = error
         if len(problems) == 1:
@@ -194,7 +194,7 @@ class Servers:
         except asyncpg.PostgresConnectionError:
             raise
         except asyncpg.PostgresError:
-            return  # some services of the cloud tell nobody
+            return  # some cloud services do not publish it
         session.cluster = cluster = row["cluster"]
         if row["timeline"] is None:
             return
@@ -227,7 +227,7 @@ class Servers:
         self.end_sessions()
 
     def suspect(self, server: Server) -> None:
-        """Look whether a server answers, unless somebody is looking."""
+        """Look whether a server answers, unless another task is looking."""
         if server not in self._checks:
             self._checks[server] = asyncio.get_running_loop().create_task(self._check(server))
 

@@ -12,15 +12,15 @@ from pydantic import Field
 
 from turnwise.logger import logger
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.commit import Held
+from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.postgres.database import PostgresDatabase, prompts
-from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
+from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import check_migrated, migrate
-from turnwise.persistence.postgres.notifications import Notices
+from turnwise.persistence.postgres.notifications import Notifications
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.timeouts import CLOSE_S
-from turnwise.persistence.postgres.transactions import Transactions
+from turnwise.persistence.postgres.transactions import PostgresTransactions
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.sql.store import SQLStore, Work
@@ -41,11 +41,11 @@ _OWN_OPTIONS: Final = ("schema", "listen", "direct_url")
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL."""
 _Connections = Annotated[int, Field(ge=1, le=262_143)]
-"""As many as a server can be told to accept."""
+"""As many as a server can be configured to accept."""
 _Timeout = Annotated[float, Field(ge=0.001, le=2_147_483)]
 """Seconds; in PostgreSQL a timeout is a whole number of milliseconds, of 32 bits, and 0 is none."""
 _BETWEEN_TRIES: Final = 3.0
-"""Seconds between two tries to migrate: whoever has queued for a table behind the first goes on meanwhile."""
+"""Seconds between two tries to migrate: statements that queue for a table behind the first go on meanwhile."""
 _CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'turnwise', '')"
 """Writes to the server's log alone. Its commit waits, as any other, until a synchronous standby has all before it."""
 
@@ -61,7 +61,7 @@ class PostgresStore(SQLStore):
         now: a clock in the place of the database's.
         pool_size: how many connections there are at most; one more listens for notices.
         statement_timeout: seconds after which the server gives up on a statement.
-        poll_interval: seconds after which `watch` hints at "some chat", whatever notices came: one may have been lost.
+        poll_interval: seconds after which `watch` yields "some chat", whatever notices came: one may have been lost.
         listen: whether to listen to notices; without, every change of another process is found by polling. The URL
             says the same by `?listen=false`.
         direct_url: leads to the server itself where `url` leads to a pooler: the session that listens uses it. The URL
@@ -74,7 +74,7 @@ class PostgresStore(SQLStore):
     """
 
     @checked
-    def __init__(  # noqa: PLR0913 - what a store can be told
+    def __init__(  # noqa: PLR0913 - the store's options
         self,
         url: str,
         *,
@@ -103,9 +103,11 @@ class PostgresStore(SQLStore):
             listens=listen,
         )
         self._liveness = Liveness(self._pool)
-        self._notices = Notices(self._pool, self._liveness, poll_interval=poll_interval, listens=listen)
-        self._transactions = Transactions(self._pool, now=now, cache=self._cache, tell=self._notices.tell)
-        self._prompts = GroupCommit(self._pool, prompts)
+        self._notifications = Notifications(self._pool, self._liveness, poll_interval=poll_interval, listens=listen)
+        self._transactions = PostgresTransactions(
+            self._pool, now=now, cache=self._cache, notify=self._notifications.notify
+        )
+        self._prompts = StatementBatches(self._pool, prompts)
         self._migrates = migrates
         self._is_open = False
 
@@ -121,7 +123,7 @@ class PostgresStore(SQLStore):
         except BaseException:
             await self._pool.close()
             raise
-        self._notices.open()
+        self._notifications.open()
         self._is_open = True
 
     async def _migrate(self) -> None:
@@ -136,7 +138,7 @@ class PostgresStore(SQLStore):
         await self._prompts.close()
         if was_open:
             await self._liveness.leave()
-        await self._notices.close()
+        await self._notifications.close()
         await self._pool.close()
 
     # Changing
@@ -164,7 +166,7 @@ class PostgresStore(SQLStore):
     async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
-        return await self._transactions.appender.add(chat_id, Held(token, worker, state), shown)
+        return await self._transactions.appender.add(chat_id, RequiredLease(token, worker, state), shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         return await self._transactions.renew(worker, seconds)
@@ -213,7 +215,7 @@ class PostgresStore(SQLStore):
 
     def watch(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` after a reconnection and now and then."""
-        return self._notices.hear()
+        return self._notifications.listen()
 
 
 class _Options(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-PATIENCE: Final = 10.0
+RETRY_S: Final = 10.0
 """Seconds for which a call is tried again after its connection broke, and for which opening waits for a server."""
 CONNECT_S: Final = 4.0
-"""Seconds that each server has to accept a connection; several servers share `PATIENCE`."""
+"""Seconds that each server has to accept a connection; several servers share `RETRY_S`."""
 SUSPECT_AFTER_S: Final = 5.0
 """Seconds without an answer to a statement after which a second connection shows whether the server is still there."""
 AVOID_S: Final = 60.0
@@ -25,6 +25,6 @@ RENEW_S: Final = 3.0
 IDLE_IN_TRANSACTION_S: Final = 5.0
 """Seconds for which the server keeps the locks of a session that says nothing within a transaction."""
 LOCK_S: Final = 5.0
-"""Seconds for which a statement waits for a lock of another session; then it is tried again, for `PATIENCE` seconds."""
+"""Seconds for which a statement waits for a lock of another session; then it is tried again, for `RETRY_S` seconds."""
 CLOSE_S: Final = 3.0
 """Seconds for which closing waits for calls under way; then their connections end."""

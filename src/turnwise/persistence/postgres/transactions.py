@@ -4,7 +4,7 @@ A change reads the chat, lets the plan decide, and writes with one statement. Th
 was read and does nothing if it differs, so no lock is held while Python runs. A change that loses this race too often
 locks the row first; so does every claim.
 
-A chat under a lease is not even read: the plan decides on the cached standing, and the statement makes the same
+A chat under a lease is not even read: the plan decides on the cached chat, and the statement makes the same
 comparison. These commits, and the events of running jobs, share statements with those of other chats.
 """
 
@@ -25,7 +25,7 @@ from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
-from turnwise.persistence.postgres.database import SQL, standing_rows, stored_in
+from turnwise.persistence.postgres.database import SQL, current_rows, stored_in
 from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
@@ -35,7 +35,7 @@ from turnwise.persistence.postgres.write_rows import imported_tables
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.import_rows import insert_imported, standing_of
+from turnwise.persistence.sql.import_rows import cached_chat_of, insert_imported
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent, missing
 from turnwise.persistence.stored_chat import facts_of, is_count, is_hash
 from turnwise.persistence.tombstone import Tombstone
@@ -51,19 +51,19 @@ _OF_ONE_CHAT: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataEr
 _StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
 
 
-class Transactions:
-    """Changes chats and caches where they stand. Calls `tell` with the id of every chat that it changed."""
+class PostgresTransactions:
+    """Changes chats and caches where they stand. Calls `notify` with the id of every chat that it changed."""
 
     def __init__(
-        self, pool: Pool, *, now: Callable[[], datetime] | None, cache: ChatCache, tell: Callable[[str], None]
+        self, pool: Pool, *, now: Callable[[], datetime] | None, cache: ChatCache, notify: Callable[[str], None]
     ) -> None:
         self._pool = pool
         self._clock = DatabaseClock(now)
         self._cache = cache
-        self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
+        self._commits = Commits(pool, clock=self._clock, cache=self._cache, notify=notify)
         self._passed_over = PassedOver()
-        self._tell = tell
-        self.appender = EventAppender(pool, clock=self._clock, cache=self._cache, tell=tell)
+        self._notify = notify
+        self.appender = EventAppender(pool, clock=self._clock, cache=self._cache, notify=notify)
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
@@ -95,11 +95,11 @@ class Transactions:
         """Change a chat, as `ChatStore.change` promises."""
 
         async def attempt(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-            standing = await self._standing(connection, chat_id)
-            decisions = tuple(plan(standing.facts, standing.at))
+            current = await self._current(connection, chat_id)
+            decisions = tuple(plan(current.facts, current.at))
             if not decisions:
-                return [Committed(standing.facts, standing.facts, (), (), standing.at)]
-            return [await self._commits.commit(connection, standing, decisions, shown, sent)]
+                return [Committed(current.facts, current.facts, (), (), current.at)]
+            return [await self._commits.commit(connection, current, decisions, shown, sent)]
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             for _ in range(_RACES):
@@ -173,13 +173,13 @@ class Transactions:
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             on = self._clock.database(connection)
             at = await on.now()
-            standing = standing_of(chat, at)
-            decisions = tuple(plan(standing.facts, at))
+            current = cached_chat_of(chat, at)
+            decisions = tuple(plan(current.facts, at))
             if not decisions:
-                return [Committed(standing.facts, standing.facts, (), (), at)]
+                return [Committed(current.facts, current.facts, (), (), at)]
             async with connection.transaction():
                 await insert_imported(on, chat, imported_tables(chat))
-                commit = commit_of(standing, decisions, ())
+                commit = commit_of(current, decisions, ())
                 sent.append(commit)
                 await self._commits.store(connection, [commit])
                 return [commit.committed]
@@ -197,7 +197,7 @@ class Transactions:
         async with self._cache.turn(chat_id):
             tombstone = await self._pool.write(work)
             self._cache.forget(chat_id)  # no commit would believe it any more: nothing of the chat stays in memory
-        self._tell(chat_id)
+        self._notify(chat_id)
         return tombstone
 
     async def claim(self, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
@@ -241,10 +241,10 @@ class Transactions:
         rows = {row["id"]: row for row in await self._rows(connection, [*locked])} if locked else {}
         for chat_id, version in locked.items():
             try:
-                standing = self._standing_of(rows[chat_id])
-                decisions = tuple(plan(standing.facts, standing.at))
+                current = self._current_of(rows[chat_id])
+                decisions = tuple(plan(current.facts, current.at))
                 if decisions:
-                    made.append(commit_of(standing, decisions, ()))
+                    made.append(commit_of(current, decisions, ()))
             except Exception as error:  # noqa: BLE001 - a fault of one chat must not reach the others
                 self._passed_over.note("claim_refused", chat_id, error, version=version)
             else:
@@ -278,16 +278,16 @@ class Transactions:
         rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 
-    async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> CachedChat:
+    async def _current(self, connection: asyncpg.Connection, chat_id: str) -> CachedChat:
         rows = await self._rows(connection, [chat_id])
         if not rows:
             raise await missing(self._clock.database(connection), chat_id)
-        return self._standing_of(rows[0])
+        return self._current_of(rows[0])
 
     async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
-        return await self._clock.timed(standing_rows(connection, chat_ids))
+        return await self._clock.timed(current_rows(connection, chat_ids))
 
-    def _standing_of(self, row: asyncpg.Record) -> CachedChat:
+    def _current_of(self, row: asyncpg.Record) -> CachedChat:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])

@@ -18,10 +18,10 @@ class Batches(Generic[_Item]):
     No timer runs. A lone item is done at once; under load, items gather while the batch before them is done.
 
     No task of these is anybody's to cancel. An event loop that ends cancels every task, though, also one that has not
-    begun: then another goes on, since those who close a store wait until all that was accepted is done.
+    started: then another goes on, since those who close a store wait until all that was accepted is done.
 
     Args:
-        perform: does a batch, tells those who wait, and raises nothing.
+        perform: does a batch, answers its submitters, and raises nothing.
         size: the most items in a batch.
     """
 
@@ -38,7 +38,7 @@ class Batches(Generic[_Item]):
             self._start()
 
     def withdraw(self, item: _Item) -> bool:
-        """Take an item back whose batch has not begun; return whether there was time for it."""
+        """Take an item back whose batch has not started; return whether there was time for it."""
         withdrawn = item in self._waiting
         if withdrawn:
             self._waiting.remove(item)
@@ -56,7 +56,7 @@ class Batches(Generic[_Item]):
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
         self._task = None
-        if self._waiting:  # also what those added who were told: they have run on before this is called
+        if self._waiting:  # also what answered submitters added: they have run on before this is called
             self._start()
 
     async def _run(self) -> None:

@@ -17,7 +17,7 @@ Row = Sequence[Any]
 """The columns of a row, in the order of its statement."""
 
 
-class Database(ABC):
+class SQLDatabase(ABC):
     """A connection, and the clock that counts there. Parameters are times, lists and what else a column holds.
 
     Reads and writes that both stores share are coroutines over it. On SQLite none of them ever waits: there each runs
@@ -72,7 +72,7 @@ class Database(ABC):
     async def fetch_page(self, name: str, /, *, size: float | None, **values: Any) -> tuple[Sequence[Row], bool]:
         """Return the first rows of a statement, and whether they have come to `size` bytes.
 
-        The last row is the one that brings them to it; the statement's last column tells the size.
+        The last row is the one that brings them to it; the statement's last column is the size.
         """
 
     @abstractmethod

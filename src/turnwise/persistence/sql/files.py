@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone
 from turnwise.persistence.blobs.row_files import AT_ONCE, RowFiles
-from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.states.errors import StoreError
 
-Ask = Callable[[Callable[[Database], Awaitable[Any]]], Awaitable[Any]]
+Ask = Callable[[Callable[[SQLDatabase], Awaitable[Any]]], Awaitable[Any]]
 """Does a piece of work on a database: inside a transaction, or in one snapshot."""
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,14 +24,14 @@ class DatabaseFiles(RowFiles):
         self._read = read
 
     async def _add(self, place: str, number: int, piece: bytes) -> None:
-        async def add(on: Database) -> None:
+        async def add(on: SQLDatabase) -> None:
             await on.execute("goes_on", place=place, at=await on.now())
             await on.execute("add_piece", place=place, number=number, piece=piece)
 
         await self._write(add)
 
     async def _name(self, place: str, blob: Blob) -> bool:
-        async def name(on: Database) -> bool:
+        async def name(on: SQLDatabase) -> bool:
             """Give the pieces their name, unless others keep it once nothing is taking it away from them any more."""
             if await on.fetch_one("lock_place", place=place) is None:
                 row = await on.fetch_one("name_of_blob", digest=blob.digest)
@@ -60,7 +60,7 @@ class DatabaseFiles(RowFiles):
         return None if row is None else int(row[0])
 
     async def _unname(self, digest: str) -> str | None:
-        async def unname(on: Database) -> str | None:
+        async def unname(on: SQLDatabase) -> str | None:
             await on.fetch("lock_name", digest=digest)
             # Another statement: it sees every chat that holds the blob. One that comes later waits for the name.
             row = await on.fetch_one("unname", digest=digest)
@@ -73,7 +73,7 @@ class DatabaseFiles(RowFiles):
         return place
 
     async def _left(self, seconds: float) -> list[str]:
-        async def left(on: Database) -> list[str]:
+        async def left(on: SQLDatabase) -> list[str]:
             before = await on.now() - timedelta(seconds=seconds)
             return [place for (place,) in await on.fetch("old_places", before=before)]
 
@@ -81,7 +81,7 @@ class DatabaseFiles(RowFiles):
         return places
 
     async def _clear_some(self, place: str) -> bool:
-        async def clear(on: Database) -> bool:
+        async def clear(on: SQLDatabase) -> bool:
             if await on.fetch_one("lock_place", place=place) is None:
                 return False  # it has got its name meanwhile, or another process has deleted all of it
             if await on.execute("clear_some", place=place, limit=AT_ONCE) == AT_ONCE:

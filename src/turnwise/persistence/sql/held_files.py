@@ -6,19 +6,19 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
 from turnwise.persistence.blobs.protocol import Blob, FilesElsewhere
-from turnwise.persistence.sql.database import Database, Row
+from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.stored_chat import is_hash
 from turnwise.states.errors import ChatNotFound
 
 
-async def kept_in(on: Database) -> str | None:
+async def kept_in(on: SQLDatabase) -> str | None:
     """Return the name of the file store that keeps the blobs; `None` before the first."""
     row = await on.fetch_one("kept_in")
     return None if row is None else str(row[0])
 
 
-async def note_file(on: Database, chat_id: str, blob: Blob, *, store: str, arriving: bool) -> None:
+async def note_file(on: SQLDatabase, chat_id: str, blob: Blob, *, store: str, arriving: bool) -> None:
     """Let a chat hold a blob, as `HeldFiles.note_file` promises.
 
     The chat is locked meanwhile: a deletion comes before, and is found, or after, and takes this along. It is locked
@@ -37,30 +37,30 @@ async def note_file(on: Database, chat_id: str, blob: Blob, *, store: str, arriv
     await on.execute("note_file", chat_id=chat_id, digest=blob.digest, size=blob.size, at=await on.now())
 
 
-async def take_over(on: Database, chat_id: str, blobs: Mapping[str, int]) -> None:
+async def take_over(on: SQLDatabase, chat_id: str, blobs: Mapping[str, int]) -> None:
     """Let a chat that has arrived hold what its rows refer to."""
     at = await on.now()
     for digest, size in blobs.items():
         await on.execute("take_over", chat_id=chat_id, digest=digest, size=size, at=at)
 
 
-async def held_files(on: Database, chat_id: str, digests: Collection[str] | None) -> dict[str, int]:
+async def held_files(on: SQLDatabase, chat_id: str, digests: Collection[str] | None) -> dict[str, int]:
     """Return the sizes of the blobs that a chat holds."""
     rows = await on.fetch("held_files", chat_id=chat_id, every=digests is None, digests=[*(digests or ())])
     return {digest: size for digest, size in rows}  # noqa: C416 - mypy knows no pairs here
 
 
-async def release_others(on: Database, chat_id: str, stay: Collection[str]) -> None:
+async def release_others(on: SQLDatabase, chat_id: str, stay: Collection[str]) -> None:
     """Let a chat hold no longer what was sent, but for these blobs."""
     await _note_released(on, await on.fetch("release", chat_id=chat_id, every=False, stay=[*stay]))
 
 
-async def release_all(on: Database, chat_id: str) -> None:
+async def release_all(on: SQLDatabase, chat_id: str) -> None:
     """Let a chat hold nothing."""
     await _note_released(on, await on.fetch("release", chat_id=chat_id, every=True, stay=[]))
 
 
-async def release_unsent(on: Database, *, seconds: float, limit: int, chat_id: str | None) -> int:
+async def release_unsent(on: SQLDatabase, *, seconds: float, limit: int, chat_id: str | None) -> int:
     """Release what was put that long ago, or at any time, and was never sent; return of how many blobs."""
     until = await on.now() - timedelta(seconds=seconds) if seconds else None
     rows = await on.fetch("release_unsent", until=until, limit=limit, chat_id=chat_id)
@@ -68,17 +68,17 @@ async def release_unsent(on: Database, *, seconds: float, limit: int, chat_id: s
     return len(rows)
 
 
-async def _note_released(on: Database, rows: Iterable[Row]) -> None:
+async def _note_released(on: SQLDatabase, rows: Iterable[Row]) -> None:
     for (digest,) in rows:
         if is_hash(digest):  # what else stands there was garbled, and names no blob
             await on.execute("released", digest=digest)
 
 
-async def loose_files(on: Database, *, limit: int) -> list[tuple[int, str]]:
+async def unreferenced_files(on: SQLDatabase, *, limit: int) -> list[tuple[int, str]]:
     """Return the notes of blobs that a chat has released, in order."""
-    return [(number, digest) for number, digest in await on.fetch("loose_files", limit=limit)]
+    return [(number, digest) for number, digest in await on.fetch("unreferenced_files", limit=limit)]
 
 
-async def is_loose(on: Database, digest: str) -> bool:
+async def is_unreferenced(on: SQLDatabase, digest: str) -> bool:
     """Return whether no chat holds a blob."""
     return await on.fetch_one("holder", digest=digest) is None

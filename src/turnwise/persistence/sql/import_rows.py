@@ -11,7 +11,7 @@ from turnwise.persistence.audit.record import Entry, object_of
 from turnwise.persistence.commit import CachedChat
 from turnwise.persistence.integrity.raw_chat import stored_in
 from turnwise.persistence.rows import time_of
-from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.held_files import take_over
 from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.stored_chat import facts_of
@@ -23,7 +23,7 @@ _ELSEWHERE: Final = {"chat_id", "version", "prev", "hash"}
 _TIMES: Final = ("since", "deadline", "at", "expires")
 
 
-def standing_of(chat: WholeChat, at: datetime) -> CachedChat:
+def cached_chat_of(chat: WholeChat, at: datetime) -> CachedChat:
     """Return where an exported chat stands, with the lease that it was exported with."""
     return CachedChat(facts_in(chat), chat.rows.chat["head"], at, chat.rows.chat["facts"])
 
@@ -48,7 +48,7 @@ def _record(entry: Entry) -> dict[str, Any]:
     return {"version": entry.version, "hash": bytes.fromhex(record["hash"]), "body": body, "aside": entry.aside}
 
 
-async def insert_imported(on: Database, chat: WholeChat, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
+async def insert_imported(on: SQLDatabase, chat: WholeChat, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
     """Insert the rows of a chat, as this store spells them by table, and let the chat hold its blobs.
 
     Raises:

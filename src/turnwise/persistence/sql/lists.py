@@ -8,7 +8,7 @@ from typing import Final
 from turnwise.persistence.forks import naming
 from turnwise.persistence.protocol import Overdue, Waiting
 from turnwise.persistence.rows import GARBLED
-from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
 from turnwise.states.facts import Facts
 from turnwise.states.names import OPEN_STATUSES, Answerer, ChatState
@@ -21,7 +21,7 @@ _LAST: Final = "9223372036854775807"
 
 
 async def chats(
-    on: Database,
+    on: SQLDatabase,
     *,
     owner: str | None,
     state: ChatState | None,
@@ -39,12 +39,12 @@ async def chats(
     return [facts_or_rest(one) for one in await on.stored(f"WHERE {awaits}{where} LIMIT :limit", limit=limit, **values)]
 
 
-async def chat_ids(on: Database, *, after: int, limit: int) -> list[tuple[int, str]]:
+async def chat_ids(on: SQLDatabase, *, after: int, limit: int) -> list[tuple[int, str]]:
     """Return chats in the order of their creation, each with its number."""
     return [(number, str(id_)) for number, id_ in await on.fetch("chat_ids", after=after, limit=limit)]
 
 
-async def waiting_since(on: Database) -> Waiting:
+async def waiting_since(on: SQLDatabase) -> Waiting:
     """Return since when the longest waiting chat of each agent waits for a worker, as far as that can be read."""
     waiting: dict[str, datetime] = {}
     for agent, since in await on.fetch("waiting"):
@@ -57,28 +57,28 @@ async def waiting_since(on: Database) -> Waiting:
     return Waiting(waiting, await on.now() if on.remote else None)
 
 
-async def awaiting_subagents(on: Database, *, after: str, limit: int) -> list[str]:
+async def awaiting_subagents(on: SQLDatabase, *, after: str, limit: int) -> list[str]:
     """Return the ids of chats that wait for subagents, oldest first."""
     return [chat_id for (chat_id,) in await on.fetch("awaiting_subagents", after=after, limit=limit)]
 
 
-async def ids(on: Database, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
+async def ids(on: SQLDatabase, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
     """Return ids that begin with a prefix, the most recent change of state first."""
     rows = await on.fetch("ids_of_prefix", prefix=prefix, limit=limit, owner=owner)
     return [chat_id for (chat_id,) in rows]
 
 
-async def profiles_naming(on: Database, parent: str) -> list[tuple[str, str]]:
+async def profiles_naming(on: SQLDatabase, parent: str) -> list[tuple[str, str]]:
     """Return the chats whose profiles may name another as parent or ancestor, each with its profile's body."""
     return [(chat_id, body) for chat_id, body in await on.fetch("naming", text=naming(parent))]
 
 
-async def holders(on: Database) -> frozenset[str]:
+async def holders(on: SQLDatabase) -> frozenset[str]:
     """Return the workers that hold a lease."""
     return frozenset(worker for (worker,) in await on.fetch("holders") if isinstance(worker, str))
 
 
-async def overdue(on: Database, *, limit: int) -> Overdue:
+async def overdue(on: SQLDatabase, *, limit: int) -> Overdue:
     """Return what has run out."""
     now = await on.now()
     leases = await on.fetch("expired_leases", now=now, limit=limit)
@@ -92,7 +92,7 @@ async def overdue(on: Database, *, limit: int) -> Overdue:
     )
 
 
-async def rested(on: Database, *, archived: bool, seconds: float, limit: int) -> list[str]:
+async def rested(on: SQLDatabase, *, archived: bool, seconds: float, limit: int) -> list[str]:
     """Return resting chats, archived or not, that were not changed for so long."""
     until = await on.now() - timedelta(seconds=seconds)
     return [chat_id for (chat_id,) in await on.fetch("rested", archived=archived, until=until, limit=limit)]

@@ -12,7 +12,7 @@ from turnwise.states.errors import StoreError
 UNCHANGED: Final = (
     "UPDATE turnwise_migrations SET applied_at = applied_at WHERE name = (SELECT min(name) FROM turnwise_migrations)"
 )
-"""Writes a row as it is: what tells whether a database takes writes."""
+"""Writes a row as it is: shows whether a database takes writes."""
 
 
 class Migration(NamedTuple):

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
-from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.states.errors import ChatNotFound, StoreError
 
 
-async def prune(on: Database, passed_over: PassedOver, *, keep: float, after: str, limit: int) -> Pruned:
+async def prune(on: SQLDatabase, passed_over: PassedOver, *, keep: float, after: str, limit: int) -> Pruned:
     """Delete parts of replies that are over, shown at least `keep` seconds ago.
 
     A chat costs one step along the index of parts, which holds only those that are left. A chat that another worker is
@@ -29,7 +29,7 @@ async def prune(on: Database, passed_over: PassedOver, *, keep: float, after: st
     return Pruned(deleted, after if len(chats) == limit else None)
 
 
-async def _prune_chat(on: Database, passed_over: PassedOver, chat_id: str, until: datetime, limit: int) -> int:
+async def _prune_chat(on: SQLDatabase, passed_over: PassedOver, chat_id: str, until: datetime, limit: int) -> int:
     try:
         step, attempt = (await ChatReads(on, chat_id).facts()).step.over_before
     except (StoreError, ChatNotFound) as error:

@@ -15,7 +15,7 @@ from turnwise.persistence.integrity.raw_chat import KEYS, Rows
 from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.rows import GARBLED, PROFILES, micros_of
-from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.held_files import release_all, release_others
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import insert_tombstone, missing, stored_tombstone
@@ -29,12 +29,12 @@ from turnwise.states.writes import InsertMessage
 _T = TypeVar("_T")
 
 
-async def tables_of(on: Database) -> list[str]:
+async def tables_of(on: SQLDatabase) -> list[str]:
     """Return the tables whose rows belong to chats, apart from `chats` itself and `chat_files`."""
     return [name for (name,) in await on.fetch("tables_of_chats")]
 
 
-async def rows_of(on: Database, chat_id: str) -> Rows:
+async def rows_of(on: SQLDatabase, chat_id: str) -> Rows:
     """Return all rows that belong to a chat, by table.
 
     Raises:
@@ -50,7 +50,7 @@ async def rows_of(on: Database, chat_id: str) -> Rows:
     return rows
 
 
-async def read_or_blamed(on: Database, chat_id: str, read: Callable[[], Awaitable[_T]]) -> _T:
+async def read_or_blamed(on: SQLDatabase, chat_id: str, read: Callable[[], Awaitable[_T]]) -> _T:
     """Return what a read of a chat returns.
 
     Raises:
@@ -64,7 +64,7 @@ async def read_or_blamed(on: Database, chat_id: str, read: Callable[[], Awaitabl
         raise blamed(chat_id, await rows_of(on, chat_id), error) from error
 
 
-async def orphans(on: Database) -> list[IntegrityIssue]:
+async def orphans(on: SQLDatabase) -> list[IntegrityIssue]:
     """Return an issue for each table and id whose rows belong to no chat."""
     issues: list[IntegrityIssue] = []
     for table in await tables_of(on):
@@ -76,7 +76,7 @@ async def orphans(on: Database) -> list[IntegrityIssue]:
     return issues
 
 
-async def rows_of_chat(on: Database, chat_id: str) -> ChatRows:
+async def rows_of_chat(on: SQLDatabase, chat_id: str) -> ChatRows:
     """Return the rows of a chat for a check."""
     async with on.one_moment():
         chats = await on.fetch_dicts(on.chat_row, chat_id=chat_id)
@@ -93,7 +93,7 @@ async def rows_of_chat(on: Database, chat_id: str) -> ChatRows:
     return ChatRows(chat, lease, tables, entries, on.names, parts=on.parts, quarantined=quarantined)
 
 
-async def _ordered(on: Database, chat_id: str, table: str) -> list[dict[str, Any]]:
+async def _ordered(on: SQLDatabase, chat_id: str, table: str) -> list[dict[str, Any]]:
     sql = f"SELECT * FROM {table} WHERE chat = {{chat}} ORDER BY {ORDER[table]}"  # noqa: S608 - names of our own
     return await on.fetch_dicts(on.event_rows if table == "events" else sql, chat_id=chat_id)
 
@@ -104,7 +104,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return plain | {"erased": bool(plain["erased"])} if "erased" in plain else plain
 
 
-async def wipe_all(on: Database, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
+async def wipe_all(on: SQLDatabase, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
     """Blank the rows that hold what the decisions erase, inside a transaction; return the digests stated anew."""
     restated: list[WriteRecord] = []
     for decision in decisions:
@@ -113,7 +113,7 @@ async def wipe_all(on: Database, chat_id: str, decisions: Sequence[Decision]) ->
     return restated
 
 
-async def _wipe(on: Database, chat_id: str, decision: Decision) -> list[WriteRecord]:
+async def _wipe(on: SQLDatabase, chat_id: str, decision: Decision) -> list[WriteRecord]:
     rows = await rows_of_chat(on, chat_id)
     wiped = await read_or_blamed(on, chat_id, lambda: on.compute(wipe, rows, decision))
     for change in wiped.changes:
@@ -126,7 +126,7 @@ async def _wipe(on: Database, chat_id: str, decision: Decision) -> list[WriteRec
     return wiped.row_digests
 
 
-async def store_repair(on: Database, repair: Repair, at: datetime) -> None:
+async def store_repair(on: SQLDatabase, repair: Repair, at: datetime) -> None:
     """Move unreadable rows to `quarantine`, insert their replacements, and update the chat's own row."""
     facts, chat_id, version = repair.facts, repair.facts.chat_id, repair.facts.version + 1
     for put in repair.aside:
@@ -158,7 +158,7 @@ async def store_repair(on: Database, repair: Repair, at: datetime) -> None:
     )
 
 
-async def delete(on: Database, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+async def delete(on: SQLDatabase, chat_id: str, permit: Permission, actor: str) -> Tombstone:
     """Delete a chat, as `ChatStore.delete` promises, inside a transaction. Done again, it returns the tombstone."""
     # It locks the chat before anything is read: a change comes before, and goes too, or finds no chat.
     row = await on.fetch_one("lock_head", chat_id=chat_id)
@@ -180,7 +180,7 @@ async def delete(on: Database, chat_id: str, permit: Permission, actor: str) -> 
     return tombstone
 
 
-async def _rest(on: Database, chat_id: str) -> PartialRead:
+async def _rest(on: SQLDatabase, chat_id: str) -> PartialRead:
     """Return what can be read of a chat, whatever is stored: nothing but its id, if even reading the rows fails."""
     try:
         return await ChatReads(on, chat_id).rest()

@@ -10,7 +10,7 @@ import msgspec
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Snapshot
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, unreadable
-from turnwise.persistence.sql.database import Database, Row
+from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.tombstones import missing
 from turnwise.persistence.stored_chat import PartialRead, Stored, facts_of, head_of, is_count, salvage
 from turnwise.states.arguments import Cut
@@ -31,7 +31,7 @@ _POSITIONS: Final = msgspec.json.Decoder(list[int])
 class ChatReads:
     """Reads a chat. Methods raise `ChatNotFound` where `ChatStore` says so, and `ChatUnreadable`."""
 
-    def __init__(self, on: Database, chat_id: str) -> None:
+    def __init__(self, on: SQLDatabase, chat_id: str) -> None:
         self.on = on
         self.chat_id = chat_id
 

@@ -13,7 +13,7 @@ a list that is a parameter is asked by `= ANY (:names)`, which SQLite gets as JS
 
 Chats have a number by which the rows of other tables name them: `{chat}` is that of the parameter `:chat_id`.
 
-A statement is sent with its name and comments, so that a server's views and logs tell which one they show.
+A statement is sent with its name and comments, so that a server's views and logs show which one it is.
 """
 
 from __future__ import annotations

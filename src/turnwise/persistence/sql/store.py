@@ -16,7 +16,7 @@ from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.raw_chat import Rows
 from turnwise.persistence.protocol import ChatStore, EventPage, Expiry, Overdue, Pruned, Snapshot, Waiting
 from turnwise.persistence.sql import held_files, lists, raw_rows
-from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import DatabaseFiles
 from turnwise.persistence.sql.pruning import prune
 from turnwise.persistence.sql.reads import ChatReads
@@ -32,7 +32,7 @@ from turnwise.states.names import Answerer, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
-Work = Callable[[Database], Awaitable[_T]]
+Work = Callable[[SQLDatabase], Awaitable[_T]]
 
 
 class SQLStore(ChatStore):
@@ -58,7 +58,7 @@ class SQLStore(ChatStore):
             ChatDeleted: there is no answer, because the chat is gone.
         """
 
-        async def answer(on: Database) -> _T:
+        async def answer(on: SQLDatabase) -> _T:
             value = await raw_rows.read_or_blamed(on, chat_id, partial(question, ChatReads(on, chat_id)))
             if not value:
                 await check_not_deleted(on, chat_id)
@@ -195,11 +195,11 @@ class SQLStore(ChatStore):
             lambda on: held_files.release_unsent(on, seconds=seconds, limit=limit, chat_id=chat_id)
         )
 
-    async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:
-        return await self._read(lambda on: held_files.loose_files(on, limit=limit))
+    async def unreferenced_files(self, *, limit: int) -> list[tuple[int, str]]:
+        return await self._read(lambda on: held_files.unreferenced_files(on, limit=limit))
 
-    async def is_loose(self, digest: str) -> bool:
-        return await self._read(lambda on: held_files.is_loose(on, digest))
+    async def is_unreferenced(self, digest: str) -> bool:
+        return await self._read(lambda on: held_files.is_unreferenced(on, digest))
 
-    async def settle_loose(self, number: int) -> None:
-        await self._write(lambda on: on.execute("settle_loose", number=number))
+    async def settle_unreferenced(self, number: int) -> None:
+        await self._write(lambda on: on.execute("settle_unreferenced", number=number))

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from turnwise.persistence.rows import GARBLED
-from turnwise.persistence.sql.database import Database
+from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
 
 
-async def stored_tombstone(on: Database, chat_id: str) -> Tombstone | None:
+async def stored_tombstone(on: SQLDatabase, chat_id: str) -> Tombstone | None:
     """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
     row = await on.fetch_one("tombstone", chat_id=chat_id)
     if row is None:
@@ -21,19 +21,19 @@ async def stored_tombstone(on: Database, chat_id: str) -> Tombstone | None:
     return tombstone_in(chat_id, _time_in(on, created), _time_in(on, deleted), *rest)
 
 
-def _time_in(on: Database, stored: Any) -> datetime | None:
+def _time_in(on: SQLDatabase, stored: Any) -> datetime | None:
     try:
         return on.time_in(stored)
     except GARBLED:
         return None
 
 
-async def deleted_among(on: Database, chat_ids: Collection[str]) -> frozenset[str]:
+async def deleted_among(on: SQLDatabase, chat_ids: Collection[str]) -> frozenset[str]:
     """Return those of the chats that were deleted."""
     return frozenset(chat_id for (chat_id,) in await on.fetch("deleted", chat_ids=[*chat_ids]))
 
 
-async def insert_tombstone(on: Database, tombstone: Tombstone) -> None:
+async def insert_tombstone(on: SQLDatabase, tombstone: Tombstone) -> None:
     """Store what is to be left of a chat that is still there."""
     await on.execute(
         "bury",
@@ -46,12 +46,12 @@ async def insert_tombstone(on: Database, tombstone: Tombstone) -> None:
     )
 
 
-async def missing(on: Database, chat_id: str) -> ChatNotFound:
+async def missing(on: SQLDatabase, chat_id: str) -> ChatNotFound:
     """Return the error for a chat that is not there: `ChatDeleted` if it was."""
     return not_found(chat_id, await stored_tombstone(on, chat_id))
 
 
-async def check_not_deleted(on: Database, chat_id: str) -> None:
+async def check_not_deleted(on: SQLDatabase, chat_id: str) -> None:
     """Check that no chat of that id was deleted.
 
     Raises:
@@ -62,7 +62,7 @@ async def check_not_deleted(on: Database, chat_id: str) -> None:
         raise error
 
 
-async def check_parent(on: Database, chat_id: str, version: int, *, unchanged: bool) -> None:
+async def check_parent(on: SQLDatabase, chat_id: str, version: int, *, unchanged: bool) -> None:
     """Check that nothing of a chat was erased or changed since a version, nor will be until the transaction ends.
 
     Raises:

@@ -25,7 +25,7 @@ Durability = Literal["full", "normal"]
 
 _T = TypeVar("_T")
 
-PATIENCE: Final = 30.0
+BUSY_TIMEOUT_S: Final = 30.0
 """Seconds to wait for other processes that hold the database."""
 
 REFUSED: Final = (sqlite3.Error, UnicodeEncodeError)
@@ -39,7 +39,7 @@ _MEANING: Final = {
     sqlite3.SQLITE_NOTADB: "the file is not a SQLite database; name another path",
     sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; its folder must exist, and this user be allowed to write both",
     sqlite3.SQLITE_IOERR: "the disk failed to read or write, or a quota or a limit on the size of files is reached",
-    sqlite3.SQLITE_BUSY: f"another process held it for longer than {PATIENCE:g} s",
+    sqlite3.SQLITE_BUSY: f"another process held it for longer than {BUSY_TIMEOUT_S:g} s",
     sqlite3.SQLITE_PERM: "access to the file is denied",
 }
 _LASTING: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -144,7 +144,7 @@ def _connected(path: str) -> sqlite3.Connection:
     return connection
 
 
-class Connection:
+class SQLiteConnection:
     """A connection with a thread of its own, which does one function at a time, in the order of the calls."""
 
     def __init__(self, path: str) -> None:
@@ -154,7 +154,7 @@ class Connection:
         self._closed = False
 
     @classmethod
-    async def open(cls, path: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
+    async def open(cls, path: str, prepare: Callable[[sqlite3.Connection], None]) -> SQLiteConnection:
         """Open a connection and prepare it, on its thread.
 
         Raises:
@@ -170,7 +170,7 @@ class Connection:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([opening])
                 await opened.close()
-                # The driver has told its thread to end, which reports that to the event loop: it must still be there.
+                # The driver has stopped its thread, which reports that to the event loop: it must still be there.
                 await anyio.to_thread.run_sync(opened._database.join)
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -221,7 +221,7 @@ class Connection:
             StoreError: the database refused, or the connection is closed.
         """
         try:
-            return await self.do(lambda on: patiently(lambda: work(on)))
+            return await self.do(lambda on: retry_while_busy(lambda: work(on)))
         except REFUSED as error:
             raise meaning_of(error, self.path) from error
 
@@ -272,7 +272,7 @@ def inherited(path: str) -> StoreError:
     )
 
 
-def _stop_when_lost(owner: Connection, connection: aiosqlite.Connection) -> None:
+def _stop_when_lost(owner: SQLiteConnection, connection: aiosqlite.Connection) -> None:
     """Stop a connection's thread when its owner or the main thread ends, or it would keep the process alive."""
     _open[connection] = _open_file(owner.path)
     lost = weakref.finalize(owner, _stop, connection)
@@ -297,9 +297,9 @@ def _stop_all() -> None:
         connection.stop()
 
 
-def patiently(attempt: Callable[[], _T]) -> _T:
+def retry_while_busy(attempt: Callable[[], _T]) -> _T:
     """Return what `attempt` returns; try again while other processes hold the database. It blocks the thread."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
     pause = 0.001
     while True:
         try:

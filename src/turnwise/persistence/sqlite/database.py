@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, TypeVar
 
 from turnwise.persistence.rows import GARBLED, micros_of, time_of
-from turnwise.persistence.sql.database import Database, Row
+from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.statements import Statement, statements_in, translated
 from turnwise.persistence.sqlite.connection import REFUSED, first_rows
 from turnwise.persistence.stored_chat import Stored, ids_of
@@ -44,7 +44,7 @@ def in_one_snapshot(connection: sqlite3.Connection, question: Callable[[sqlite3.
         connection.execute("ROLLBACK")
 
 
-class SQLiteDatabase(Database):
+class SQLiteDatabase(SQLDatabase):
     """A connection within a transaction, on its own thread. Times are microseconds since 1970, lists are JSON."""
 
     dialect = "sqlite"

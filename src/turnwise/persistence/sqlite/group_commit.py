@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 
 from turnwise.persistence.sql.batches import Batches
-from turnwise.persistence.sqlite.connection import Connection, meaning_of, patiently
+from turnwise.persistence.sqlite.connection import SQLiteConnection, meaning_of, retry_while_busy
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.states.errors import StoreError
 
@@ -54,7 +54,7 @@ class _Submission(Generic[_T]):
 class GroupCommit:
     """Runs jobs in transactions on one connection."""
 
-    def __init__(self, connection: Connection, *, file: DatabaseFile) -> None:
+    def __init__(self, connection: SQLiteConnection, *, file: DatabaseFile) -> None:
         self._connection = connection
         self._file = file
         self._batches: Batches[_Submission[Any]] = Batches(self._commit, size=_BATCH)
@@ -94,7 +94,7 @@ class GroupCommit:
                 with contextlib.suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
                     await asyncio.shield(job.ended)  # even if cancelled again
         elif not job.outcome.cancelled():
-            job.outcome.exception()  # or asyncio would log an exception that nobody retrieved
+            job.outcome.exception()  # or asyncio would log an exception that was never retrieved
 
     async def _commit(self, jobs: Sequence[_Submission[Any]]) -> None:
         try:
@@ -123,7 +123,7 @@ class GroupCommit:
             if all(isinstance(outcome, BaseException) for outcome in outcomes):
                 self._undo(connection)  # a commit would write the pages that the savepoints have put back
             else:
-                patiently(lambda: connection.execute("COMMIT"))
+                retry_while_busy(lambda: connection.execute("COMMIT"))
             self._file.check(committed=True)  # what went to a file that was deleted meanwhile must not be acknowledged
         except BaseException as error:
             self._undo(connection)
@@ -131,7 +131,7 @@ class GroupCommit:
         return outcomes
 
     def _do(self, jobs: Sequence[_Submission[Any]], connection: sqlite3.Connection, attempt: _Attempt) -> list[Any]:
-        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
         return [attempt(job.work, connection) for job in jobs]
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Final
 
 from turnwise.logger import logger
 from turnwise.persistence.sql.migrations import Migration, check_up_to_date, unapplied
-from turnwise.persistence.sqlite.connection import PATIENCE, is_contention, patiently
+from turnwise.persistence.sqlite.connection import BUSY_TIMEOUT_S, is_contention, retry_while_busy
 from turnwise.persistence.sqlite.database import SQL
 from turnwise.states.errors import StoreError
 
@@ -32,7 +32,7 @@ def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[Migrati
     try:
         for migration in _missing(connection, path, migrations):
             _apply(connection, migration)
-        patiently(lambda: connection.execute("COMMIT"))
+        retry_while_busy(lambda: connection.execute("COMMIT"))
     except BaseException:
         if connection.in_transaction:  # where the disk is full, SQLite has rolled back by itself
             connection.execute("ROLLBACK")
@@ -54,13 +54,14 @@ def _begin(connection: sqlite3.Connection, path: str) -> None:
         return
     logger.info("migration_awaited", path=path)
     try:
-        patiently(lambda: connection.execute(_BEGIN))
+        retry_while_busy(lambda: connection.execute(_BEGIN))
     except sqlite3.OperationalError as error:
         if not is_contention(error):
             raise
         raise StoreError(
             f"the store {path!r} does not have the schema of this version yet, and another process has held it for"
-            f" longer than {PATIENCE:g} s, most likely to upgrade it: try again when that is done; nothing was written",
+            f" longer than {BUSY_TIMEOUT_S:g} s, most likely to upgrade it: try again when that is done; nothing was"
+            " written",
             passing=True,
         ) from error
 

@@ -13,16 +13,16 @@ from typing import Final, NamedTuple, TypeVar
 import anyio
 
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.commit import Held
+from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.sql.store import SQLStore, Work
-from turnwise.persistence.sqlite.connection import Connection, Durability, inherited
+from turnwise.persistence.sqlite.connection import Durability, SQLiteConnection, inherited
 from turnwise.persistence.sqlite.database import SQLiteDatabase, completed, in_one_snapshot
 from turnwise.persistence.sqlite.database_file import DatabaseFile, check_folder
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Job
 from turnwise.persistence.sqlite.migrate import check_migrated, migrate
-from turnwise.persistence.sqlite.transactions import OptimisticCommits, Transactions
+from turnwise.persistence.sqlite.transactions import OptimisticCommits, SQLiteTransactions
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.events import Event, PartEvent
@@ -43,11 +43,11 @@ _POLL_INTERVAL_S: Final = 0.02
 """Seconds between two checks whether other processes have committed."""
 
 
-class _Opened(NamedTuple):
+class _OpenStore(NamedTuple):
     """What a store has while it is open."""
 
-    writer: Connection
-    reader: Connection
+    writer: SQLiteConnection
+    reader: SQLiteConnection
     """Reads while the writer commits. A database in memory has one connection only, which does both."""
     group_commit: GroupCommit
 
@@ -80,10 +80,10 @@ class SQLiteStore(SQLStore):
         self._durability = durability
         self._now = partial(datetime.now, UTC) if now is None else now
         self._migrate = migrate if migrates else check_migrated
-        self._transactions = Transactions(self._now, self._cache)
+        self._transactions = SQLiteTransactions(self._now, self._cache)
         self._optimistic = OptimisticCommits(self._now, self._cache, self._submit)
         self._file = DatabaseFile(None)
-        self._now_open: _Opened | None = None
+        self._now_open: _OpenStore | None = None
 
     async def open(self) -> None:
         if self._now_open is not None:
@@ -92,15 +92,15 @@ class SQLiteStore(SQLStore):
         if self._path != _IN_MEMORY:
             await check_folder(self._path)
         async with AsyncExitStack() as on_failure:
-            writer = reader = await Connection.open(self._path, self.prepare)
+            writer = reader = await SQLiteConnection.open(self._path, self.prepare)
             on_failure.push_async_callback(writer.close)
             if self._path != _IN_MEMORY:
-                reader = await Connection.open(self._path, self.prepare)
+                reader = await SQLiteConnection.open(self._path, self.prepare)
                 on_failure.push_async_callback(reader.close)
                 self._file = DatabaseFile(self._path)
                 self._file.check()
             on_failure.pop_all()
-        self._now_open = _Opened(writer, reader, GroupCommit(writer, file=self._file))
+        self._now_open = _OpenStore(writer, reader, GroupCommit(writer, file=self._file))
 
     async def close(self) -> None:
         closing, self._now_open = self._now_open, None
@@ -150,7 +150,7 @@ class SQLiteStore(SQLStore):
     async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
-        held = Held(token, worker, state)
+        held = RequiredLease(token, worker, state)
         async with self._cache.turn(chat_id):
             stored = await self._optimistic.append_events(chat_id, held, shown)
             if stored is None:
@@ -186,10 +186,10 @@ class SQLiteStore(SQLStore):
     # Noticing
 
     def attend(self, worker: str) -> None:
-        """Do nothing: the workers share a machine, whose operating system tells which of them live."""
+        """Do nothing: the workers share a machine, whose operating system knows which of them live."""
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:  # noqa: ARG002 - as every store is asked
-        """Return nobody: a file cannot tell."""
+        """Return none: a file does not know."""
         return frozenset()
 
     async def watch(self) -> AsyncIterator[str | None]:
@@ -229,7 +229,7 @@ class SQLiteStore(SQLStore):
 
         return await self._opened().reader.run(answer)
 
-    def _opened(self) -> _Opened:
+    def _opened(self) -> _OpenStore:
         if self._now_open is None:
             raise StoreError(f"the store {self._path!r} is not open; open it, or enter the engine, first")
         if self._now_open.writer.inherited:

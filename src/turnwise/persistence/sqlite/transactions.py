@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import CachedChat, Held, commit_of, erasing
+from turnwise.persistence.commit import CachedChat, RequiredLease, commit_of, erasing
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts, micros_in, micros_of, numbered
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.import_rows import insert_imported, standing_of, tables_in
+from turnwise.persistence.sql.import_rows import cached_chat_of, insert_imported, tables_in
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import missing
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
@@ -74,20 +74,22 @@ class OptimisticCommits:
         cached = self._cache.get(chat_id)
         if cached is None:
             return None
-        standing = replace(cached, at=self._now())
+        current = replace(cached, at=self._now())
         try:
-            decisions = tuple(plan(standing.facts, standing.at))
+            decisions = tuple(plan(current.facts, current.at))
         except Exception:  # noqa: BLE001 - the cache may be out of date: only facts that were read may refuse a caller
             return None
         if not decisions or erasing(decisions):
             return None
-        commit = commit_of(standing, decisions, shown)
+        commit = commit_of(current, decisions, shown)
         if not await self._submit(partial(update_as_found, commit)):
             return None
         self._cache.put(commit.after)
         return commit.committed
 
-    async def append_events(self, chat_id: str, held: Held, shown: Sequence[Event]) -> tuple[Event, ...] | None:
+    async def append_events(
+        self, chat_id: str, held: RequiredLease, shown: Sequence[Event]
+    ) -> tuple[Event, ...] | None:
         """Store events of a running job; return `None` if the chat has to be read after all."""
         cached = self._cache.get(chat_id)
         if cached is None or not shown:
@@ -101,7 +103,7 @@ class OptimisticCommits:
         return events
 
 
-class Transactions:
+class SQLiteTransactions:
     """Changes chats and caches where they stand. Its methods belong to the connection's own thread."""
 
     def __init__(self, now: Callable[[], datetime], cache: ChatCache) -> None:
@@ -112,11 +114,11 @@ class Transactions:
     def change(self, connection: sqlite3.Connection, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
         """Change a chat, as `ChatStore.change` promises."""
         on = self._database(connection)
-        standing = self._standing(on, chat_id)
-        decisions = tuple(plan(standing.facts, standing.at))
+        current = self._current(on, chat_id)
+        decisions = tuple(plan(current.facts, current.at))
 
         async def store() -> Committed:
-            return self._store(on, standing, decisions, shown)
+            return self._store(on, current, decisions, shown)
 
         return completed(raw_rows.read_or_blamed(on, chat_id, store))
 
@@ -162,7 +164,7 @@ class Transactions:
         return committed
 
     def append_events(
-        self, connection: sqlite3.Connection, chat_id: str, held: Held, shown: Sequence[Event]
+        self, connection: sqlite3.Connection, chat_id: str, held: RequiredLease, shown: Sequence[Event]
     ) -> tuple[Event, ...]:
         """Store events of a running job, as `ChatStore.append_events` promises."""
         row = connection.execute(SQL["held"], (chat_id,)).fetchone()
@@ -182,17 +184,17 @@ class Transactions:
 
     def import_chat(self, connection: sqlite3.Connection, chat: WholeChat, plan: Plan) -> Committed:
         """Take a chat in, as `ChatStore.import_chat` promises."""
-        standing = standing_of(chat, self._now())
-        decisions = tuple(plan(standing.facts, standing.at))
+        current = cached_chat_of(chat, self._now())
+        decisions = tuple(plan(current.facts, current.at))
         if not decisions:
-            return Committed(standing.facts, standing.facts, (), (), standing.at)
+            return Committed(current.facts, current.facts, (), (), current.at)
         try:
             completed(insert_imported(self._database(connection), chat, tables_in(chat)))
         except sqlite3.IntegrityError as error:
             raise (
                 ChatExists(chat.chat_id) if "chats.id" in str(error) else contradiction(chat.chat_id, error)
             ) from error
-        commit = commit_of(standing, decisions, ())
+        commit = commit_of(current, decisions, ())
         update(commit, connection)
         self._cache.put(commit.after)
         return commit.committed
@@ -212,8 +214,8 @@ class Transactions:
     def _database(self, connection: sqlite3.Connection) -> SQLiteDatabase:
         return SQLiteDatabase(connection, self._now)
 
-    def _standing(self, on: SQLiteDatabase, chat_id: str) -> CachedChat:
-        row = on.connection.execute(SQL["standing"], (chat_id,)).fetchone()
+    def _current(self, on: SQLiteDatabase, chat_id: str) -> CachedChat:
+        row = on.connection.execute(SQL["current"], (chat_id,)).fetchone()
         if row is None:
             raise completed(missing(on, chat_id))
         version, state, event_seq, head, token, body = row
@@ -231,14 +233,14 @@ class Transactions:
     def _store(
         self,
         on: SQLiteDatabase,
-        standing: CachedChat,
+        current: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
     ) -> Committed:
         if not decisions:
-            return Committed(standing.facts, standing.facts, (), (), standing.at)
-        restated = completed(raw_rows.wipe_all(on, standing.facts.chat_id, decisions))
-        commit = commit_of(standing, decisions, shown, restated=restated)
+            return Committed(current.facts, current.facts, (), (), current.at)
+        restated = completed(raw_rows.wipe_all(on, current.facts.chat_id, decisions))
+        commit = commit_of(current, decisions, shown, restated=restated)
         update(commit, on.connection)
         if erasing(decisions):
             self._cache.forget(commit.chat_id)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from turnwise.persistence.audit.record import Entry
-from turnwise.persistence.commit import Commit, Held, Row, Tables
+from turnwise.persistence.commit import Commit, RequiredLease, Row, Tables
 from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
@@ -47,8 +47,8 @@ def update_as_found(commit: Commit, connection: sqlite3.Connection) -> bool:
     Raises:
         StoreError: as for `update`.
     """
-    standing = commit.before
-    number = _update(commit, connection, standing.facts.last_seq, standing.head, *standing.mark)
+    current = commit.before
+    number = _update(commit, connection, current.facts.last_seq, current.head, *current.mark)
     if number is None:
         return False
     _fill(connection, commit, number)
@@ -86,7 +86,7 @@ def _update_sql(more: str, *, as_found: bool) -> str:
 
 
 def insert_events_as_found(
-    chat_id: str, rows: Sequence[EventRow], before: int, held: Held, connection: sqlite3.Connection
+    chat_id: str, rows: Sequence[EventRow], before: int, held: RequiredLease, connection: sqlite3.Connection
 ) -> bool:
     """Insert events of a running job if the chat is held so, and `before` is its last number.
 
@@ -108,8 +108,8 @@ def _chat_row(commit: Commit) -> tuple[Any, ...]:
     _, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
-    hints = (rested, facts.agent_needed, canonical_row(facts.calls.needs).decode(), facts.awaits)
-    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints)
+    found_by = (rested, facts.agent_needed, canonical_row(facts.calls.needs).decode(), facts.awaits)
+    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *found_by)
 
 
 def _lease(commit: Commit) -> tuple[Any, ...]:
@@ -171,7 +171,7 @@ def _insert(
 
 
 def _refusal(chat_id: str, table: str, row: Row | Sequence[Any], error: sqlite3.IntegrityError) -> StoreError:
-    """Return the error that tells the caller which key was taken already."""
+    """Return the error that names the key that was taken already."""
     if table == "receipts" and isinstance(row, Mapping):
         return DuplicateReceipt(chat_id, row["client_id"])
     if table == "boundaries" and isinstance(row, Mapping):

@@ -51,9 +51,9 @@ def holding(store: ChatStore, chat_id: str) -> Note:
 
 async def collect(store: ChatStore, files: FileStore) -> None:
     """Remove what was let go of."""
-    for number, digest in await store.loose_files(limit=100):
-        await files.remove(digest, partial(store.is_loose, digest))
-        await store.settle_loose(number)
+    for number, digest in await store.unreferenced_files(limit=100):
+        await files.remove(digest, partial(store.is_unreferenced, digest))
+        await store.settle_unreferenced(number)
 
 
 def sends(blob: Blob) -> plans.Move:
@@ -110,7 +110,7 @@ class FilesConformance:
         await failure_of(files.put(of(b"content"), holding(store, "gone")), ChatDeleted)
         assert await files.size(blob_of(b"content").digest) is None
         await files.tidy(0)
-        assert await store.is_loose(blob_of(b"content").digest)
+        assert await store.is_unreferenced(blob_of(b"content").digest)
 
     async def test_a_stream_that_breaks_leaves_nothing(self, store: ChatStore) -> None:
         """Nor does one that is given up."""
@@ -151,14 +151,14 @@ class FilesConformance:
             await deleted(store, chat_id)
             await collect(store, files)
         assert await files.size(digest) is None
-        assert await store.loose_files(limit=10) == []
+        assert await store.unreferenced_files(limit=10) == []
 
     async def test_a_blob_that_a_chat_has_is_not_removed(self, store: ChatStore) -> None:
         """Whatever the caller says."""
         files = await self.files_beside(store)
         await plans.created(store, "chat")
         blob = await files.put(of(b"content"), holding(store, "chat"))
-        await files.remove(blob.digest, partial(store.is_loose, blob.digest))
+        await files.remove(blob.digest, partial(store.is_unreferenced, blob.digest))
         assert await read(files, blob.digest) == b"content"
 
     async def test_puts_and_removals_of_one_content_leave_what_is_held(self, store: ChatStore) -> None:
@@ -176,7 +176,7 @@ class FilesConformance:
             async with anyio.create_task_group() as tasks:
                 for number in range(3):
                     tasks.start_soon(put, f"{round_}-{number}")
-                    tasks.start_soon(files.remove, blob.digest, partial(store.is_loose, blob.digest))
+                    tasks.start_soon(files.remove, blob.digest, partial(store.is_unreferenced, blob.digest))
                 tasks.start_soon(files.put, of(content), holding(store, "chat"))
             assert await read(files, blob.digest) == content
             assert await store.let_go(seconds=0, limit=10) == 1
@@ -197,7 +197,7 @@ class FilesConformance:
         assert await store.let_go(seconds=0, limit=10, chat_id="another") == 0
         assert await store.let_go(seconds=0, limit=10) == 1
         assert {*await store.held_files("chat")} == {sent.digest, queued.digest}
-        assert [digest for _, digest in await store.loose_files(limit=10)] == [unsent.digest]
+        assert [digest for _, digest in await store.unreferenced_files(limit=10)] == [unsent.digest]
 
     async def test_everything_unsent_of_one_chat_goes_whatever_the_limit(self, store: ChatStore) -> None:
         """The limit is for all chats, of which there may be many."""
@@ -224,7 +224,7 @@ class FilesConformance:
         blob = blob_of(b"content")
         await plans.created(store, "chat", sends(blob), sends(blob))
         assert await store.held_files("chat") == {blob.digest: blob.size}
-        assert not await store.is_loose(blob.digest)
+        assert not await store.is_unreferenced(blob.digest)
 
     async def test_an_erasure_lets_go_of_what_nothing_else_refers_to(self, store: ChatStore) -> None:
         """A blob that stands in another message stays, and so does what is still to be sent."""
@@ -254,7 +254,7 @@ class FilesConformance:
         assert await erase(first) == {both.digest, once.digest, unsent.digest}
         assert await erase(queued=frozenset(queue[:1])) == {both.digest, unsent.digest}
         assert await erase(queued=frozenset(queue[1:])) == {unsent.digest}
-        assert {digest for _, digest in await store.loose_files(limit=10)} == {both.digest, once.digest}
+        assert {digest for _, digest in await store.unreferenced_files(limit=10)} == {both.digest, once.digest}
 
     async def test_a_chat_that_arrives_has_its_blobs_before_it_is_there(self, store: ChatStore) -> None:
         """They belong to no other chat, and are let go of if it never comes."""
@@ -264,7 +264,7 @@ class FilesConformance:
         assert await store.orphans() == []
         assert await store.held_files("coming") == {blob.digest: blob.size}
         assert await store.let_go(seconds=0, limit=10) == 1
-        assert await store.is_loose(blob.digest)
+        assert await store.is_unreferenced(blob.digest)
 
     async def test_what_was_let_go_of_again_is_noted_again(self, store: ChatStore) -> None:
         """Settling the first note may have looked before the second came."""
@@ -273,10 +273,10 @@ class FilesConformance:
             await plans.created(store, chat_id)
             await store.note_file(chat_id, blob, kept_in="here")
             await store.let_go(seconds=0, limit=10)
-        (first, _), (second, digest) = await store.loose_files(limit=10)
-        await store.settle_loose(first)
-        assert await store.loose_files(limit=10) == [(second, digest)]
-        assert await store.loose_files(limit=0) == []
+        (first, _), (second, digest) = await store.unreferenced_files(limit=10)
+        await store.settle_unreferenced(first)
+        assert await store.unreferenced_files(limit=10) == [(second, digest)]
+        assert await store.unreferenced_files(limit=0) == []
 
     async def test_the_files_of_a_store_are_kept_in_one_place(self, store: ChatStore) -> None:
         """Another file store is refused, until the last blob has been removed; else no process would remove that."""
@@ -288,7 +288,7 @@ class FilesConformance:
         assert "kept in 'here', and this engine was given 'there'" in str(error)
         await store.let_go(seconds=0, limit=10)
         await failure_of(store.note_file("chat", blob, kept_in="there"), StoreError)
-        for number, _ in await store.loose_files(limit=10):
-            await store.settle_loose(number)
+        for number, _ in await store.unreferenced_files(limit=10):
+            await store.settle_unreferenced(number)
         await store.note_file("chat", blob, kept_in="there")
         assert await store.files_kept_in() == "there"

@@ -151,13 +151,13 @@ CREATE UNLOGGED TABLE partial_events (
 );
 CREATE INDEX partial_events_parts ON partial_events (chat, step, attempt) WHERE kind = 'part';
 
--- Workers that have let be known that they live, by a lock of their session's. Who is in here without one has died.
+-- Workers whose sessions hold a lock while they live: one without a lock has died.
 CREATE TABLE workers (
     worker      text        PRIMARY KEY,
     since       timestamptz NOT NULL
 );
 
--- Rows that could not be read, as they were stored, put aside by a repair.
+-- Rows that could not be read, as they were stored, quarantined by a repair.
 CREATE TABLE quarantine (
     chat        bigint      NOT NULL,
     version     bigint      NOT NULL,   -- the transition that repaired the chat
@@ -170,7 +170,7 @@ CREATE INDEX quarantine_of_chat ON quarantine (chat);
 -- What is left of deleted chats: proof that they were there, and nothing that was said in them.
 CREATE TABLE tombstones (
     id          text        PRIMARY KEY, -- the chat's
-    number      bigint      NOT NULL,   -- its order of creation, for lists that were begun before
+    number      bigint      NOT NULL,   -- its order of creation, for lists that started before
     created     timestamptz,
     deleted     timestamptz NOT NULL,
     actor       text        NOT NULL,   -- who deleted it
@@ -191,7 +191,7 @@ CREATE INDEX chat_files_by_digest ON chat_files (digest);
 CREATE INDEX chat_files_unsent ON chat_files (at) WHERE NOT sent;
 
 -- Blobs that a chat has let go of: whether another holds them is looked up before they are removed.
-CREATE TABLE loose_files (
+CREATE TABLE unreferenced_files (
     number      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     digest      text        NOT NULL
 );

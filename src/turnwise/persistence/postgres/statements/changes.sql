@@ -30,7 +30,7 @@ UNION ALL
 SELECT at FROM partial_events WHERE chat = {chat} AND seq = :seq AND kind = :kind AND body = :body;
 
 -- name: blank
--- A chat before its first transition: the statement of all commits then finds it, and nobody else sees it yet.
+-- A chat before its first transition: the statement of all commits then finds it, and no other session sees it yet.
 INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
 VALUES (:chat_id, 'waiting', true, false, 0, 0, :head, :since, '{}');
 
@@ -52,7 +52,7 @@ ORDER BY since, number LIMIT :limit;
 
 -- name: locked
 -- Those of the chats that may still be claimed, now that they are locked. They are asked again: another worker may have
--- claimed one since. One that is locked is being claimed or changed: nobody waits for it, and so nobody in a ring.
+-- claimed one since. One that is locked is being claimed or changed: nothing waits for it, and so nothing waits in a ring.
 SELECT id, version FROM chats
 WHERE id = ANY (:chat_ids) AND NOT archived AND worker IS NULL
   AND (state = 'pending' OR (state = 'interrupted' AND NOT settled))
@@ -95,7 +95,7 @@ SELECT id, clock_timestamp() AS at FROM chat;
 
 -- name: commit
 -- Commits of one or more chats: of each chat all of it, or, where it is not as it was read, none of it.
--- A chat that another transaction has locked counts as changed: it must hold up no other, and nobody waits in a ring.
+-- A chat that another transaction has locked counts as changed: it must hold up no other, and nothing waits in a ring.
 WITH made AS (
     SELECT made.*
     FROM json_to_recordset(:chats) AS made (

@@ -9,7 +9,7 @@ ON CONFLICT (one) DO UPDATE SET name = excluded.name WHERE false;
 -- name: move_to
 -- Another file store may take over only while nothing is kept.
 UPDATE file_store SET name = :name
-WHERE NOT EXISTS (SELECT 1 FROM chat_files) AND NOT EXISTS (SELECT 1 FROM loose_files) RETURNING name;
+WHERE NOT EXISTS (SELECT 1 FROM chat_files) AND NOT EXISTS (SELECT 1 FROM unreferenced_files) RETURNING name;
 
 -- name: chat_for_file in sqlite
 SELECT id FROM chats WHERE id = :chat_id;
@@ -53,19 +53,19 @@ DELETE FROM chat_files USING due
 WHERE chat_files.chat_id = due.chat_id AND chat_files.digest = due.digest RETURNING due.digest;
 
 -- name: released
-INSERT INTO loose_files (digest) VALUES (:digest);
+INSERT INTO unreferenced_files (digest) VALUES (:digest);
 
--- name: loose_files
-SELECT number, digest FROM loose_files ORDER BY number LIMIT :limit;
+-- name: unreferenced_files
+SELECT number, digest FROM unreferenced_files ORDER BY number LIMIT :limit;
 
 -- name: holder
 SELECT 1 FROM chat_files WHERE digest = :digest LIMIT 1;
 
--- name: settle_loose
-DELETE FROM loose_files WHERE number = :number;
+-- name: settle_unreferenced
+DELETE FROM unreferenced_files WHERE number = :number;
 
 -- name: goes_on
--- Pieces arrive at a place, or leave it: until it has a name, whoever sweeps may clear what is old there.
+-- Pieces arrive at a place, or leave it: until it has a name, a sweep may clear what is old there.
 INSERT INTO blob_remains (place, at) VALUES (:place, :at) ON CONFLICT (place) DO UPDATE SET at = excluded.at;
 
 -- name: add_piece
@@ -84,7 +84,7 @@ FROM blobs WHERE digest = :digest;
 SELECT place FROM blobs WHERE digest = :digest;
 
 -- name: name_blob
--- It changes no name that is there, but locks it: so it waits for whoever is taking that away, and inserts afterwards.
+-- It changes no name that is there, but locks it: so it waits for a session that is taking that away, and inserts afterwards.
 INSERT INTO blobs (digest, place, size) VALUES (:digest, :place, :size)
 ON CONFLICT (digest) DO UPDATE SET size = blobs.size WHERE false;
 

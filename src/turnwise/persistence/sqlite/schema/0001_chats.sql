@@ -142,7 +142,7 @@ CREATE TABLE events (
 ) WITHOUT ROWID;
 CREATE INDEX events_parts ON events (chat, step, attempt) WHERE kind = 'part';
 
--- Rows that could not be read, as they were stored, put aside by a repair.
+-- Rows that could not be read, as they were stored, quarantined by a repair.
 CREATE TABLE quarantine (
     chat        INTEGER NOT NULL REFERENCES chats (number),
     version     INTEGER NOT NULL,           -- the transition that repaired the chat
@@ -155,7 +155,7 @@ CREATE INDEX quarantine_of_chat ON quarantine (chat);
 -- What is left of deleted chats: proof that they were there, and nothing that was said in them.
 CREATE TABLE tombstones (
     id          TEXT    PRIMARY KEY,        -- the chat's
-    number      INTEGER NOT NULL,           -- its order of creation, for lists that were begun before
+    number      INTEGER NOT NULL,           -- its order of creation, for lists that started before
     created     INTEGER,
     deleted     INTEGER NOT NULL,
     actor       TEXT    NOT NULL,           -- who deleted it
@@ -177,7 +177,7 @@ CREATE INDEX chat_files_by_digest ON chat_files (digest);
 CREATE INDEX chat_files_unsent ON chat_files (at) WHERE sent = 0;
 
 -- Blobs that a chat has let go of: whether another holds them is looked up before they are removed.
-CREATE TABLE loose_files (
+CREATE TABLE unreferenced_files (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     digest      TEXT    NOT NULL
 );

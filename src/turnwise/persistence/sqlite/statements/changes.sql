@@ -9,8 +9,8 @@ SELECT body FROM calls WHERE chat = ? AND call_id IN (SELECT value FROM json_eac
 -- name: queue_of
 SELECT body FROM queue WHERE chat = ? ORDER BY rank;
 
--- name: standing
--- What tells whether a chat still stands where it is cached.
+-- name: current
+-- The columns by which a cached chat is compared.
 SELECT version, state, event_seq, head, token, facts FROM chats WHERE id = ?;
 
 -- name: held
