@@ -115,7 +115,9 @@ class Command:
             WrongCall: an argument is missing, or there is none of that name.
         """
         places, named = self._checked.fit(args, options)
-        return Call(self, dict(zip(self.parameters, places[1:], strict=False)) | {**named})
+        arguments = {**named}
+        arguments.update(zip(self.parameters, places[1:], strict=False))
+        return Call(self, arguments)
 
 
 class Call(msgspec.Struct, frozen=True):
