@@ -12,7 +12,7 @@ from turnwise.engine.jobs.leased_chat import NEWS_S
 from turnwise.engine.worker.leases import AGAIN_S
 from turnwise.engine.worker.worker import LET_GO_S
 from turnwise.persistence.postgres import timeouts
-from turnwise.persistence.postgres.listener import FIRST_PAUSE_S
+from turnwise.persistence.postgres.notifications import FIRST_PAUSE_S
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.store import PostgresStore
 

@@ -9,7 +9,7 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence.postgres import listener, liveness
+from turnwise.persistence.postgres import liveness, notifications
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.testing.conformance import plans
 
@@ -137,7 +137,7 @@ async def test_long_outage_delays_judgement(
         return await connect()
 
     monkeypatch.setattr(judge._pool, "connect", reached)
-    monkeypatch.setattr(listener, "LISTEN_AGAIN_S", 0)
+    monkeypatch.setattr(notifications, "LISTEN_AGAIN_S", 0)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(liveness, "SETTLED", 10)
         await die(beside, "on its way", on_its_way)

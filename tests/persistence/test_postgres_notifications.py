@@ -10,10 +10,9 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence.postgres import listener, notifications
-from turnwise.persistence.postgres.listener import NotificationListener
+from turnwise.persistence.postgres import notifications
 from turnwise.persistence.postgres.liveness import Liveness
-from turnwise.persistence.postgres.notifications import Notifications
+from turnwise.persistence.postgres.notifications import NotificationListener, Notifications
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
@@ -172,8 +171,8 @@ async def test_silent_server_is_noticed_by_the_listener(
         return await fetchval(self, query, *arguments, **options)
 
     monkeypatch.setattr(asyncpg.Connection, "fetchval", silent)
-    monkeypatch.setattr(listener, "CHECK_EVERY_S", 0.01)
-    monkeypatch.setattr(listener, "ANSWER_S", 0.2)
+    monkeypatch.setattr(notifications, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(notifications, "ANSWER_S", 0.2)
     store = PostgresStore(postgres_url, poll_interval=NEVER)
     await store.open()
     monkeypatch.setattr(store._pool._servers, "end", lambda _server: noticed.set())

@@ -32,7 +32,7 @@ from turnwise.engine.subscriptions.turns import answer_in
 from turnwise.persistence.archive.format import is_checkpoint
 from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.verify import Verdict, verify_export
-from turnwise.persistence.blobs.intact import intact
+from turnwise.persistence.blobs.pieces import intact
 from turnwise.persistence.blobs.protocol import BlobGone
 from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import FileNotFound, InvalidArgument, TurnwiseError

@@ -12,12 +12,10 @@ from turnwise.engine.blobs.files import Files
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.archive.issues import issues_in
-from turnwise.persistence.archive.reader import ChatReader
+from turnwise.persistence.archive.reader import ChatReader, issues_in
 from turnwise.persistence.archive.writer import ArchiveWriter
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.blobs.intact import intact
-from turnwise.persistence.blobs.pieces import closing
+from turnwise.persistence.blobs.pieces import closing, intact
 from turnwise.persistence.blobs.protocol import BlobGone
 from turnwise.persistence.blobs.references import blobs_of
 from turnwise.persistence.blobs.spool import Spool

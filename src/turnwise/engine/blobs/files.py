@@ -16,8 +16,7 @@ from turnwise.engine.blobs.streams import FileContent, Source, source_of
 from turnwise.engine.config.settings import Settings
 from turnwise.foreign import described
 from turnwise.logger import logger
-from turnwise.persistence.blobs.intact import intact
-from turnwise.persistence.blobs.pieces import closing
+from turnwise.persistence.blobs.pieces import closing, intact
 from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.protocol import ChatStore

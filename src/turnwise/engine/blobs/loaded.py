@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from turnwise.engine.blobs.files import Files, noted
-from turnwise.persistence.blobs.intact import intact
+from turnwise.persistence.blobs.pieces import intact
 from turnwise.persistence.blobs.protocol import BlobGone
 from turnwise.providers.protocol import Model, ModelRequest
 from turnwise.states.errors import ModelError, StoreError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from turnwise.persistence.archive.format import (
@@ -16,13 +16,13 @@ from turnwise.persistence.archive.format import (
     signature_of,
     unportable,
 )
-from turnwise.persistence.archive.issues import issues_in
 from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.audit.record import GENESIS, Entry, object_of
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.references import blobs_of
 from turnwise.persistence.blobs.spool import Spool
-from turnwise.persistence.chat_rows import ORDER, ChatRows
+from turnwise.persistence.chat_rows import ORDER, ChatRows, Row
+from turnwise.persistence.integrity.examine import Found, examine, found_in
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
 from turnwise.states.errors import ImportRefused, TurnwiseError
 from turnwise.states.files import is_digest
@@ -252,3 +252,22 @@ def _difference(stated: object, counts: Mapping[str, int]) -> str:
     return (
         ", ".join(f"{counts.get(table, 0)} of {table}, not {wanted.get(table, 0)!a:.20}" for table in tables) or "none"
     )
+
+
+def issues_in(chat: WholeChat) -> Iterator[Found]:
+    """Yield what a store could not read, and what breaks an invariant."""
+    rows = chat.rows
+    leases = [] if rows.lease is None else [rows.lease]
+    yield from examine(chat.chat_id, {**rows.tables, "chats": [rows.chat], "leases": leases, "audit": _log_of(chat)})
+    for row in chat.quarantine:
+        for column, problem in unportable("quarantine", row):
+            yield found_in("quarantine", row, column, problem)
+
+
+def _log_of(chat: WholeChat) -> list[Row]:
+    """Return the rows of the log: with its hash where the body is not the whole record."""
+    return [
+        {"version": entry.version, "body": entry.body, "aside": entry.aside}
+        | ({"hash": bytes.fromhex(entry.hash)} if entry.hash else {})
+        for entry in chat.rows.audit
+    ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
+
+from turnwise.persistence.blobs.protocol import BlobGone
 
 T = TypeVar("T")
 
@@ -39,3 +42,18 @@ async def in_pieces(content: AsyncIterable[bytes], *, size: int = PIECE) -> Asyn
                     del waiting[:size]
     if waiting:
         yield bytes(waiting)
+
+
+async def intact(digest: str, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces of a blob.
+
+    Raises:
+        BlobGone: after the last piece, if all of them together are not what the digest says.
+    """
+    sha256 = hashlib.sha256()
+    async with closing(pieces) as given:
+        async for piece in given:
+            sha256.update(piece)
+            yield piece
+    if sha256.hexdigest() != digest:
+        raise BlobGone(digest, "is damaged: its bytes are not those that it is named after")

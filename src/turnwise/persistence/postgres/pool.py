@@ -25,7 +25,7 @@ from turnwise.persistence.postgres.refusals import (
     problem_of,
 )
 from turnwise.persistence.postgres.servers import Known, Servers, Watch
-from turnwise.persistence.postgres.session import Session
+from turnwise.persistence.postgres.session import Session, use_own_times
 from turnwise.persistence.postgres.timeouts import (
     CLOSE_S,
     GONE_AFTER_S,
@@ -33,7 +33,6 @@ from turnwise.persistence.postgres.timeouts import (
     LOCK_S,
     RETRY_S,
 )
-from turnwise.persistence.postgres.times import use_own_times
 from turnwise.persistence.store_url import without_password
 from turnwise.sockets import keepalive
 from turnwise.states.errors import SettingsError, StoreError

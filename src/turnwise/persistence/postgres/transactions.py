@@ -29,8 +29,8 @@ from turnwise.persistence.postgres.database import SQL, current_rows, stored_in
 from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.session import BEFORE_ALL
 from turnwise.persistence.postgres.timeouts import RENEW_S
-from turnwise.persistence.postgres.times import BEFORE_ALL
 from turnwise.persistence.postgres.write_rows import imported_tables
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts

@@ -11,13 +11,13 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.forks import children_among, forks_among
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.raw_chat import Rows
 from turnwise.persistence.protocol import ChatStore, EventPage, Expiry, Overdue, Pruned, Snapshot, Waiting
 from turnwise.persistence.sql import held_files, lists, raw_rows
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import DatabaseFiles
+from turnwise.persistence.sql.lists import children_among, forks_among
 from turnwise.persistence.sql.pruning import prune
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, deleted_among, stored_tombstone
