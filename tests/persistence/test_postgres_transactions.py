@@ -196,7 +196,7 @@ async def test_fork_waits_for_an_erasure_of_its_parent(open_store: OpenStore, be
         await blocked(beside)
         erasure = """{"trigger":"message_erased"}"""
         await beside.execute(
-            "INSERT INTO audit (chat, version, hash, body) SELECT number, 9, '', $1 FROM chats", erasure
+            "INSERT INTO audit (chat, version, hash, body, digests) SELECT number, 9, '', $1, '' FROM chats", erasure
         )
         await beside.execute("UPDATE chats SET version = 9")
     assert [(error.chat_id, error.version) for error in late] == [("chat", 9)]

@@ -14,14 +14,16 @@ def rewrite(path: Path, chat_id: str, version: int, *, actor: str) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         prev = GENESIS
         ((chat,),) = database.execute("SELECT number FROM chats WHERE id = ?", (chat_id,))
-        rows = database.execute("SELECT version, hash, body FROM audit WHERE chat = ? ORDER BY version", (chat,))
-        for number, stored, body in rows.fetchall():
+        rows = database.execute(
+            "SELECT version, hash, body, digests FROM audit WHERE chat = ? ORDER BY version", (chat,)
+        )
+        for number, stored, body, digests in rows.fetchall():
             fields = json.loads(body)
             if number == version:
                 assert fields["actor"] != actor
                 fields["actor"] = actor
             spelled = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-            prev = hash_of(record_in(LogEntry(number, "0" * 64, spelled), chat_id, prev=prev))
+            prev = hash_of(record_in(LogEntry(number, "0" * 64, spelled, digests=digests), chat_id, prev=prev))
             database.execute(
                 "UPDATE audit SET body = ?, hash = ? WHERE chat = ? AND version = ?",
                 (spelled, bytes.fromhex(prev) if isinstance(stored, bytes) else prev, chat, number),

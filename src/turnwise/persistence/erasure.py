@@ -276,9 +276,12 @@ def spans_of(stored: ChatRows) -> Iterator[tuple[int, int, int]]:
 
 
 def writes_in(entry: Entry) -> Sequence[WriteRecord]:
-    """Return the writes of a record; none if it cannot be read: a check reports that, and nothing can repair it."""
+    """Return the writes of a stored record, without their digests.
+
+    There are none if it cannot be read: a check reports that, and nothing can repair it.
+    """
     try:
-        return [WriteRecord(**write) for write in object_of(entry.body)["writes"]]
+        return [WriteRecord(kind, name, "") for kind, name, *_ in object_of(entry.body)["writes"]]
     except GARBLED:
         return ()
 

@@ -268,6 +268,6 @@ def _log_of(chat: WholeChat) -> list[Row]:
     """Return the rows of the log: with its hash where the body is not the whole record."""
     return [
         {"version": entry.version, "body": entry.body, "aside": entry.aside}
-        | ({"hash": bytes.fromhex(entry.hash)} if entry.hash else {})
+        | ({"hash": bytes.fromhex(entry.hash), "digests": entry.digests} if entry.hash else {})
         for entry in chat.rows.audit
     ]

@@ -28,6 +28,8 @@ FORMAT: Final = "turnwise-audit/1"
 MOST: Final = 2**53 - 1
 """The largest number in a record: no reader of JSON rounds it."""
 
+_DIGEST_LETTERS: Final = 64
+_DIGEST: Final = re.compile("[0-9a-f]{64}").fullmatch
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -64,7 +66,10 @@ class AuditRecord:
 
 
 class Entry(NamedTuple):
-    """A record as a store keeps it. The body leaves out the chat's id, the version and the hash before it."""
+    """A record as a store keeps it.
+
+    The body leaves out the chat's id, the version, the hash before it and the digests of the writes.
+    """
 
     version: int
     hash: str
@@ -72,6 +77,8 @@ class Entry(NamedTuple):
     body: str
     aside: str | None = None
     """An `Aside` as JSON."""
+    digests: bytes = b""
+    """Those of the writes, in their order."""
 
 
 def entry_of(decision: Decision, *, prev: str, at: datetime, row_digests: Sequence[WriteRecord] = ()) -> Entry:
@@ -97,7 +104,42 @@ def entry_of(decision: Decision, *, prev: str, at: datetime, row_digests: Sequen
     }
     hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
     hash_ = _chained(prev, canonical_row(hashed))
-    return Entry(after.version, hash_, canonical_row(fields).decode(), aside.dump())
+    body, digests = split(fields)
+    return Entry(after.version, hash_, body, aside.dump(), digests)
+
+
+def split(fields: dict[str, Any]) -> tuple[str, bytes]:
+    """Return the fields of a record as the body of an entry, and the digests of its writes.
+
+    Only a subagent that left no hash has something else for a digest: that stays in the body.
+    """
+    digests: list[str] = []
+    writes: list[tuple[str, ...]] = []
+    for write in fields["writes"]:
+        if _DIGEST(write["digest"]):
+            digests.append(write["digest"])
+            writes.append((write["kind"], write["id"]))
+        else:
+            writes.append((write["kind"], write["id"], write["digest"]))
+    return canonical_row({**fields, "writes": writes}).decode(), bytes.fromhex("".join(digests))
+
+
+def _with_digests(writes: Any, digests: bytes) -> list[dict[str, Any]]:
+    """Return the writes in the body of an entry with their digests.
+
+    Raises:
+        ValueError: there are more digests, or fewer.
+    """
+    if not isinstance(digests, bytes):
+        raise ValueError("bytes belong into the digests")  # noqa: TRY004 - what is stored is wrong
+    spelled, place, whole = digests.hex(), 0, []
+    for kind, name, *own in writes:
+        end = place if own else place + _DIGEST_LETTERS
+        whole.append(_spelled_write(kind, name, own[0] if own else spelled[place:end]))
+        place = end
+    if place != len(spelled):
+        raise ValueError("there is not one digest for each write")
+    return whole
 
 
 def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
@@ -118,8 +160,11 @@ def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
     Raises:
         ValueError: the body is not that of a record; the text says what it is.
     """
-    beside = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash} if entry.hash else {}
-    record = _record_of({**beside, **object_of(entry.body)})
+    fields = object_of(entry.body)
+    if entry.hash:
+        fields["writes"] = _with_digests(fields["writes"], entry.digests)
+        fields = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash, **fields}
+    record = _record_of(fields)
     reason = Aside.load(entry.aside).reason
     return record if reason is None else dataclasses.replace(record, reason=reason)
 

@@ -116,6 +116,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "version": _COUNT,
         "aside": _Wanted("what belongs to a record", _reads(Aside.load)),
         "hash": _BLOB,
+        "digests": _Wanted("bytes", lambda value: isinstance(value, bytes)),
     },
     "events": {
         "kind": _KIND,

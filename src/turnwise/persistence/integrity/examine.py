@@ -199,7 +199,8 @@ def _log_problems(chat_id: str, rows: Rows) -> Iterator[Found]:
     for row in log:
         try:
             if "hash" in row:
-                entry = audit_log.Entry(row["version"], row["hash"].hex() if row["hash"] else "", row["body"])
+                hash_ = row["hash"].hex() if row["hash"] else ""
+                entry = audit_log.Entry(row["version"], hash_, row["body"], digests=row["digests"])
                 hash_ = audit_log.log_of(chat_id, [entry])[0].hash
             else:
                 hash_ = audit_log.from_json(row["body"]).hash

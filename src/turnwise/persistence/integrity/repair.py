@@ -192,7 +192,7 @@ def _logged(rows: raw_chat.Rows) -> _Logged:
     for row in rows.get("audit", ()):
         try:
             record = json.loads(row["body"])
-            writes = [(str(write["kind"]), write["id"]) for write in record["writes"]]
+            writes = [(str(kind), name) for kind, name, *_ in record["writes"]]
             tokens = [int(id_) for kind, id_ in writes if kind.startswith("lease")]
             step = record["step"]
         except GARBLED:

@@ -36,6 +36,7 @@ def parameters_of(commits: Sequence[Commit]) -> list[str]:
                 "hash": entry.hash,
                 "body": entry.body,
                 "aside": entry.aside,
+                "digests": entry.digests.hex(),
             }
             for entry in commit.tables.entries
         )

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from turnwise.persistence.archive.format import COLUMNS, WholeChat
-from turnwise.persistence.audit.record import Entry, object_of
+from turnwise.persistence.audit.record import Entry, object_of, split
 from turnwise.persistence.commit import CachedChat
 from turnwise.persistence.integrity.raw_chat import stored_in
 from turnwise.persistence.rows import time_of
@@ -16,7 +16,6 @@ from turnwise.persistence.sql.held_files import take_over
 from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.stored_chat import facts_of
 from turnwise.states.facts import Facts
-from turnwise.states.values.digests import canonical
 
 _ELSEWHERE: Final = {"chat_id", "version", "prev", "hash"}
 """The fields of a record that its row says, or the row before it."""
@@ -44,8 +43,9 @@ def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:
 
 def _record(entry: Entry) -> dict[str, Any]:
     record = object_of(entry.body)
-    body = canonical({name: value for name, value in record.items() if name not in _ELSEWHERE}).decode()
-    return {"version": entry.version, "hash": bytes.fromhex(record["hash"]), "body": body, "aside": entry.aside}
+    body, digests = split({name: value for name, value in record.items() if name not in _ELSEWHERE})
+    own = {"version": entry.version, "hash": bytes.fromhex(record["hash"]), "aside": entry.aside}
+    return {**own, "body": body, "digests": digests}
 
 
 async def insert_imported(on: SQLDatabase, chat: WholeChat, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:

@@ -155,7 +155,7 @@ def _fill_queue(connection: sqlite3.Connection, tables: Tables, number: int) -> 
 
 
 def _audit_row(entry: Entry) -> tuple[Any, ...]:
-    return (entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside)
+    return (entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside, bytearray(entry.digests))
 
 
 def _insert(

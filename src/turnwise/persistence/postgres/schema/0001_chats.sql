@@ -123,6 +123,7 @@ CREATE TABLE audit (
     version     bigint      NOT NULL,
     hash        bytea       NOT NULL,   -- of the record
     body        text        NOT NULL,   -- without what the columns say, and without the hash before it
+    digests     bytea       NOT NULL,   -- of the writes, 32 bytes each
     aside       text,                   -- what belongs to the record and is no part of it: JSON
     PRIMARY KEY (chat, version)
 );

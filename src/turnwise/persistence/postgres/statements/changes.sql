@@ -194,10 +194,10 @@ WITH made AS (
     FROM chat JOIN json_to_recordset(:chat_files) AS file (chat_id text, digest text, size bigint) ON chat_id = id
     ON CONFLICT (chat_id, digest) DO UPDATE SET sent = true
 ), new_audit AS (
-    INSERT INTO audit (chat, version, hash, body, aside)
-    SELECT number, version, decode(hash, 'hex'), body, aside
+    INSERT INTO audit (chat, version, hash, body, aside, digests)
+    SELECT number, version, decode(hash, 'hex'), body, aside, decode(digests, 'hex')
     FROM chat JOIN json_to_recordset(:audit) AS record (
-        chat_id text, version bigint, hash text, body text, aside text) ON chat_id = chat.id
+        chat_id text, version bigint, hash text, body text, aside text, digests text) ON chat_id = chat.id
 ), new_events AS (
     INSERT INTO events (chat, seq, kind, at, position, body)
     SELECT number, seq, kind, chat.at, position, body

@@ -14,10 +14,10 @@ SELECT body FROM receipts WHERE chat = {chat} AND client_id = :client_id;
 SELECT body FROM usage WHERE chat = {chat} ORDER BY version, number;
 
 -- name: audit in sqlite
-SELECT version, lower(hex(hash)), body, aside FROM audit WHERE chat = {chat} ORDER BY version;
+SELECT version, lower(hex(hash)), body, aside, digests FROM audit WHERE chat = {chat} ORDER BY version;
 
 -- name: audit in postgres
-SELECT version, encode(hash, 'hex'), body, aside FROM audit WHERE chat = {chat} ORDER BY version;
+SELECT version, encode(hash, 'hex'), body, aside, digests FROM audit WHERE chat = {chat} ORDER BY version;
 
 -- name: message
 SELECT format, body FROM messages WHERE chat = {chat} AND id = :message_id AND cut IS NULL;

@@ -119,6 +119,7 @@ CREATE TABLE audit (
     chat        INTEGER NOT NULL REFERENCES chats (number),
     version     INTEGER NOT NULL,
     body        TEXT    NOT NULL,           -- without what the columns say, and without the hash before it
+    digests     BLOB    NOT NULL,           -- of the writes, 32 bytes each
     hash        BLOB,                       -- of the record
     aside       TEXT,                       -- what belongs to the record and is no part of it: JSON
     PRIMARY KEY (chat, version)
@@ -126,7 +127,8 @@ CREATE TABLE audit (
 
 -- For people with a shell: SELECT * FROM audit_log WHERE chat_id = '...'
 CREATE VIEW audit_log AS
-    SELECT id AS chat_id, audit.version, lower(hex(hash)) AS hash, body, aside FROM audit JOIN chats ON number = chat
+    SELECT id AS chat_id, audit.version, lower(hex(hash)) AS hash, body, lower(hex(digests)) AS digests, aside
+    FROM audit JOIN chats ON number = chat
     ORDER BY number, audit.version;
 
 CREATE TABLE events (

@@ -104,7 +104,7 @@ ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1;
 INSERT INTO usage (chat, version, number, body) VALUES (:chat, :version, :number, :body);
 
 -- name: insert_audit
-INSERT INTO audit (chat, version, hash, body, aside) VALUES (?, ?, ?, ?, ?);
+INSERT INTO audit (chat, version, hash, body, aside, digests) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: insert_events
 INSERT INTO events (chat, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
