@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SkipValidation
 
-from turnwise.engine.checkpoints.address import Address
-from turnwise.engine.checkpoints.destination import Destination
-from turnwise.engine.checkpoints.file import PublishedFile
+from turnwise.engine.checkpoints.destinations import Address, Destination, PublishedFile
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.errors import SettingsError
 from turnwise.states.files import path_text

@@ -10,8 +10,8 @@ from typing import Final
 import anyio
 
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
-from turnwise.engine.checkpoints.destination import Destination, NotPublished
-from turnwise.engine.isolation.clock import SteadyClock, wait_until
+from turnwise.engine.checkpoints.destinations import Destination, NotPublished
+from turnwise.engine.isolation.clock import Clock, wait_until
 from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.audit.checkpoints import Head
@@ -29,7 +29,7 @@ LONGEST_DELAY: Final = 60.0
 class Publisher:
     """Publishes checkpoints of the chats that this process changes, to each destination on its own."""
 
-    def __init__(self, checkpoints: Checkpoints, store: ChatStore, clock: SteadyClock) -> None:
+    def __init__(self, checkpoints: Checkpoints, store: ChatStore, clock: Clock) -> None:
         self._checkpoints = checkpoints
         self._destinations = checkpoints.destinations
         self._outboxes = [Outbox(one, checkpoints.key, store, clock) for one in self._destinations]
@@ -72,7 +72,7 @@ class Publisher:
 class Outbox:
     """What is to be published to one destination: chats, each once, however often it has changed meanwhile."""
 
-    def __init__(self, destination: Destination, key: SigningKey, store: ChatStore, clock: SteadyClock) -> None:
+    def __init__(self, destination: Destination, key: SigningKey, store: ChatStore, clock: Clock) -> None:
         self._destination = destination
         self._key = key
         self._store = store
