@@ -1,7 +1,6 @@
 """Clocks: waiting by a manual clock, time limits, and clocks of an application that break."""
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -9,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise.engine.isolation.clock import GuardedClock, SystemClock, Timer, sleep, time_limit, time_out, wait_until
+from turnwise.engine.isolation.clock import SystemClock, sleep, time_limit, time_out, wait_until
 from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.testing import ManualClock
 
@@ -138,90 +137,3 @@ async def test_system_clock_returns_utc_and_runs_timers(seconds: float) -> None:
     clock.call_later(seconds, called.set)
     with anyio.fail_after(60):
         await called.wait()
-
-
-class OtherTime:
-    """A clock of others: it runs from another time on, and may fail."""
-
-    def __init__(self, fault: Exception | None = None) -> None:
-        self.fault = fault
-        self.timers: list[tuple[float, Callable[[], object]]] = []
-        self.cancelled = 0
-
-    def now(self) -> datetime:
-        self._fail()
-        return datetime(2000, 1, 1, tzinfo=UTC)
-
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        self._fail()
-        self.timers.append((seconds, callback))
-        return self
-
-    def cancel(self) -> None:
-        self._fail()
-        self.cancelled += 1
-
-    def _fail(self) -> None:
-        if self.fault is not None:
-            raise self.fault
-
-
-class OtherSeconds(OtherTime):
-    """One that measures intervals, too."""
-
-    def monotonic(self) -> float:
-        self._fail()
-        return 7.0
-
-
-async def test_guarded_clock_passes_values_on(caplog: pytest.LogCaptureFixture) -> None:
-    other = OtherSeconds()
-    clock, called = GuardedClock(other), list[str]()
-    assert (clock.now(), clock.monotonic()) == (other.now(), 7.0)
-    assert GuardedClock(OtherTime()).monotonic() == other.now().timestamp(), "it has no other seconds than its time's"
-    timer = clock.call_later(5, lambda: called.append("rung"))
-    ((seconds, callback),) = other.timers
-    callback()
-    timer.cancel()
-    assert (seconds, called, other.cancelled) == (5, ["rung"], 1)
-    assert caplog.records == []
-
-
-@pytest.mark.parametrize("fails", ["now", "monotonic", "call_later", "cancel"])
-async def test_system_clock_replaces_a_failing_clock(fails: str, caplog: pytest.LogCaptureFixture) -> None:
-    other, called = OtherSeconds(), anyio.Event()
-    clock = GuardedClock(other)
-    timer = clock.call_later(5, called.set)
-    other.fault = RuntimeError("planted")
-    uses: dict[str, Callable[[], Any]] = {
-        "now": clock.now,
-        "monotonic": clock.monotonic,
-        "call_later": lambda: clock.call_later(0, called.set),
-        "cancel": timer.cancel,
-    }
-    got = uses[fails]()
-    (record,) = caplog.records
-    assert record.getMessage().startswith("clock_failed clock=OtherSeconds")
-    assert record.exc_info is not None
-    if fails == "now":
-        assert abs((got - datetime.now(UTC)).total_seconds()) < 60
-    elif fails == "monotonic":
-        assert abs(got - time.monotonic()) < 60
-    elif fails == "call_later":
-        with anyio.fail_after(60):
-            await called.wait()
-    for use in uses.values():
-        use()
-    assert len(caplog.records) == 1, "it is logged once"
-
-
-NO_TIMES: Final = [datetime(2026, 1, 1), None, 0.0, datetime(1900, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]  # noqa: DTZ001 - a fault
-
-
-@pytest.mark.parametrize("time_of_it", NO_TIMES, ids=str)
-async def test_invalid_time_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, time_of_it: Any
-) -> None:
-    monkeypatch.setattr(OtherTime, "now", lambda _: time_of_it)
-    assert abs((GuardedClock(OtherTime()).now() - datetime.now(UTC)).total_seconds()) < 60
-    assert [record.getMessage().split()[0] for record in caplog.records] == ["clock_failed"]

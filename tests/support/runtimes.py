@@ -11,7 +11,7 @@ from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.config.results import chat_of
-from turnwise.engine.isolation.clock import SteadyClock
+from turnwise.engine.isolation.clock import Clock
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.subscriptions.broadcast import Broadcaster
@@ -50,7 +50,7 @@ def only_agent(
 
 def runtime_of(  # noqa: PLR0913 - what a test may choose
     store: ChatStore,
-    clock: SteadyClock,
+    clock: Clock,
     *,
     agents: Agents | None = None,
     settings: Settings | None = None,

@@ -29,7 +29,7 @@ from turnwise.engine.commands.acting import ActingChats, HandledChats
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.commands.handlers import Handlers
 from turnwise.engine.config.settings import Settings
-from turnwise.engine.isolation.clock import Clock, GuardedClock, SteadyClock, SystemClock, sleep
+from turnwise.engine.isolation.clock import Clock, SystemClock, sleep
 from turnwise.engine.isolation.guarded_store import guarded_files, guarded_store, owned
 from turnwise.engine.isolation.tasks import Lifetime, Tasks, run_in_thread
 from turnwise.engine.isolation.user_code import CLOSE_TIMEOUT_S
@@ -123,7 +123,7 @@ class Engine(HandledChats):
         store = fit("store", url_or_store, store)
         check_deps(deps)
         self.settings = settings or Settings()
-        self._clock: SteadyClock = SystemClock() if clock is None else GuardedClock(clock)
+        self._clock: Clock = SystemClock() if clock is None else clock
         own, hooks = Agent(DEFAULT_AGENT, model, tools=tools), Hooks(tuple(reminders), prepare_messages)
         self._agents = Agents(_declared(own, agents), self.settings, model=model, hooks=hooks)
         self._deps = deps

@@ -6,14 +6,26 @@ import heapq
 import itertools
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, Final
 
 import anyio.lowlevel
+from pydantic import AfterValidator
 
-from turnwise.engine.isolation.clock import FIRST_TIME, TIME_TOO_LATE, WITHIN, Instant
+from turnwise.engine.isolation.clock import TIME_TOO_LATE
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.values.checked import checked
-from turnwise.states.values.plain import shown
+from turnwise.states.values.plain import Misfit, shown
+
+_FIRST_TIME: Final = datetime(1971, 1, 1, tzinfo=UTC)
+_WITHIN: Final = f"a time from {_FIRST_TIME.year} on, before {TIME_TOO_LATE.year}"
+
+
+def _in_utc(time: datetime) -> datetime:
+    if time.utcoffset() is None:
+        raise Misfit(f"must be a time with a time zone; it was {time.isoformat()}")
+    if not _FIRST_TIME <= time < TIME_TOO_LATE:
+        raise Misfit(f"must be {_WITHIN}; it was {time.isoformat()}")
+    return time.astimezone(UTC)
 
 
 class ManualClock:
@@ -24,7 +36,7 @@ class ManualClock:
     """
 
     @checked
-    def __init__(self, start: Instant = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+    def __init__(self, start: Annotated[datetime, AfterValidator(_in_utc)] = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._passed = timedelta()
         self._stepped = timedelta()
@@ -93,8 +105,8 @@ class ManualClock:
     def _way(self, seconds: float) -> timedelta:
         """Return so many seconds, if they lead to a time by which an engine goes."""
         span = self._span(seconds)
-        if not FIRST_TIME <= self.now() + span < TIME_TOO_LATE:
-            raise InvalidArgument("seconds", f"must lead to {WITHIN}; it was {shown(seconds)}")
+        if not _FIRST_TIME <= self.now() + span < TIME_TOO_LATE:
+            raise InvalidArgument("seconds", f"must lead to {_WITHIN}; it was {shown(seconds)}")
         return span
 
     def _span(self, seconds: float) -> timedelta:

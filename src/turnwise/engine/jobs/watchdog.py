@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from turnwise.engine.isolation.clock import ROUNDING, SteadyClock, Timer, time_out
+from turnwise.engine.isolation.clock import ROUNDING, Clock, Timer, time_out
 from turnwise.providers.protocol import ModelPart
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError, ModelErrorKind
 from turnwise.states.usage import Usage
@@ -22,7 +22,7 @@ class Watchdog:
     """
 
     def __init__(
-        self, clock: SteadyClock, end: Callable[[ModelError], object], *, startup: float | None, idle: float | None
+        self, clock: Clock, end: Callable[[ModelError], object], *, startup: float | None, idle: float | None
     ) -> None:
         self._clock = clock
         self._end = end

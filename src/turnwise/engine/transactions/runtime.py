@@ -11,7 +11,7 @@ from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.system_prompts import SystemPrompts
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.config.settings import Settings
-from turnwise.engine.isolation.clock import SteadyClock
+from turnwise.engine.isolation.clock import Clock
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.observers.observer import Observers
 from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
@@ -50,7 +50,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Who answers in which chat, and how."""
     settings: Settings
     """The engine's: an agent may have other ones for its own chats."""
-    clock: SteadyClock
+    clock: Clock
     worker_id: str
     tasks: Tasks
     """Run work that must not hold up a job: storing parts, and user code."""

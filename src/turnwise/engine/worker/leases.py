@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 from msgspec.structs import replace
 
-from turnwise.engine.isolation.clock import LATE_S, ROUNDING, SteadyClock, SystemClock, sleep, wait_until
+from turnwise.engine.isolation.clock import LATE_S, ROUNDING, Clock, SystemClock, sleep, wait_until
 from turnwise.engine.isolation.error_texts import FailureLog
 from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.leased_chat import NEWS_S
@@ -53,7 +53,7 @@ class Leases:
         chats: RunningChats,
         sweeper: Sweeper,
         failures: TickFailures,
-        own_clock: SteadyClock | None = None,
+        own_clock: Clock | None = None,
     ) -> None:
         self._runtime = runtime
         self._chats = chats

@@ -19,7 +19,7 @@ from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.agents.delegate import SUBAGENT, SUBAGENTS, delegate
 from turnwise.engine.config.settings import CompactionInput, CompactionResult, CompactionStrategy
-from turnwise.engine.isolation.clock import SteadyClock, sleep
+from turnwise.engine.isolation.clock import Clock, sleep
 from turnwise.engine.tools.context import ToolContext
 from turnwise.engine.tools.declare import Tool, tool
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ToolSpec
@@ -106,7 +106,7 @@ class SimulatedModel:
     def __init__(
         self,
         random: Random,
-        clock: SteadyClock,
+        clock: Clock,
         outside: Outside,
         faults: Faults,
         *,
@@ -240,7 +240,7 @@ class _Hands(msgspec.Struct, frozen=True):
     """What the tools of one world do."""
 
     random: Random
-    clock: SteadyClock
+    clock: Clock
     outside: Outside
     faults: Faults
     agent: str
@@ -301,7 +301,7 @@ def _declared() -> list[Tool]:
 
 
 def simulated_tools(
-    random: Random, clock: SteadyClock, outside: Outside, faults: Faults, *, agent: str = DEFAULT_AGENT
+    random: Random, clock: Clock, outside: Outside, faults: Faults, *, agent: str = DEFAULT_AGENT
 ) -> list[Tool]:
     """Return an agent's tools, of each kind: at most once, at least once, one that only looks, and subagents."""
     hands = _Hands(random, clock, outside, faults, agent)
@@ -312,7 +312,7 @@ def simulated_tools(
     return [*own, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
 
 
-def simulated_clerk(random: Random, clock: SteadyClock, outside: Outside, faults: Faults) -> Agent:
+def simulated_clerk(random: Random, clock: Clock, outside: Outside, faults: Faults) -> Agent:
     """Return a second agent, to which chats are given in mid-turn, too: it answers in a form."""
     return Agent(
         CLERK,
