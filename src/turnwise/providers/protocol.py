@@ -95,7 +95,7 @@ class SentReminder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One model call. It is built from copies: an adapter's changes never reach the stored history."""
+    """One model call. An adapter must not change it in place: the next request may hold the same messages."""
 
     purpose: Purpose
     chat_id: str

@@ -1,7 +1,6 @@
 """Observers: they watch an engine, for metrics, traces or a log of their own.
 
-An observer changes nothing: whatever it is given is a copy, unless it is one of turnwise's own. If it raises, that is
-logged, and the chat goes on.
+An observer must not change what it is given. If it raises, that is logged, and the chat goes on.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from operator import methodcaller
 from time import perf_counter
-from typing import ClassVar, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -27,7 +26,6 @@ from turnwise.states.messages import length_of
 from turnwise.states.values.checked import fit
 from turnwise.states.values.hints import validator_of
 from turnwise.states.values.plain import type_name
-from turnwise.states.values.values import unshared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,9 +128,6 @@ class Observer:
     They are plain functions: an engine refuses an observer whose method is a coroutine, which nothing would await.
     """
 
-    _only_reads: ClassVar = False
-    """Whether it changes nothing that it gets, and needs no copies: so says a class of itself, not of subclasses."""
-
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
         """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
 
@@ -195,10 +190,9 @@ class Observers(msgspec.Struct, frozen=True):
 
     def transitioned(self, decisions: Sequence[Decision]) -> None:
         """Report committed transitions to every observer."""
-        shown = unshared([*decisions]) if self._may_change("transitioned") else decisions
         for observer in self.every:
             with _harmless(observer):
-                for decision in shown:
+                for decision in decisions:
                     observer.transitioned(decision)
 
     def running(self, chats: int) -> None:
@@ -228,7 +222,6 @@ class Observers(msgspec.Struct, frozen=True):
         """Report the model call made inside; it yields an object that takes the reply, `None` without observers."""
         if not self.every:
             return nullcontext()
-        request = unshared(request) if self._may_change("model_called") else request
         call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
         return self._during(call, methodcaller("model_called", call))
 
@@ -254,17 +247,8 @@ class Observers(msgspec.Struct, frozen=True):
         """Report the tool run made inside; it yields an object that takes the result, `None` without observers."""
         if not self.every:
             return nullcontext()
-        call = unshared(call) if self._may_change("tool_started") else call
         run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
         return self._during(run, methodcaller("tool_started", run))
-
-    def _may_change(self, method: str) -> bool:
-        """Return whether a method is given to somebody who may change what it gets."""
-        return any(
-            getattr(getattr(observer, method), "__func__", None) is not vars(Observer)[method]
-            and not vars(type(observer)).get("_only_reads", False)
-            for observer in self.every
-        )
 
     @contextmanager
     def _during(self, watched: Watched, report: Callable[[Observer], Ended | None]) -> Iterator[Watched]:

@@ -57,8 +57,6 @@ class OpenTelemetryObserver(Observer):
         InvalidArgument: an argument is not what it may be.
     """
 
-    _only_reads = True
-
     @checked
     def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_content: bool = False) -> None:
         self._provider = tracer_provider

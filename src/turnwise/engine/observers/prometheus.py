@@ -57,8 +57,6 @@ class PrometheusObserver(Observer):
         InvalidArgument: `registry` is none, or has metrics of these names already.
     """
 
-    _only_reads = True
-
     @checked
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         try:

@@ -6,19 +6,11 @@ A step costs the same at any length of the chat: what a request needs of a messa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from typing import Final
-
-from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import sendable
-from turnwise.engine.prompt.tracked import OnChange, tracked
-from turnwise.states.messages import Message, Part, files_in, length_of
+from turnwise.states.messages import Message, files_in, length_of
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
-
-_OPEN: Final = ("arguments", "output", "metadata")
-"""The fields of parts that hold what can be changed in place."""
 
 
 class View:
@@ -33,10 +25,6 @@ class View:
         self.has_files = False
         """Whether a message has a file, perhaps one that is stored beside the chat."""
         self._sent: list[Message] = []
-        self._tracked: list[Message | None] = []
-        """The original of each copy in `_sent`, at the same place; `None` where the original itself is sent."""
-        self._changed: set[str] = set()
-        """The ids of messages whose copies were sent and have been changed since."""
         self._call_ids: set[str] = set()
         self._local_or_client: set[str] = set()
         """The local and client calls."""
@@ -66,15 +54,7 @@ class View:
         return not self._unanswered and not self._astray
 
     def to_send(self) -> list[Message]:
-        """Return the messages for a request, as a strict provider takes them.
-
-        They are copies, made once, and made again if an adapter has changed one: its changes never reach the history.
-        """
-        if self._changed:
-            for place, original in enumerate(self._tracked):
-                if original is not None and original.id in self._changed:
-                    self._sent[place] = self._copy(original)
-            self._changed.clear()
+        """Return the messages for a request, as a strict provider takes them. Nobody may change them in place."""
         return [*self._sent]
 
     def _append(self, message: Message) -> None:
@@ -83,16 +63,8 @@ class View:
         self.characters += sum(length_of(part) for part in message.parts)
         self.has_files = self.has_files or any(True for _ in files_in(message.parts))
         for original in sendable([message]):
-            is_tracked = any(map(_is_open, original.parts))
-            place = self._place_of(original)
-            self._sent.insert(place, self._copy(original) if is_tracked else original)
-            self._tracked.insert(place, original if is_tracked else None)
+            self._sent.insert(self._place_of(original), original)
             self._pair(original)
-
-    def _copy(self, original: Message) -> Message:
-        """Return a copy that notes the message's id when it is changed; it refers neither to itself nor to the view."""
-        note = partial(self._changed.add, original.id)
-        return replace(original, parts=tuple(_tracked_part(part, note) for part in original.parts))
 
     def _pair(self, message: Message) -> None:
         """Note which calls wait for a result, and whether a result or a call stands where none belongs."""
@@ -118,15 +90,3 @@ def _comes_after(other: Message, message: Message) -> bool:
     """Whether a message is the result of a later call of the same step."""
     is_result_of_step = other.role == "tool" and other.step == message.step
     return is_result_of_step and (other.call_index or 0) > (message.call_index or 0)
-
-
-def _is_open(part: Part) -> bool:
-    """Whether something of a part can be changed in place."""
-    return any(isinstance(getattr(part, name, None), dict | list) for name in _OPEN)
-
-
-def _tracked_part(part: Part, on_change: OnChange) -> Part:
-    values = {name: getattr(part, name, None) for name in _OPEN}
-    return replace(
-        part, **{name: tracked(value, on_change) for name, value in values.items() if isinstance(value, dict | list)}
-    )

@@ -67,7 +67,7 @@ class Toolbox(msgspec.Struct, frozen=True):
                 )
 
     def offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
-        """Return the tools to offer to the model: local ones, then the client's; each as a copy.
+        """Return the tools to offer to the model: local ones, then the client's.
 
         The tool by which the model answers is left out where the model answers by text; if it is called it runs
         nevertheless.
@@ -79,7 +79,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             for tool in self._of_client(client_tools)
             if self._is_active(tool)
         ]
-        return tuple(_copied(spec) for spec in specs)
+        return tuple(specs)
 
     def tool_for(self, name: str, client_tools: Sequence[ClientTool]) -> Tool | ClientTool | None:
         """Return the tool of that name that is offered in a chat; `None` if none is."""
@@ -96,14 +96,14 @@ class Toolbox(msgspec.Struct, frozen=True):
         return [tool for tool in client_tools if tool.name not in self.tools]
 
     def argument_schemas(self, calls: Iterable[ToolCall], client_tools: Sequence[ClientTool]) -> dict[str, Any]:
-        """Return the JSON schemas of calls' arguments, by tool, whether it is active by now or not; each as a copy."""
+        """Return the JSON schemas of calls' arguments, by tool, whether it is active by now or not."""
         declared = {tool.name: tool for tool in client_tools}
         schemas: dict[str, Any] = {}
         for call in calls:
             by_the_client = call.is_client and call.approval == "not_needed"
             tool = declared.get(call.name) if by_the_client else self.tools.get(call.name)
             if tool is not None:
-                schemas[call.name] = copied(dict(schema_of(tool)))
+                schemas[call.name] = schema_of(tool)
         return schemas
 
     def planned(self, part: ToolCallPart, facts: Facts, index: int, *, withheld: str | None = None) -> ToolCall:
@@ -313,11 +313,6 @@ def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) ->
 def idempotency_key(chat_id: str, call: ToolCall) -> str:
     """Return the key under which every run of a call acts: the same before and after a crash."""
     return f"{chat_id}:{call.call_id}"
-
-
-def _copied(spec: ToolSpec) -> ToolSpec:
-    definition = None if spec.definition is None else dataclasses.replace(spec.definition)  # checking it copies it
-    return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)), definition)
 
 
 async def _outcome_of(

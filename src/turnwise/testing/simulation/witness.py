@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -45,9 +45,7 @@ class ToolSeen(msgspec.Struct):
 
 
 class Witness(Observer):
-    """Notes what the engines of worlds do. It only reads."""
-
-    _only_reads: ClassVar = True
+    """Notes what the engines of worlds do."""
 
     def __init__(self) -> None:
         self.states: set[ChatState] = set()
