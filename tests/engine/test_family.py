@@ -20,7 +20,7 @@ from support.rewriting import rewrite
 from support.stores import stored_at
 from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, Settings, Verdict, delegate
 from turnwise.engine.agents.delegate import subagent_id
-from turnwise.engine.subagents.family import Answer, answers_in, is_wanted
+from turnwise.engine.subagents.family import RecordedAnswer, answers_in, is_wanted
 from turnwise.engine.subagents.usage import unreported_usage
 from turnwise.engine.subagents.verification import verify_family
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
@@ -66,7 +66,7 @@ def subagent(chat_id: str, parent: str) -> Facts:
 def test_invalid_version_in_a_log_is_ignored(name: str) -> None:
     """Whoever rewrites a log may write anything there, also what Python or a database does not take."""
     (written,) = log_of([1], {1: (name, "subagent:7")})
-    assert answers_in([written]) == {"subagent": [Answer(at=1, version=7, head="-")]}
+    assert answers_in([written]) == {"subagent": [RecordedAnswer(at=1, version=7, head="-")]}
 
 
 def tells(**arguments: str) -> ToolCall:

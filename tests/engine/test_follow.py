@@ -17,7 +17,7 @@ from tests.engine.shelf import Shelf, stands
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.exploring import examples
 from turnwise import EngineClosed, Settings, StoreError
-from turnwise.engine.subscriptions.broadcast import Broadcaster, Listener
+from turnwise.engine.subscriptions.broadcast import Broadcaster, Subscription
 from turnwise.engine.subscriptions.follow import follow, wait_for
 from turnwise.engine.subscriptions.latest_events import Latest, LatestEvents
 from turnwise.engine.subscriptions.watch import watch
@@ -83,7 +83,7 @@ async def following(shelf: Shelf, *, after: int = 0, **options: Any) -> AsyncIte
 def test_listener_takes_events_and_reports_gaps(
     buffered: list[int], after: int, batch: list[int], *, behind: bool
 ) -> None:
-    listener = Listener()
+    listener = Subscription()
     assert listener.behind, "it has read nothing yet"
     listener.behind = False
     for number in buffered:
@@ -260,7 +260,7 @@ class Deliveries:
         self.notifications = 0
         self.seen: list[int] = []
         self.after: int | None = None
-        self.listeners: list[Listener] = []
+        self.listeners: list[Subscription] = []
         self.listening = ExitStack()
 
     def commit(self) -> Committed:

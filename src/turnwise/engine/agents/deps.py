@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 
 from turnwise.engine.config.results import Chat
-from turnwise.engine.isolation.clock import SteadyClock, calling_after
+from turnwise.engine.isolation.clock import Clock, calling_after
 from turnwise.engine.isolation.user_code import UserCall, UserCalls
 from turnwise.engine.tools.signatures import function_called
 from turnwise.foreign import guarded
@@ -55,11 +55,11 @@ class HeldDeps:
         clock: measures how long they take to open.
     """
 
-    def __init__(self, declared: object, calls: UserCalls, clock: SteadyClock) -> None:
+    def __init__(self, declared: object, calls: UserCalls, clock: Clock) -> None:
         self._declared = declared
         self._calls = calls
         self._clock = clock
-        self._opened: _Opened | None = None
+        self._opened: _OpenDeps | None = None
 
     @property
     def open_for(self) -> str | None:
@@ -78,7 +78,7 @@ class HeldDeps:
         if self._opened is not None and self._opened.chat.agent != chat.agent:
             await self.close()
         if self._opened is None:
-            self._opened = _Opened(self._declared, chat, self._calls)
+            self._opened = _OpenDeps(self._declared, chat, self._calls)
         call = self._opened.call
 
         def expire() -> None:
@@ -98,7 +98,7 @@ class HeldDeps:
             await opened.close()
 
 
-class _Opened:
+class _OpenDeps:
     """Deps that were opened, or are being opened."""
 
     def __init__(self, make: DepsOf, chat: Chat, calls: UserCalls) -> None:

@@ -24,7 +24,7 @@ _LONGEST: Final = 200
 
 
 @dataclass
-class Exchange:
+class ResponseInfo:
     """What is known of a server's answer besides its content."""
 
     status: int | None = None
@@ -33,8 +33,8 @@ class Exchange:
     """Notes for the model about invalid parts of the answer."""
 
 
-EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("turnwise_mcp_exchange", default=None)
-"""The exchange of the current task: the SDK sends a request in the context of its caller."""
+CURRENT_RESPONSE: Final[ContextVar[ResponseInfo | None]] = ContextVar("turnwise_mcp_exchange", default=None)
+"""The response_info of the current task: the SDK sends a request in the context of its caller."""
 
 
 class Answers:
@@ -117,8 +117,8 @@ def readable_result(raw: dict[str, Any], version: str) -> dict[str, Any]:
 
     A result of another type than `complete`, such as a request for input, is returned unchanged.
     """
-    exchange = EXCHANGE.get() or Exchange()
-    exchange.notes.clear()
+    response_info = CURRENT_RESPONSE.get() or ResponseInfo()
+    response_info.notes.clear()
     if raw.get("resultType", _COMPLETE) != _COMPLETE or problem_with(_CALL, version, raw) is None:
         return raw
     result: dict[str, Any] = {"resultType": _COMPLETE, "content": []}
@@ -129,7 +129,7 @@ def readable_result(raw: dict[str, Any], version: str) -> dict[str, Any]:
             result["content"].append(_text(block["text"]))
         else:
             kind = block.get("type") if _is_object(block) else None
-            exchange.notes.append(f"[a block of type {str(kind)[:_LONGEST]!r} was left out: it cannot be read]")
+            response_info.notes.append(f"[a block of type {str(kind)[:_LONGEST]!r} was left out: it cannot be read]")
     for key in ("structuredContent", "isError", "_meta"):
         if raw.get(key) is None:
             continue
@@ -138,7 +138,7 @@ def readable_result(raw: dict[str, Any], version: str) -> dict[str, Any]:
         elif key == "structuredContent":
             result["content"].append(_text(json.dumps(raw[key])))
         elif key == "isError":
-            exchange.notes.append("[the server did not say in a readable way whether the call failed]")
+            response_info.notes.append("[the server did not say in a readable way whether the call failed]")
     return result
 
 

@@ -18,7 +18,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from turnwise.engine.isolation.clock import fail_after
 from turnwise.engine.isolation.user_code import is_the_engines
-from turnwise.engine.mcp.answers import EXCHANGE, Answers, Exchange, repair_answers
+from turnwise.engine.mcp.answers import CURRENT_RESPONSE, Answers, ResponseInfo, repair_answers
 from turnwise.foreign import described, first_error_in, text_of
 from turnwise.states.errors import ToolOutcomeUnknown, TurnwiseError
 
@@ -71,7 +71,7 @@ class Listing(msgspec.Struct, frozen=True):
     """Tools that cannot be read, by name, and why."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ServerAnswer(msgspec.Struct, frozen=True):
     """A server's answer to a call."""
 
     result: types.CallToolResult
@@ -81,7 +81,7 @@ class Answer(msgspec.Struct, frozen=True):
     """What the server has declared of the structured content; `None` if it has declared nothing."""
 
 
-class Connection:
+class ServerConnection:
     """A client in a task of its own, because a transport that breaks cancels the task that opened it."""
 
     def __init__(self, server: str, client: AbstractAsyncContextManager[mcp.Client]) -> None:
@@ -106,8 +106,8 @@ class Connection:
         Raises:
             MCPUnreachable: the connection failed before the tools were known.
         """
-        exchange = Exchange()
-        EXCHANGE.set(exchange)
+        response_info = ResponseInfo()
+        CURRENT_RESPONSE.set(response_info)
         try:
             async with self._connecting as client:
                 self._answers = repair_answers(client, self._note_change)
@@ -122,7 +122,7 @@ class Connection:
             if is_the_engines(problem):
                 raise
             if self._client is None:
-                raise MCPUnreachable(self._server, problem, exchange.status) from problem
+                raise MCPUnreachable(self._server, problem, response_info.status) from problem
             self._problem = problem
         finally:
             self.close()
@@ -183,7 +183,7 @@ class Connection:
                 self._note_change()  # what was told meanwhile is not told again
             await anyio.sleep(LISTEN_AGAIN_AFTER_S)
 
-    async def call(self, tool: str, arguments: dict[str, Any], report: ProgressFnT) -> Answer:
+    async def call(self, tool: str, arguments: dict[str, Any], report: ProgressFnT) -> ServerAnswer:
         """Call a tool and return the server's answer.
 
         Raises:
@@ -194,31 +194,31 @@ class Connection:
         client, answers = self._client, self._answers
         if client is None or answers is None or self.is_over:
             raise MCPUnreachable(self._server, self._problem)
-        exchange = Exchange()
+        response_info = ResponseInfo()
         problem: Exception | None = None
-        entered = EXCHANGE.set(exchange)
+        entered = CURRENT_RESPONSE.set(response_info)
         with anyio.CancelScope() as scope:
             self._calls.add(scope)
             try:
                 result = await client.call_tool(tool, arguments, progress_callback=report)
-                return Answer(result, [*exchange.notes], answers.output_schemas.get(tool))
+                return ServerAnswer(result, [*response_info.notes], answers.output_schemas.get(tool))
             except mcp.MCPError as refusal:
-                problem, status = refusal, exchange.status
+                problem, status = refusal, response_info.status
                 if status not in _CREDENTIALS:
                     if refusal.code == types.CONNECTION_CLOSED or not await _serves(client):
                         self._problem = refusal
                         self.close()
                     elif not _is_stand_in(refusal, status):
                         raise
-                exchange.status = status  # and not that of another request
+                response_info.status = status  # and not that of another request
             except Exception as unreadable:  # noqa: BLE001 - whatever the SDK says of an answer: the call was made
                 problem = unreadable
             finally:
                 self._calls.discard(scope)
-                EXCHANGE.reset(entered)
-        was_refused = HTTPStatus.MULTIPLE_CHOICES <= (exchange.status or 0) < HTTPStatus.INTERNAL_SERVER_ERROR
+                CURRENT_RESPONSE.reset(entered)
+        was_refused = HTTPStatus.MULTIPLE_CHOICES <= (response_info.status or 0) < HTTPStatus.INTERNAL_SERVER_ERROR
         kind = MCPUnreachable if was_refused else MCPAnswerLost
-        raise kind(self._server, problem or self._problem, exchange.status)
+        raise kind(self._server, problem or self._problem, response_info.status)
 
 
 def _described(problem: BaseException, status: int | None) -> str:

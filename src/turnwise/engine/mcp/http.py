@@ -10,7 +10,7 @@ import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 
-from turnwise.engine.mcp.answers import EXCHANGE
+from turnwise.engine.mcp.answers import CURRENT_RESPONSE
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.values.plain import shown
 
@@ -74,6 +74,6 @@ async def over_http(url: str, headers: Mapping[str, str], auth: Credentials | No
 
 async def _note_status(response: httpx2.Response) -> None:
     """Note the HTTP status, which the SDK does not pass on. Only a POST sends a request; a GET resumes an answer."""
-    exchange = EXCHANGE.get()
-    if exchange is not None and response.request.method == "POST":
-        exchange.status = response.status_code
+    response_info = CURRENT_RESPONSE.get()
+    if response_info is not None and response.request.method == "POST":
+        response_info.status = response.status_code

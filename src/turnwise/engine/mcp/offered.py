@@ -11,7 +11,7 @@ from typing import Any, Final
 import mcp
 from mcp import types
 
-from turnwise.engine.mcp.connection import Answer
+from turnwise.engine.mcp.connection import ServerAnswer
 from turnwise.engine.tools.arguments import listed
 from turnwise.engine.tools.context import ToolContext, ToolOutput
 from turnwise.engine.tools.declare import Tool
@@ -23,7 +23,7 @@ from turnwise.states.messages import FilePart, sound_file
 _CONTEXT: Final = "turnwise_context"
 _LONGEST_NAME: Final = 64
 
-Call = Callable[[str, dict[str, Any], ToolContext], Awaitable[Answer]]
+Call = Callable[[str, dict[str, Any], ToolContext], Awaitable[ServerAnswer]]
 """Calls a tool by its name on the server."""
 
 
@@ -66,7 +66,7 @@ def _name(original: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[:55]}_{sha256(original.encode()).hexdigest()[:8]}"
 
 
-def output_of(answer: Answer) -> ToolOutput:
+def output_of(answer: ServerAnswer) -> ToolOutput:
     """Return a tool's output: the structured content, or else the text, and the files.
 
     A problem with the answer becomes a note in the output, because the tool has run.

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, SkipValidation
 
 from turnwise.engine.isolation.clock import fail_after
 from turnwise.engine.isolation.tasks import Lifetime
-from turnwise.engine.mcp.connection import Answer, Connection, Listing, MCPUnreachable
+from turnwise.engine.mcp.connection import Listing, MCPUnreachable, ServerAnswer, ServerConnection
 from turnwise.engine.mcp.http import Credentials, credentials, over_http
 from turnwise.engine.mcp.offered import tool_of
 from turnwise.engine.tools.context import ToolContext
@@ -77,7 +77,7 @@ class MCPTools:
         self._offer = Offer(())
         self._is_known = False
         self._tasks: TaskGroup | None = None
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._connecting = anyio.Lock()
         self._refreshing = anyio.Lock()
         self._not_before = 0.0
@@ -209,8 +209,8 @@ class MCPTools:
         if failure is not None:
             raise failure
 
-    async def _connected(self, tasks: TaskGroup) -> Connection:
-        connection = Connection(self._name, self._connect())
+    async def _connected(self, tasks: TaskGroup) -> ServerConnection:
+        connection = ServerConnection(self._name, self._connect())
         try:
             with fail_after(self._connect_timeout):
                 listing = await tasks.start(connection.keep)
@@ -220,7 +220,7 @@ class MCPTools:
         self._take(listing)
         return connection
 
-    async def _current(self) -> Connection:
+    async def _current(self) -> ServerConnection:
         async with self._connecting:
             if self._tasks is None or self._connection is None:
                 raise MCPUnreachable(self._name, ConnectionError("its tools were left"))
@@ -256,7 +256,7 @@ class MCPTools:
         retired = tuple(tool for name, tool in before.items() if name not in made)
         self._offer, self._is_known = Offer(tuple(made.values()), retired), True
 
-    async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Answer:
+    async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> ServerAnswer:
         connection = await self._current()
         return await connection.call(tool, arguments, partial(_report, context))
 

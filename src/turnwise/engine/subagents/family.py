@@ -147,7 +147,7 @@ async def archived_subagents(store: ChatStore, facts: Facts) -> frozenset[str]:
     return frozenset(names)
 
 
-class Answer(NamedTuple):
+class RecordedAnswer(NamedTuple):
     """A subagent's answer, as its parent's log records it."""
 
     at: int
@@ -186,15 +186,15 @@ def subagents_in(records: Sequence[AuditRecord]) -> list[str]:
     return [*dict.fromkeys(planned)]
 
 
-def answers_in(records: Sequence[AuditRecord]) -> dict[str, list[Answer]]:
+def answers_in(records: Sequence[AuditRecord]) -> dict[str, list[RecordedAnswer]]:
     """Return the answers of subagents that a log names, by subagent, in order."""
-    answers: dict[str, list[Answer]] = {}
+    answers: dict[str, list[RecordedAnswer]] = {}
     for record in records:
         for write in record.writes:
             name, _, spelled = write.id.rpartition(":")
             version = version_in(spelled) if write.kind == "subagent" else 0
             if version and "\0" not in name:  # which no chat's id holds, and PostgreSQL takes nowhere
-                answers.setdefault(name, []).append(Answer(record.version, version, write.digest))
+                answers.setdefault(name, []).append(RecordedAnswer(record.version, version, write.digest))
     return answers
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from turnwise.engine.agents.delegate import subagent_id
 from turnwise.engine.isolation.tasks import run_in_thread
-from turnwise.engine.subagents.family import Answer, answers_in, subagents_in, version_in
+from turnwise.engine.subagents.family import RecordedAnswer, answers_in, subagents_in, version_in
 from turnwise.persistence.audit.record import log_of
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
@@ -50,7 +50,7 @@ class _Log(NamedTuple):
     profile: Profile
     subagents: Sequence[str]
     """Those that it plans."""
-    answers: Mapping[str, Sequence[Answer]]
+    answers: Mapping[str, Sequence[RecordedAnswer]]
     """The answers of subagents, its own and theirs, by their ids."""
 
     def bears_out(self, version: int, head: str) -> bool:

@@ -28,7 +28,7 @@ MAX_BUFFERED_BYTES: Final = 1_048_576
 """The bytes of those events: a listener with more of them reads the database, too."""
 
 
-class Listener:
+class Subscription:
     """A subscriber's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
 
     Args:
@@ -131,7 +131,7 @@ class Broadcaster:
     """Passes commits to the listeners of their chats."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, dict[Listener, None]] = {}
+        self._listeners: dict[str, dict[Subscription, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
         self._forgetters: list[Callable[[str], None]] = []
         self.latest = LatestEvents()
@@ -150,12 +150,12 @@ class Broadcaster:
             self._forgetters.append(forget)
 
     @contextmanager
-    def listen(self, chat_id: str, *, after: int | None = None, at_once: bool = False) -> Iterator[Listener]:
+    def listen(self, chat_id: str, *, after: int | None = None, at_once: bool = False) -> Iterator[Subscription]:
         """Listen to one chat; with `at_once` to what is there already.
 
         If events after number `after` are remembered they are buffered already, and the listener is not `behind`.
         """
-        listener = Listener(self.notifications, at_once=at_once)
+        listener = Subscription(self.notifications, at_once=at_once)
         latest = [] if after is None else self.latest.after(chat_id, after)
         if latest:
             listener.ring(latest)
