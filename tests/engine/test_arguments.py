@@ -309,8 +309,8 @@ def test_valid_schema_is_accepted() -> None:
     check_schema("mine", of({"enum": [{"$ref": "#/nowhere"}], "const": {"$ref": "x"}, "examples": [{"$ref": "x"}]}))
 
 
-@pytest.mark.parametrize("name", [None, 3, "", "a" * 65, "a b", "a\n", "é"])
-def test_invalid_name_is_refused(name: Any) -> None:
+@pytest.mark.parametrize("name", ["", "a" * 65, "a b", "a\n", "é"])
+def test_invalid_name_is_refused(name: str) -> None:
     check_name("mine", "A-z_9".ljust(64, "a"))
     with pytest.raises(SettingsError, match="needs a name of 1 to 64"):
         check_name("mine", name)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
+from pydantic import TypeAdapter
 
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, listed, problems_of
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import ALTERNATIVES, check_schema, problems_with
 from turnwise.foreign import guarded
 from turnwise.states.errors import SettingsError, ToolFailed
-from turnwise.states.values.plain import Misfit, plain_object, shown, type_name
+from turnwise.states.values.plain import Misfit, plain_object, type_name
 
 ANSWER_TOOL: Final = "final_answer"
 """The name of the tool by which a model gives an answer in the form that its agent wants."""
@@ -91,7 +92,9 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
     """
     whose = f"agent {agent!r}"
     value: Callable[[Any], Any]
-    schema, value = (dict(output), _as_it_is) if isinstance(output, Mapping) else _by_pydantic(whose, output)
+    schema, value = (
+        (dict(output), lambda answer: answer) if isinstance(output, Mapping) else _by_pydantic(whose, output)
+    )
     is_object = schema.get("type") == "object" and ALTERNATIVES.isdisjoint(schema)
     described = str(schema.get("description") or "Give the final answer. This ends the turn.")
     if not is_object:
@@ -119,6 +122,10 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
         stop_after=True,
     )
     return AnswerFormat(tool, read, is_closed=_is_closed(schema))
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _is_closed(schema: Any) -> bool:
@@ -159,21 +166,14 @@ def _moved(schema: Any) -> Any:
     return [_moved(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    from pydantic import TypeAdapter  # noqa: PLC0415 - takes long to import
-
-    name = shown(output)
     try:
         with guarded():
-            name = f"{output!r:.100}"
             adapter: TypeAdapter[Any] = TypeAdapter(output)
             schema = adapter.json_schema()
     except Exception as error:
-        raise SettingsError(whose, f"no JSON schema can be made of its output {name} ({type_name(error)})") from error
+        problem = f"no JSON schema can be made of its output {output!r:.100} ({type_name(error)})"
+        raise SettingsError(whose, problem) from error
 
     def value(answer: Any) -> Any:
         try:

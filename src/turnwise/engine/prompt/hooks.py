@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -19,7 +17,6 @@ from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import Audience, Purpose
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values.checked import checked
-from turnwise.states.values.digests import MOST_ITEMS
 from turnwise.states.values.plain import type_name
 
 T = TypeVar("T")
@@ -132,24 +129,16 @@ async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[tupl
     """Return the texts of the reminders that have something to say: that the history was compacted comes first."""
     texts: list[tuple[str, SentReminder]] = []
     for produce in sorted(reminders, key=lambda one: one is not history_was_compacted):
+        name = getattr(getattr(produce, "func", produce), "__qualname__", type_name(produce))
         answer = produce(state)
-        one = await answer if inspect.isawaitable(answer) else answer
-        said = () if one is None else [one] if isinstance(one, ReminderText | str) else one
-        right, name = "a reminder has to return text, texts or None", _producer(produce)
-        every: list[OneReminder] = _all_of((ReminderText, str), said, right, leave_out=(None, ""))
-        for each in every:
-            reminder = ReminderText(each) if isinstance(each, str) else each
+        said: Any = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(said, list | tuple):
+            said = [said]
+        for each in said:
+            reminder = each if isinstance(each, ReminderText) else ReminderText(each or "")
             if reminder.text:
                 texts.append((reminder.text, SentReminder(name, reminder.severity)))
     return texts
-
-
-def _producer(produce: Callable[..., Any]) -> str:
-    """Return the name of a function, or of what else can be called."""
-    while isinstance(produce, functools.partial):
-        produce = produce.func
-    name = getattr(produce, "__qualname__", None)
-    return name if isinstance(name, str) else type_name(produce)
 
 
 async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
@@ -160,26 +149,9 @@ async def prepared(hook: PrepareMessages, messages: list[Message], context: Requ
         answer = await answer
     if answer is None:
         return messages
-    return _all_of(Message, answer, "prepare_messages has to return a list of Message, or None")
-
-
-def _all_of(
-    kind: type[T] | tuple[type[T], ...], given: Any, right: str, *, leave_out: Sequence[object] = ()
-) -> list[T]:
-    """Return what a hook gave as a list.
-
-    Raises:
-        TypeError: it holds something of another kind, or more than anybody reads: it may have no end.
-    """
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
-        raise TypeError(f"{right}; it returned {type_name(given)}")
-    every = [*islice(given, MOST_ITEMS)]
-    if len(every) == MOST_ITEMS:
-        raise TypeError(f"{right}; it returned {MOST_ITEMS:,} or more")
-    items = [item for item in every if item not in leave_out]
-    if wrong := [type_name(item) for item in items if not isinstance(item, kind)]:
-        raise TypeError(f"{right}; it returned one of {wrong[0]}")
-    return items
+    if not isinstance(answer, list) or not all(isinstance(message, Message) for message in answer):
+        raise TypeError("prepare_messages has to return a list of Message, or None")
+    return answer
 
 
 def _wants_context(hook: Callable[..., Any]) -> bool:

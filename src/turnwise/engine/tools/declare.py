@@ -28,7 +28,7 @@ from turnwise.engine.tools.signatures import (
 )
 from turnwise.foreign import UserCodeError, guarded
 from turnwise.providers.protocol import ProviderDefinition, ToolSpec
-from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
+from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.names import Approver, Crash, SubagentAction
 from turnwise.states.values.checked import checked
 from turnwise.states.values.digests import as_json
@@ -238,7 +238,10 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         known_as = name if name is not None else _name_of(function)
         if definition is not None:
             known_as = definition.name
-            _check_nothing_unsent(known_as, name=name, description=description)
+            if description is not None or name not in (None, known_as):
+                unsent = "name" if description is None else "description"
+                problem = f"has a definition, which holds all that the model reads; leave out {unsent}=..."
+                raise SettingsError(f"tool {known_as!r}", problem)
         _check_callable(function, known_as)
         check_names(function, known_as)
         context = context_parameter(function, known_as, ToolContext)
@@ -274,34 +277,12 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
             definition=definition,
         )
 
-    return functools.partial(_looked_at, declare) if function is None else _looked_at(declare, function)
-
-
-def _looked_at(declare: Callable[[ToolFunction], Tool], function: ToolFunction) -> Tool:
-    """Return a function as a tool; an object that can be called may raise whatever it is asked."""
-    try:
-        with guarded():
-            return declare(function)
-    except TurnwiseError:
-        raise
-    except Exception as error:
-        problem = f"could not be looked at: a value of type {type_name(function)} raised {type_name(error)}"
-        raise SettingsError("tool", problem) from error
+    return declare if function is None else declare(function)
 
 
 def _name_of(function: ToolFunction) -> str:
     under = function.func if isinstance(function, functools.partial) else function
     return str(getattr(under, "__name__", type_name(under)))
-
-
-def _check_nothing_unsent(known_as: str, **arguments: str | None) -> None:
-    """Raise a `SettingsError` for what was given beside a definition, and would never reach the model."""
-    for argument, value in arguments.items():
-        if value is not None and not (argument == "name" and value == known_as):
-            raise SettingsError(
-                f"tool {known_as!r}",
-                f"has a definition, which holds all that the model reads; leave out {argument}=...",
-            )
 
 
 def _check_callable(function: object, name: str) -> None:

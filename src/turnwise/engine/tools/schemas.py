@@ -36,9 +36,9 @@ _LONGEST_KNOWN: Final = 64 * 1024
 """Bytes of a schema beyond which nothing is remembered of it."""
 
 
-def check_name(whose: str, name: object) -> None:
+def check_name(whose: str, name: str) -> None:
     """Raise a `SettingsError` unless every provider takes a tool's name."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SettingsError(
             whose, "needs a name of 1 to 64 letters, digits, _ and -, as providers demand; give another with name=..."
         )

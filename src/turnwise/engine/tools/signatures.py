@@ -9,16 +9,17 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
+import pydantic
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from typing_extensions import TypedDict
 
 from turnwise.foreign import guarded
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.plain import type_name
-
-if TYPE_CHECKING:
-    from turnwise.engine.tools.argument_types import Adapter
 
 Function = Callable[..., Any]
 
@@ -32,10 +33,19 @@ _NUMPY: Final = re.compile(r"^\s*(Other )?Parameters\s*\n\s*-{3,}\s*$", re.MULTI
 _SPHINX: Final = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\s", re.MULTILINE)
 
 
+class _Schema(GenerateJsonSchema):
+    """Makes schemas without warnings; a default that JSON cannot spell is left out."""
+
+    ignored_warning_kinds: ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
+        "skipped-choice",
+        "non-serializable-default",
+    }
+
+
 class Signature(msgspec.Struct, frozen=True):
     """The parameters of a function that the model fills in, by name."""
 
-    adapter: Adapter
+    adapter: pydantic.TypeAdapter[dict[str, Any]]
     schema: Mapping[str, Any]
     """JSON schema of the arguments: an object schema."""
 
@@ -58,30 +68,24 @@ class Signature(msgspec.Struct, frozen=True):
 
         Raises:
             pydantic.ValidationError: the arguments don't fit.
+            Exception: a type that serialises its values by code of its own raised it.
         """
         values = self.read(arguments)
-        try:
-            with guarded():
-                dumped = self.adapter.dump_python(
-                    values, mode="json", by_alias=True, exclude_unset=True, serialize_as_any=True
-                )
-        except Exception:  # noqa: BLE001 - a type may serialise itself by code of its own
-            return dict(arguments)
-        spelled = {name: dumped.get(name, value) for name, value in arguments.items()}
-        if self._means(spelled, values):
-            return spelled
+        with guarded():
+            dumped = self.adapter.dump_python(
+                values, mode="json", by_alias=True, exclude_unset=True, serialize_as_any=True
+            )
         result = dict(arguments)
-        for name, value in spelled.items():
-            changed = {**result, name: value}
+        for name in result.keys() & dumped.keys():
+            changed = {**result, name: dumped[name]}
             if self._means(changed, values):
                 result = changed
         return result
 
     def _means(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         try:
-            with guarded():
-                return bool(self.read(arguments) == values)
-        except Exception:  # noqa: BLE001 - as above: of checking and comparing, too
+            return self.read(arguments) == values
+        except pydantic.ValidationError:
             return False
 
 
@@ -191,9 +195,7 @@ def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
     hint, default = _hint(function, name, parameter), parameter.default
     if default is parameter.empty:
         return hint
-    from turnwise.engine.tools.argument_types import with_default  # noqa: PLC0415 - it imports pydantic
-
-    return with_default(hint, default)
+    return Annotated[hint, default if isinstance(default, FieldInfo) else pydantic.Field(default=default)]
 
 
 def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
@@ -219,24 +221,29 @@ def _is(hint: Any, context: type) -> bool:
     return hint is context or typing.get_origin(hint) is context
 
 
-def _checked_by_pydantic(name: str, fields: Mapping[str, Any]) -> tuple[Adapter, dict[str, Any]]:
-    from turnwise.engine.tools.argument_types import adapter_of  # noqa: PLC0415 - it imports pydantic
+def _adapter_of(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    """Return what reads the arguments of the tool `name`, and their JSON schema; `fields` are types by parameter."""
+    make: Any = TypedDict  # and no model: its keys are data, so that a parameter may have any name
+    shape = make(f"{name}_arguments", dict(fields))
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    with guarded():
+        adapter = pydantic.TypeAdapter(shape)
+        return adapter, adapter.json_schema(schema_generator=_Schema)
 
-    try:
-        return adapter_of(name, fields)
-    except Exception as error:
-        for known_as, hint in fields.items():
-            try:
-                adapter_of(name, {known_as: hint})
-            except Exception as its_own:
-                raise SettingsError(
-                    f"tool {name!r}",
-                    f"no schema can be made of the type of parameter {known_as!r} ({_first_line(its_own)}); "
-                    f"use a type that JSON can spell, or give schema=...",
-                ) from its_own
-        raise SettingsError(
-            f"tool {name!r}", f"no schema can be made of its type hints: {_first_line(error)}"
-        ) from error
+
+def _checked_by_pydantic(
+    name: str, fields: Mapping[str, Any]
+) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    for known_as, hint in fields.items():
+        try:
+            _adapter_of(name, {known_as: hint})
+        except Exception as error:
+            raise SettingsError(
+                f"tool {name!r}",
+                f"no schema can be made of the type of parameter {known_as!r} ({_first_line(error)}); "
+                f"use a type that JSON can spell, or give schema=...",
+            ) from error
+    return _adapter_of(name, fields)
 
 
 def _descriptions(function: Function) -> dict[str, str]:
