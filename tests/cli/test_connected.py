@@ -100,7 +100,7 @@ def test_whole_chat_through_a_server(here: Terminal, url: str, folder: Path) -> 
     assert "is accepted" in did("send", chat, "hang").words
     assert "interrupted" in did("interrupt", chat, "--reason", "enough").words
     rest(url, chat)
-    did("resume", chat)
+    did("resume", chat, "--actor", "jane")
     did("interrupt", chat)
     rest(url, chat)
     assert messages[0]["id"] in did("erase", chat, messages[0]["id"], "--yes").words
@@ -110,7 +110,7 @@ def test_whole_chat_through_a_server(here: Terminal, url: str, folder: Path) -> 
     (folder / "elsewhere.jsonl").write_text(anyio.run(exported, f"sqlite:///{folder}/elsewhere.db"))
     assert "is imported" in did("import", "elsewhere.jsonl").words
     assert "sound" in did("verify", "last").words
-    assert {"user:ada", "operator:ops"} <= {record["actor"] for record in records}
+    assert {"user:ada", "operator:ops", "operator:ops on behalf of jane"} <= {record["actor"] for record in records}
     assert "operator" not in {record["actor"] for record in records}
 
 
@@ -161,7 +161,6 @@ REFUSED = {
     "inspect --server http://a/v1?x=1#y": "--server: must be like https://chats.example.com",
     "list --server ftp://ann:hunter2@a": "it was 'ftp://ann:***@a'",
     "list --server http://a --store sqlite:///a.db": "leave one of them out",
-    "resume last --actor me": "--actor: a service knows by the token who acts",
     "delete last --yes --file-folder x": "--file-folder: belongs to a store",
     "export last --key key.txt": "--key: a service takes no keys",
     "import x.jsonl --key key.txt": "--key: a service takes no keys",

@@ -167,7 +167,7 @@ async def test_chat_is_interrupted_and_resumed(chats: Chats) -> None:
         async for event in events:
             if event.kind == "part":
                 break
-    await chats.interrupt(chat.id, reason="enough")
+    await chats.acting("jane").interrupt(chat.id, reason="enough")
     stopped = await chats.wait(chat.id, timeout=20)
     resumed = await chats.resume(chat.id)
     finished = await chats.wait(chat.id, timeout=30)
@@ -178,7 +178,8 @@ async def test_chat_is_interrupted_and_resumed(chats: Chats) -> None:
     assert finished.state is ChatState.waiting
     assert (refused.value.state, refused.value.trigger) == ("waiting", "interrupt")
     assert str(refused.value) == str(IllegalTransition("waiting", "interrupt", refused.value.allowed))
-    assert "enough" in [record.reason for record in await chats.audit(chat.id)]
+    (record,) = [record for record in await chats.audit(chat.id) if record.reason == "enough"]
+    assert record.actor in ("jane", "operator:operator on behalf of jane")
 
 
 async def test_chat_is_forked(chats: Chats) -> None:
@@ -341,6 +342,7 @@ REFUSALS: tuple[Callable[[Any, str], Awaitable[Any]], ...] = (
     lambda c, i: c.resume(i),
     lambda c, i: c.repair(i),
     lambda c, i: c.wait(i, until=[]),
+    lambda c, i: c.acting("x" * 1025).get_chat(i),
 )
 
 

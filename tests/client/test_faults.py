@@ -34,7 +34,7 @@ async def test_unreachable_service_is_named() -> None:
 
 
 async def test_token_role_and_limits_are_distinct_errors() -> None:
-    tight = ServiceSettings(requests_per_second=0, burst=3, body_limit_bytes=1000)
+    tight = ServiceSettings(requests_per_second=0, burst=4, body_limit_bytes=1000)
     async with served(Engine("sqlite://", model="demo"), settings=tight) as service:
         async with Client(service.url, token="wrong", settings=AT_ONCE) as nobody:
             with pytest.raises(NotAuthenticated, match="knows nobody with this token"):
@@ -50,6 +50,8 @@ async def test_token_role_and_limits_are_distinct_errors() -> None:
                 await ada.send_message(chat.id, "x" * 2000)
             with pytest.raises(NotAllowed):
                 await ada.delete_chat(chat.id)
+            with pytest.raises(NotAllowed, match="it needs 'operator' to act on behalf of others"):
+                await ada.acting("operator:ops").send_message(chat.id, "Hello")
             with pytest.raises(RateLimited) as limited:
                 await ada.get_chat(chat.id)
 

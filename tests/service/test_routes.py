@@ -228,7 +228,7 @@ async def test_large_chats_are_read_in_bounded_memory(monkeypatch: pytest.Monkey
 # Who acted
 
 
-WHO: Final = "operator:ops"
+WHO: Final = "operator:ops on behalf of jane"
 UNLOGGED: Final = {"POST /files": "a chat's log begins to know a file with the message that it belongs to"}
 CHAT: Final = "/chats/{chat_id}"
 REPLIES: Final[tuple[Reply, ...]] = (
@@ -244,6 +244,7 @@ class Story:
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
+        client.headers["On-Behalf-Of"] = "jane"
         self.shown: set[str] = set()
         self.id = ""
 
@@ -279,7 +280,7 @@ class Story:
 
 
 async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
-    """Every route that changes a chat writes the caller's name into the log."""
+    """Every route that changes a chat writes into the log who called it, and on whose behalf."""
     path = tmp_path / "chats.db"
     engine = Engine(f"sqlite:///{path}", model=ScriptedModel(REPLIES))
     async with served(engine) as service, service.client("operator") as operator:

@@ -22,6 +22,7 @@ from turnwise.states.errors import ChatNotFound, InvalidArgument, SettingsError,
 
 if TYPE_CHECKING:
     from turnwise.client import Client
+    from turnwise.client.remote_chats import RemoteChats
 
 SCHEMES: Final = ("http://", "https://")
 """How the URL of a service begins; that of no store does."""
@@ -178,17 +179,11 @@ def on_chat(
     return anyio.run(run)
 
 
-def acting(chats: Chats, actor: str) -> LocalChats | Client:
-    """Return the chats on behalf of an actor. A service knows the actor by the token.
-
-    Raises:
-        SettingsError: the service would be given another actor.
-    """
+def acting(chats: Chats, actor: str) -> LocalChats | RemoteChats:
+    """Return the chats on behalf of an actor. A service takes that of the token, unless another one is named."""
     if isinstance(chats, Engine):
         return chats.acting(actor)
-    if actor != OPERATOR:
-        raise SettingsError("--actor", "a service knows by the token who acts; leave it, and TURNWISE_ACTOR, out")
-    return chats
+    return chats if actor == OPERATOR else chats.acting(actor)
 
 
 async def chosen_id(chats: Chats, name: str) -> str:

@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
-from typing import Annotated, Any, Final, Self, TypeVar
+from typing import Self
 from urllib.parse import urlsplit
 
-import anyio
 import httpx
-from msgspec.structs import replace
-from pydantic import Field, InstanceOf, SkipValidation
 
-from turnwise.client.body_streams import decoded, lines_in, lines_out
-from turnwise.client.connection import Connection, pieces_of
-from turnwise.client.errors import ServiceUnreachable
-from turnwise.client.events import EventReader, has_arrived
-from turnwise.client.requests import Request, new_key, path_of, request_of
+from turnwise.client.connection import ActingConnection, Connection
+from turnwise.client.remote_chats import RemoteChats
 from turnwise.client.settings import ClientSettings
-from turnwise.engine.agents.agent import Agent, Output
-from turnwise.engine.agents.answer_format import format_of
-from turnwise.engine.blobs.streams import FileContent, source_of
-from turnwise.engine.chats.chats import Chats
-from turnwise.engine.chats.declaration import Call
-from turnwise.engine.chats.reports import state_of
-from turnwise.engine.config.results import Chat, Page, SendReceipt, TurnResult
-from turnwise.engine.prompt.imported_history import imported_history
-from turnwise.engine.subscriptions.turns import answer_in
-from turnwise.persistence.archive.format import is_checkpoint
-from turnwise.persistence.audit.checkpoints import published
-from turnwise.persistence.audit.verify import Verdict, verify_export
-from turnwise.persistence.blobs.pieces import intact
-from turnwise.persistence.blobs.protocol import BlobGone
 from turnwise.persistence.store_url import without_password
-from turnwise.states.errors import FileNotFound, InvalidArgument, TurnwiseError
-from turnwise.states.events import StatusEvent
-from turnwise.states.files import is_digest
-from turnwise.states.messages import Content, FilePart, parts_of
-from turnwise.states.names import RESTING, Answerer, ChatState
+from turnwise.states.errors import InvalidArgument
 from turnwise.states.values.checked import checked
-from turnwise.states.values.limits import Key, Label, Name, PageSize, Seconds
+from turnwise.states.values.limits import Actor
 from turnwise.states.values.plain import shown
-
-Result = TypeVar("Result")
-Item = TypeVar("Item")
-
-_PAGE: Final = 1000
-"""The most that a service gives at once."""
-_LONGEST_WAIT: Final = 25
-"""Seconds that a service is asked to wait for an answer; then it is asked again."""
 
 
 @checked
-class Client(Chats):
+class Client(RemoteChats):
     """The chats of a service: every method does what the method of that name of `Engine` does, and raises its errors.
 
-    Use it as an async context manager. One client serves any number of tasks. Who acts is whom the token names.
+    Use it as an async context manager. One client serves any number of tasks. The token names who acts;
+    `acting` returns the same chats on behalf of another.
 
     Streams and waiting methods come back by themselves, after the last event seen, when the connection or the service
     breaks. Other requests are sent again where doing so twice is the same as once.
@@ -83,221 +48,16 @@ class Client(Chats):
         """Close every connection; streams that are open end."""
         await self._connection.close()
 
-    # Chats
+    def acting(self, actor: Actor) -> RemoteChats:
+        """Return the same chats on behalf of an actor, whom the audit log then names beside the operator of the token.
 
-    async def list_chats(
-        self,
-        *,
-        owner: Key | None = None,
-        state: ChatState | str | None = None,
-        awaiting: Answerer | None = None,
-        limit: PageSize = 50,
-        after: str | None = None,
-    ) -> Page[Chat]:
-        """Return chats, newest first, a page at a time, see `Engine.list_chats`. An owner sees its own."""
-        query = {"owner": owner, "state": None if state is None else state_of(state), "awaiting": awaiting}
-        chats: list[Chat] = []
-        while True:
-            most = min(limit - len(chats), _PAGE)
-            page = await self._get("/chats", Page[Chat], **query, limit=most, after=after)
-            chats += page.items
-            after = page.next
-            if after is None or len(chats) >= limit:
-                return Page(chats, after)
-
-    async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
-        """Return the ids that begin with `prefix`, at most 1,000, see `Engine.chat_ids`. An owner sees its own."""
-        return await self._get("/chat-ids", list[str], prefix=prefix, owner=owner, limit=min(limit, _PAGE))
-
-    async def agents(self) -> dict[str, list[str]]:
-        """Return the agents that the service runs, by name, each with the names of its tools."""
-        return await self._get("/agents", dict[str, list[str]])
-
-    async def export_chat(self, chat_id: str) -> AsyncGenerator[str, None]:
-        """Yield a whole chat as lines of JSON, each with its line feed, see `Engine.export_chat`.
-
-        An owner gets the chat and its messages as the owner sees them, which no store imports.
+        Only an operator may act for others: with another token every method raises `NotAllowed`.
 
         Raises:
-            ServiceUnreachable: the lines end before the last one of a chat.
+            InvalidArgument: the name is blank, longer than 1,024 bytes, or like that of a worker. A header of HTTP
+                carries it, so each call raises this error for a name that is not printable ASCII.
         """
-        request = Request(method="GET", path=path_of(chat_id, "export"))
-        line = ""
-        async with aclosing(lines_out(pieces_of(self._connection, request))) as lines:
-            async for line in lines:
-                yield line
-        if not is_checkpoint(line):
-            raise ServiceUnreachable(self._connection.url, "the export ends early", sent=False)
-
-    async def import_chat(self, lines: Annotated[Iterable[str] | AsyncIterable[str], SkipValidation]) -> Chat:
-        """Take in a chat that `export_chat` wrote, see `Engine.import_chat`: for operators.
-
-        The lines are sent to their end, even if the service has refused the first.
-        """
-        return await self._connection.ask(Request(method="POST", path="/chats/import", stream=lines_in(lines)), Chat)
-
-    # Files
-
-    async def put_file(
-        self,
-        chat_id: str,
-        content: Annotated[FileContent, SkipValidation],
-        *,
-        media_type: Name | None = None,
-        name: Label | None = None,
-    ) -> FilePart:
-        """Keep a file for a chat, and return the part by which messages of it refer to it, see `Engine.put_file`."""
-        path_of(chat_id)  # which no chat may have
-        source = await source_of(content)
-        async with aclosing(source.pieces) as pieces:
-            request = Request(
-                method="POST",
-                path="/files",
-                query={"chat": chat_id, "name": source.name if name is None else name},
-                headers={"Content-Type": media_type or source.media_type},
-                stream=pieces,
-            )
-            return await self._connection.ask(request, FilePart)
-
-    async def open_file(
-        self, chat_id: str, file: Annotated[FilePart | str, SkipValidation]
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a file that a chat holds, piece by piece, see `Engine.open_file`."""
-        if not isinstance(file, FilePart | str):
-            raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
-        if isinstance(file, FilePart) and file.data is not None:
-            yield decoded(file)
-            return
-        digest = file.blob if isinstance(file, FilePart) else str.__str__(file)
-        if digest is None:
-            raise InvalidArgument("file", "is given by address; turnwise fetches nothing")
-        if not is_digest(digest):
-            await self.get_chat(chat_id)
-            raise FileNotFound(chat_id, digest)
-        request = Request(method="GET", path=f"/files/{digest}", query={"chat": chat_id})
-        pieces = pieces_of(self._connection, request)
-        async with aclosing(pieces), aclosing(intact(digest, pieces)) as whole:  # type: ignore[type-var]
-            try:
-                async for piece in whole:
-                    yield piece
-            except BlobGone as gone:
-                raise FileNotFound(chat_id, digest, gone.problem) from gone
-
-    async def wait(
-        self,
-        chat_id: str,
-        *,
-        until: Annotated[Collection[ChatState | str], Field(min_length=1)] = RESTING,
-        timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
-    ) -> Chat:
-        """Return the chat once its state is in `until`, see `Engine.wait`."""
-        states = frozenset(state_of(state, "until") for state in until)
-        look = Request(method="GET", path=path_of(chat_id), repeatable=True, waits_out_limits=True)
-        with anyio.fail_after(timeout or None):
-            chat = await self.get_chat(chat_id)
-            while not has_arrived(states, chat):
-                if timeout == 0:
-                    raise TimeoutError
-                following = self.events(chat_id, after=chat.last_seq, until_rest=not has_arrived(RESTING, chat))
-                async with aclosing(following) as events:
-                    async for event in events:
-                        if isinstance(event, StatusEvent) and event.state in states:
-                            break
-                chat = await self._connection.ask(look, Chat)
-        return chat
-
-    async def verify(
-        self,
-        chat_id: str,
-        *,
-        family: bool = False,
-        files: bool = False,
-        checkpoints: Annotated[str, InstanceOf] | None = None,
-        public_key: bytes | None = None,
-    ) -> Verdict:
-        """Let the service check the log, see `Engine.verify`; `checkpoints` are compared with it here.
-
-        `verify_export` checks an exported log here.
-        """
-        published(checkpoints, public_key)
-        verdict = await self._get(path_of(chat_id, "verify"), Verdict, family=family, files=files)
-        if checkpoints is None or not verdict.ok:
-            return verdict
-        return verify_export(await self.export_audit(chat_id), checkpoints=checkpoints, public_key=public_key)
-
-    async def _run(self, call: Call) -> Any:
-        if (history := call.arguments.get("history")) is not None:
-            imported_history(history, limit=sys.maxsize)  # the service knows its own limit
-        request = request_of(call)
-        if call.command.is_paged:
-            return await self._all(request, call.command.result)
-        return await self._connection.ask(request, call.command.result)
-
-    def _follow(self, call: Call) -> AsyncGenerator[Any, None]:
-        arguments = dict(call.arguments)
-        path, after = path_of(arguments.pop("chat_id"), "events"), arguments.pop("after")
-        return EventReader(self._connection, path, after, **arguments).events()
-
-    async def _answer(
-        self,
-        chat_id: str,
-        content: Content,
-        client_id: str | None,
-        agent: Agent[Any, Output] | None,
-        *,
-        at_once: bool,
-    ) -> TurnResult[Output]:
-        key = client_id or new_key()
-        await self.send_message(chat_id, content, client_id=key)
-        within = 0 if at_once else min(_LONGEST_WAIT, self._connection.settings.timeout / 2)
-        request = Request(
-            method="POST",
-            path=path_of(chat_id, "ask"),
-            query={"within": within},
-            headers={"Idempotency-Key": key},
-            body={"content": parts_of(content)},
-            repeatable=True,
-        )
-        while True:
-            response = await self._connection.response_to(request, sent=True)
-            if response.status_code == 200:  # noqa: PLR2004 - 202 says that it takes longer
-                result: TurnResult[Any] = self._connection.read(response, TurnResult[Any])
-                return result if agent is None else _with_output(result, agent)
-            if at_once:
-                raise TimeoutError
-
-    @contextmanager
-    def _after(self, receipt: SendReceipt) -> Iterator[None]:  # noqa: ARG002 - the error names the service instead
-        try:
-            yield
-        except TurnwiseError as error:
-            if not self._connection.leaves_open(error):
-                raise
-            raise self._connection.unanswered(error) from error
-
-    async def _all(self, request: Request, answer: type[list[Item]]) -> list[Item]:
-        """Return a whole list, of which the service gives a page at a time."""
-        items: list[Item] = []
-        while True:
-            response = await self._connection.response_to(request)
-            items += self._connection.read(response, answer)
-            following = response.links.get("next")
-            if following is None:
-                return items
-            skip = httpx.URL(following["url"]).params["skip"]
-            request = replace(request, query={**request.query, "skip": skip})
-
-    async def _get(self, path: str, answer: type[Result], **query: Any) -> Result:
-        return await self._connection.ask(Request(method="GET", path=path, query=query, repeatable=True), answer)
-
-
-def _with_output(result: TurnResult[Any], agent: Agent[Any, Output]) -> TurnResult[Output]:
-    """Return the result with its answer as a value of the agent's type, read as the engine reads it."""
-    if agent.output is None or isinstance(agent.output, Mapping) or result.output is None:
-        return result
-    forms = {agent.name: format_of(agent.name, agent.output)}
-    output = answer_in(result.messages, forms.get, agent.name, result.stop_reason)
-    return dataclasses.replace(result, output=output)
+        return RemoteChats(ActingConnection(self._connection, actor))
 
 
 def sound_url(url: str) -> str:

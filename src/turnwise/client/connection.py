@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 import httpx
 import pydantic_core
+from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
 from turnwise.client.body_streams import PROBLEM_AFTER, InterruptibleBody
@@ -41,7 +42,8 @@ _CLOSED: Final = "the client was closed"
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """What happens before a request is sent."""
 _OK: Final = range(200, 300)
-_ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type"}
+_ON_BEHALF_OF: Final = "On-Behalf-Of"
+_ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type", _ON_BEHALF_OF: "actor"}
 """The arguments that headers carry."""
 _NOTHING: Final = "; nothing was written"
 """What an error says of one request, and is not true of one that was sent before."""
@@ -215,6 +217,28 @@ class Connection:
             raise InvalidArgument(
                 "arguments", f"must fit into an address, which these do not ({error}): ids are shorter"
             ) from None
+
+
+class ActingConnection(Connection):
+    """A connection whose requests are on behalf of an actor: a view of another, which opens and closes it."""
+
+    def __init__(self, connection: Connection, actor: str) -> None:
+        self.url = connection.url
+        self.settings = connection.settings
+        self._connection = connection
+        self._actor = actor
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._connection.is_open
+
+    @asynccontextmanager
+    async def opened(self, request: Request, *, silence: float | None = None) -> AsyncIterator[httpx.Response]:
+        """Give the response to a request, see `Connection.opened`."""
+        acting = replace(request, headers={**request.headers, _ON_BEHALF_OF: self._actor})
+        async with self._connection.opened(acting, silence=silence) as response:
+            yield response
 
 
 async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[bytes]:

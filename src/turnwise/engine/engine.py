@@ -54,6 +54,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.values.checked import checked, fit
+from turnwise.states.values.limits import Actor
 
 NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
 _FAILURE_TOLD_AFTER_S: Final = 0.05
@@ -288,11 +289,11 @@ class Engine(HandledChats):
         """
         self._broadcaster.close(RELEASED)
 
-    def acting(self, actor: str) -> LocalChats:
+    def acting(self, actor: Actor) -> LocalChats:
         """Return the same chats, with another actor in the audit log; that of the engine's own methods is `client`.
 
         Raises:
-            SettingsError: the name is empty, too long, or like that of a worker.
+            InvalidArgument: the name is blank, longer than 1,024 bytes, or like that of a worker.
         """
         return ActingChats(self, actor)
 

@@ -11,16 +11,18 @@ from typing import Annotated, Final, TypeVar
 
 import anyio
 import msgspec
-from fastapi import Depends, Path, Security
+from fastapi import Depends, Header, Path, Security
 from fastapi.security import HTTPBearer
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from turnwise.engine.chats.local import LocalChats
+from turnwise.engine.commands.acting import ActingChats
 from turnwise.engine.config.results import Chat, SubmissionReceipt
 from turnwise.engine.engine import Engine
 from turnwise.foreign import text_of
 from turnwise.service.auth import Principal
-from turnwise.service.policy import Operation
+from turnwise.service.policy import ON_BEHALF_OF, Operation
 from turnwise.service.problems import NotAllowed, NotAuthenticated
 from turnwise.service.service import Service
 from turnwise.states.calls import ToolResult
@@ -50,6 +52,8 @@ class Caller(msgspec.Struct, frozen=True):
     principal: Principal
     since: float
     """When the request came, by the monotonic clock."""
+    on_behalf_of: str | None = None
+    """For whom an operator acts."""
 
     @property
     def engine(self) -> Engine:
@@ -57,9 +61,15 @@ class Caller(msgspec.Struct, frozen=True):
         return self.service.engine
 
     @property
+    def actor(self) -> str:
+        """The name in the audit log; an operator's own comes first, for whomever it acts."""
+        own = self.principal.actor
+        return own if self.on_behalf_of is None else f"{own} on behalf of {self.on_behalf_of}"
+
+    @property
     def chats(self) -> LocalChats:
         """The engine's chats, with the caller as the actor in the audit log."""
-        return self.engine.acting(self.principal.actor)
+        return ActingChats(self.engine, self.actor)
 
     def events(
         self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
@@ -252,13 +262,32 @@ async def authenticated(service: Service, request: Request) -> Caller:
     return Caller(service, principal, since)
 
 
-async def caller(request: Request, _token: Annotated[object, Security(bearer)]) -> Caller:
+_OnBehalfOf = Annotated[
+    str | None,
+    Header(
+        alias=ON_BEHALF_OF,
+        min_length=1,
+        max_length=1024,
+        pattern="^[ -~]+$",
+        description="For whom an operator acts: the audit log names both.",
+        examples=["jane"],
+    ),
+]
+
+
+async def caller(
+    request: Request, _token: Annotated[object, Security(bearer)], on_behalf_of: _OnBehalfOf = None
+) -> Caller:
     """Return who sent a request, as it was found out before its body was read, if they may use the body's fields.
 
     Raises:
-        NotAllowed: the policy does not allow a field.
+        NotAllowed: the policy does not allow a field, or only an operator may act for others.
     """
     sender: Caller = request.scope[CALLER]
+    if on_behalf_of is not None:
+        if sender.principal.role != "operator":
+            raise NotAllowed(sender.principal.role, f"'operator' to act on behalf of others ({ON_BEHALF_OF})")
+        sender = replace(sender, on_behalf_of=on_behalf_of)
     operation: Operation = request.scope[OPERATION]
     body = await _json_of(request) if operation.fields else None
     if isinstance(body, dict):

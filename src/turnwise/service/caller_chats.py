@@ -26,7 +26,7 @@ class CallerChats(ActingChats):
     """The chats of an engine, with the caller as the actor. A chat that the caller may not see is not found."""
 
     def __init__(self, caller: Caller) -> None:
-        super().__init__(caller.engine, caller.principal.actor)
+        super().__init__(caller.engine, caller.actor)
         self._caller = caller
 
     async def _run(self, call: Call) -> Any:

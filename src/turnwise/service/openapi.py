@@ -211,8 +211,8 @@ def shown_to(role: Role, policy: Policy, document: Mapping[str, Any]) -> dict[st
 
 def _hide(operation: dict[str, Any], fields: Collection[str], schemas: Mapping[str, Any]) -> None:
     """Leave fields out of an operation's parameters, and out of the schema of its body."""
-    if fields and "parameters" in operation:
-        operation["parameters"] = [one for one in operation["parameters"] if one["name"] not in fields]
+    parameters = [one for one in operation.pop("parameters", ()) if one["name"] not in fields]
+    operation |= {"parameters": parameters} if parameters else {}
     for name in _referred(operation.get("requestBody", {})):
         properties = schemas[name].get("properties", {})
         schemas[name]["properties"] = {key: one for key, one in properties.items() if key not in fields}

@@ -70,6 +70,9 @@ APART: Final = frozenset({"create_chat.owner", "list_messages.view", "run_agui.t
 """Fields that need a permission of their own: another owner of a chat, the `model` and `raw` views of a history, and
 the tools that a front end's page defines."""
 
+ON_BEHALF_OF: Final = "On-Behalf-Of"
+"""The header by which an operator acts for another: the audit log names both."""
+
 
 class Operation(msgspec.Struct, frozen=True):
     """An operation and the fields that the policy can allow one by one."""
@@ -142,9 +145,10 @@ class Policy(msgspec.Struct, frozen=True):
         return not field and any(one in self.owners_may for one in self.operations[name].names)
 
     def refused_fields(self, role: Role, operation: str) -> list[str]:
-        """Return the names of the fields of an operation that a role may not use."""
-        fields = self.operations[operation].fields
-        return [field for field in fields if not self.allows(role, f"{operation}.{field}")]
+        """Return the names of the fields and headers that a role may not use with an operation, or in vain."""
+        one = self.operations[operation]
+        refused = [field for field in one.fields if not self.allows(role, f"{operation}.{field}")]
+        return refused if role == "operator" and not one.is_read else [*refused, ON_BEHALF_OF]
 
     async def check(self, principal: Principal, name: str, chat: Chat | None) -> None:
         """Check that a principal may use an operation or field.

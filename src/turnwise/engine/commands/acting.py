@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Any
 
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.chats.declaration import Call
 from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.commands.handlers import Handlers
 from turnwise.engine.config.results import TurnResult
-from turnwise.states.errors import SettingsError
 from turnwise.states.messages import Content
-from turnwise.states.names import WORKER
-
-LONGEST_NAME: Final = 1024
-"""Bytes that an actor's name may have: every record of the log holds it."""
 
 
 class HandledChats(LocalChats):
@@ -46,21 +41,9 @@ class HandledChats(LocalChats):
 
 
 class ActingChats(HandledChats):
-    """The chats of an engine on behalf of another actor: a view, of which the engine has any number.
-
-    Raises:
-        SettingsError: the name of the actor is empty, too long, or like that of a worker.
-    """
+    """The chats of an engine on behalf of another actor: a view, of which the engine has any number."""
 
     def __init__(self, chats: HandledChats, actor: str) -> None:
-        if not actor:
-            raise SettingsError("actor", f"must say who acts, as a string that is not empty; it was {actor!r}")
-        if len(actor.encode(errors="surrogatepass")) > LONGEST_NAME:
-            raise SettingsError("actor", f"must be {LONGEST_NAME:,} bytes at most; it was {len(actor.encode()):,}")
-        if actor.startswith(WORKER):
-            raise SettingsError(
-                "actor", f"must not begin with {WORKER!r}: that is how the log names turnwise's workers"
-            )
         self._chats = chats
         self._actor = actor
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from turnwise.states.names import WORKER
 from turnwise.states.values.digests import canonical
 from turnwise.states.values.hints import Validator
 from turnwise.states.values.plain import Misfit
@@ -43,10 +44,18 @@ def said(value: str) -> str:
     return value
 
 
+def _no_worker(actor: str) -> str:
+    if actor.startswith(WORKER):
+        raise Misfit(f"must not begin with {WORKER!r}: that is how the log names turnwise's workers")
+    return actor
+
+
 Key = Annotated[str, AfterValidator(at_most(1024))]
 """Text by which something is found, such as an owner; longer text does not fit into a database's index."""
 Name = Annotated[Key, AfterValidator(said)]
 """A key that is not empty."""
+Actor = Annotated[Name, AfterValidator(_no_worker)]
+"""Who acts, as the audit log names them."""
 Label = Annotated[str, AfterValidator(at_most(16_384))]
 """Text for people, such as a title or a reason."""
 Description = Annotated[str, AfterValidator(said), AfterValidator(at_most(65_536))]
