@@ -55,7 +55,7 @@ async def proxy(postgres: Postgres) -> AsyncIterator[SilentProxy]:
 @pytest.fixture
 async def make_pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Pool]]:
     """Make pools whose servers have little time, and close them in the end."""
-    monkeypatch.setattr(servers, "CONNECT_S", 0.3)
+    monkeypatch.setattr(servers, "CONNECT_S", 1.5)
     monkeypatch.setattr(servers, "SUSPECT_AFTER_S", 0.2)
     async with AsyncExitStack() as stack:
 

@@ -68,8 +68,8 @@ async def test_tool_that_never_succeeds_is_not_tested() -> None:
     """The same tools without the deps that they need, and a tool that always fails."""
     with pytest.raises(NotTested) as failed:
         await run_worlds(
-            lambda seed: World(seed, rounds=8, tools=[charge, refuse], settings=SETTINGS),
-            seeds=range(6, 12),
+            lambda seed: World(seed, rounds=3, tools=[charge, refuse], settings=SETTINGS),
+            seeds=range(20),
             except_for=EVERYTHING,
         )
     missing = "\n".join(failed.value.missing)
