@@ -47,6 +47,7 @@ class ReplayedSQL(Contestant):
         await original.close()
         self._transactions = [*_transactions(statements)]
         self._chat_id = original.chat_id("kept")
+        self._numbers: dict[str, int] = {}
         path = str(self.directory / "chats.db")
         self._connection = await SQLiteConnection.open(path, SQLiteStore(path).prepare)
         self._group_commit = GroupCommit(self._connection, file=DatabaseFile(path))
@@ -70,12 +71,18 @@ class ReplayedSQL(Contestant):
     def _as_of(self, chat: str, statement: Statement) -> Statement:
         method, sql, rows = statement
         one = method == "execute"
-        return method, sql, self._renamed(chat, rows) if one else [self._renamed(chat, row) for row in rows]
+        names_number = "(chat, " in sql
+        renamed = [self._renamed(chat, row, names_number=names_number) for row in ([rows] if one else rows)]
+        return method, sql, renamed[0] if one else renamed
 
-    def _renamed(self, chat: str, row: Any) -> Any:
+    def _renamed(self, chat: str, row: Any, *, names_number: bool) -> Any:
+        """Return a row as another chat's, whose number is its first column, or that of its name."""
+        number = self._numbers.setdefault(chat, len(self._numbers) + 1)
         if isinstance(row, Mapping):
-            return {name: chat if value == self._chat_id else value for name, value in row.items()}
-        return tuple(chat if value == self._chat_id else value for value in row)
+            renamed = {name: chat if value == self._chat_id else value for name, value in row.items()}
+            return renamed | {"chat": number} if names_number else renamed
+        renamed_row = tuple(chat if value == self._chat_id else value for value in row)
+        return (number, *renamed_row[1:]) if names_number else renamed_row
 
 
 def _run(statements: Sequence[Statement], connection: sqlite3.Connection) -> None:
