@@ -52,7 +52,7 @@ class Logger:
             _emit(level, event, fields)
         except BaseException as error:
             if logging.raiseExceptions and sys.stderr is not None:
-                sys.stderr.write(f"{traceback_of(error).text}\n")
+                sys.stderr.write(f"{traceback_of(error)}\n")
             if not isinstance(error, Exception):
                 raise  # `or_else` handles what a signal has raised
 
@@ -76,18 +76,17 @@ class Logger:
         """Log an error with the traceback of `error`, or of the exception being handled.
 
         A very long one is cut and becomes the field `exception`: formatting it for people can take minutes, for which
-        every chat of the process would wait. So does one that Python cannot format.
+        every chat of the process would wait.
         """
         raised = sys.exception() if error is None else error
         if raised is None:
             self.log(logging.ERROR, event, **fields)
             return
-        text, is_whole = traceback_of(raised)
-        if len(text) > 2 * _END:
-            text = f"{text[:_END]}\n[cut: {len(text) - 2 * _END} characters are not shown]\n{text[-_END:]}"
-        elif is_whole and or_else(lambda: bool(raised), otherwise=False):  # handlers ask for its truth
+        text = traceback_of(raised)
+        if len(text) <= 2 * _END:
             self.log(logging.ERROR, event, **fields, exc_info=raised)
             return
+        text = f"{text[:_END]}\n[cut: {len(text) - 2 * _END} characters are not shown]\n{text[-_END:]}"
         self.log(logging.ERROR, event, **fields, exception=text)
 
 
@@ -128,7 +127,7 @@ def _emit(level: int, event: str, fields: Mapping[str, Any]) -> None:
 def _spell_traceback(record: logging.LogRecord) -> bool:
     """Spell the traceback of a record, whose errors may quote a chat: no line of it looks like a record's first."""
     if record.exc_info and record.exc_info[1] is not None:
-        lines = traceback_of(record.exc_info[1]).text.split("\n")
+        lines = traceback_of(record.exc_info[1]).split("\n")
         record.exc_text = "\n".join(f"  {_printable(line)}" for line in lines)
     return True
 

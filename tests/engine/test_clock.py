@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise.engine.isolation.clock import SystemClock, sleep, time_limit, time_out, wait_until
+from turnwise.engine.isolation.clock import SystemClock, Timeout, sleep, time_limit, wait_until
 from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.testing import ManualClock
 
@@ -59,7 +59,7 @@ class Stopped(ManualClock):
 @pytest.mark.parametrize("arrives", [False, True])
 def test_time_out_lets_a_woken_process_see_what_came(*, arrives: bool) -> None:
     clock, late = Stopped(), list[float]()
-    timer = time_out(clock, 10, lambda: late.append(clock.monotonic()))
+    timer = Timeout(clock, 10, lambda: late.append(clock.monotonic()))
     clock.stand_still(60)
     assert late == []
     if arrives:

@@ -9,7 +9,6 @@ from typing import Final
 from turnwise.foreign import described, or_else
 from turnwise.providers.statuses import is_error_status, kind_of_status, retry_after_in
 from turnwise.states.errors import ModelError, TurnwiseError
-from turnwise.states.values.plain import of_kind
 
 _NETWORK: Final = (ConnectionError, TimeoutError, SSLError)
 _NETWORK_OF_CLIENTS: Final = frozenset(
@@ -55,7 +54,7 @@ class classified:  # noqa: N801 - reads like `contextlib.suppress`
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None and of_kind(error, Exception) and not of_kind(error, TurnwiseError):
+        if error is not None and isinstance(error, Exception) and not isinstance(error, TurnwiseError):
             failure = failure_of(error)
             if failure is not None:
                 raise failure from error

@@ -39,7 +39,6 @@ from turnwise.states.errors import (
 )
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import MessageErased
-from turnwise.states.values.plain import of_kind
 
 
 class _Relatives(NamedTuple):
@@ -55,24 +54,24 @@ class Admin(msgspec.Struct, frozen=True):
     runtime: Runtime
     actor: str
 
-    async def erase(self, chat_id: str, wish: ErasureRequest) -> Erasure:
-        """Erase what the wish names, and return what was erased and where copies may remain.
+    async def erase(self, chat_id: str, request: ErasureRequest) -> Erasure:
+        """Erase what the request names, and return what was erased and where copies may remain.
 
         Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
         If the caller is cancelled, either nothing is erased, or the bytes are gone from the files, too.
         """
-        if "everything" in wish.what and is_repairable(await issues_of(self.runtime.store, chat_id)):
+        if "everything" in request.what and is_repairable(await issues_of(self.runtime.store, chat_id)):
             await self.repair(chat_id)
         while True:
             facts, rows = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
             if facts.version == rows.chat["version"]:
-                erasure = await run_shielded(self._erase(wish, facts, rows))
+                erasure = await run_shielded(self._erase(request, facts, rows))
                 if erasure is not None:
                     return erasure
 
-    async def _erase(self, wish: ErasureRequest, facts: Facts, rows: ChatRows) -> Erasure | None:
-        """Erase what the wish names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
-        chat_id, erasing = facts.chat_id, wish.of(rows, facts)
+    async def _erase(self, request: ErasureRequest, facts: Facts, rows: ChatRows) -> Erasure | None:
+        """Erase what the request names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
+        chat_id, erasing = facts.chat_id, request.of(rows, facts)
         relatives = await self._relatives(chat_id)
         blank = partial(_blank, erasing, facts.version)
         committed = await self.runtime.writer.change(chat_id, blank, actor=self.actor)
@@ -83,11 +82,11 @@ class Admin(msgspec.Struct, frozen=True):
             chat=chat_of(committed.facts),
             messages=names,
             queued=tuple(sorted(erasing.queued)),
-            labels=tuple(sorted(wish.labels)),
+            labels=tuple(sorted(request.labels)),
             quarantined=rows.quarantined,
-            may_quote=summaries_after(rows, names, wish.labels),
+            may_quote=summaries_after(rows, names, request.labels),
             forks=(await self._relatives(chat_id, earlier=relatives)).forks,
-            overwritten=await self._clean(unsent_of=chat_id if "everything" in wish.what else None),
+            overwritten=await self._clean(unsent_of=chat_id if "everything" in request.what else None),
         )
 
     async def _clean(self, *, unsent_of: str | None = None) -> bool:
@@ -156,7 +155,7 @@ class Admin(msgspec.Struct, frozen=True):
                 await self.runtime.tasks.user_calls.run(partial(_awaited, answer), "permit", chat_id=chat.id)
         except Exception as error:
             raised = only_error_in(error)
-            if of_kind(raised, TurnwiseError):
+            if isinstance(raised, TurnwiseError):
                 raise raised from None
             raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error
 

@@ -34,7 +34,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Tells the time and calls back. Its time may be set, forward or back, which does not affect `monotonic`."""
+    """Returns the time and calls back. Its time may be set, forward or back, which does not affect `monotonic`."""
 
     def now(self) -> datetime:
         """Return the time, in UTC. Safe to call from any thread."""
@@ -86,8 +86,11 @@ async def _wait(event: asyncio.Event, clock: Clock, seconds: float) -> None:
         timer.cancel()
 
 
-class _TimeOut:
-    """A timer that does not count time in which the process stood still: what arrived meanwhile is seen first."""
+class Timeout:
+    """Calls `callback` after that many seconds: something has taken too long.
+
+    A process that stood still (stopped, or on a machine that slept) first sees what has arrived.
+    """
 
     def __init__(self, clock: Clock, seconds: float, callback: Callable[[], object]) -> None:
         self._clock = clock
@@ -102,21 +105,14 @@ class _TimeOut:
             self._callback()
 
     def cancel(self) -> None:
+        """Do not call back."""
         self._timer.cancel()
-
-
-def time_out(clock: Clock, seconds: float, callback: Callable[[], object]) -> Timer:
-    """Call `callback` after that many seconds: something has taken too long.
-
-    A process that stood still (stopped, or on a machine that slept) first sees what has arrived.
-    """
-    return _TimeOut(clock, seconds, callback)
 
 
 @contextmanager
 def calling_after(clock: Clock, seconds: float | None, callback: Callable[[], object]) -> Iterator[None]:
-    """Call `callback` after that many seconds if the work inside takes longer, as `time_out` does; `None`: no limit."""
-    timer = None if seconds is None else time_out(clock, seconds, callback)
+    """Call `callback` after that many seconds if the work inside takes longer, by a `Timeout`; `None`: no limit."""
+    timer = None if seconds is None else Timeout(clock, seconds, callback)
     try:
         yield
     finally:
@@ -126,7 +122,7 @@ def calling_after(clock: Clock, seconds: float | None, callback: Callable[[], ob
 
 @contextmanager
 def fail_after(seconds: float | None) -> Iterator[None]:
-    """Cancel the work inside if it takes longer than that many seconds of the machine's clock, as `time_out` does.
+    """Cancel the work inside if it takes longer than that many seconds of the machine's clock, as a `Timeout` does.
 
     Raises:
         TimeoutError: it was cancelled.

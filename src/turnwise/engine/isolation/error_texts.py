@@ -9,13 +9,13 @@ from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from math import ceil
-from typing import Final, cast
+from typing import Final
 
 from turnwise.foreign import described, guarded, only_error_in, or_else, text_of
 from turnwise.logger import logger
 from turnwise.states.errors import ModelError, ToolFailed, ToolOutcomeUnknown
 from turnwise.states.values.output_limit import text_within
-from turnwise.states.values.plain import of_kind, type_name
+from turnwise.states.values.plain import type_name
 
 _TEXT_LIMIT: Final = 2000
 """In bytes, without a `describe_error`."""
@@ -55,9 +55,9 @@ def public_text(kind: str, error: BaseException, describe: Describe | None) -> s
     if describe is not None:
         return in_words(error, describe)
     text = _PUBLIC.get(kind, _OTHER)
-    if not of_kind(error, ModelError):
+    if not isinstance(error, ModelError):
         return text
-    failure = cast("ModelError", error)
+    failure = error
     if failure.retry_after is not None and failure.retry_after > 0 and text.endswith(_RETRY):
         wait = timedelta(seconds=ceil(min(failure.retry_after, _LONGEST_WAIT_S)))
         text = f"{text.removesuffix(_RETRY)}Try again in {wait}."
@@ -69,8 +69,8 @@ def describe_error(error: BaseException) -> str:
 
     A `ModelError` is described by its kind alone, because its message may hold the provider's words.
     """
-    if of_kind(error, ModelError):
-        return or_else(lambda: _PUBLIC.get(cast("ModelError", error).kind, _OTHER), _OTHER)
+    if isinstance(error, ModelError):
+        return or_else(lambda: _PUBLIC.get(error.kind, _OTHER), _OTHER)
     return text_within(described(error), _TEXT_LIMIT)
 
 
@@ -85,7 +85,7 @@ def text_for_model(error: BaseException, describe: Describe | None) -> str:
     It is the message of a `ToolFailed`, and for other errors the result of `describe`. If `describe` fails, it is the
     error's type alone, because the message may hold secrets.
     """
-    if of_kind(error, ToolFailed):
+    if isinstance(error, ToolFailed):
         return text_of(error, otherwise="")
     text = in_words(error, describe or describe_error)
     if leaves_outcome_unknown(error):
@@ -95,7 +95,7 @@ def text_for_model(error: BaseException, describe: Describe | None) -> str:
 
 def leaves_outcome_unknown(error: BaseException) -> bool:
     """Return whether a tool that raised the error may have taken effect."""
-    return of_kind(error, TimeoutError, CancelledError, ToolOutcomeUnknown)
+    return isinstance(error, TimeoutError | CancelledError | ToolOutcomeUnknown)
 
 
 def in_words(error: BaseException, describe: Describe) -> str:
@@ -104,7 +104,7 @@ def in_words(error: BaseException, describe: Describe) -> str:
     try:
         with guarded():
             description: object = describe(error)
-        if of_kind(description, str) and (text := text_of(description, otherwise="")).strip():
+        if isinstance(description, str) and (text := text_of(description, otherwise="")).strip():
             return text
         logger.warning("describe_error_failed", problem=f"it gave {type_name(description)}, where text is wanted")
     except Exception:  # noqa: BLE001 - whatever the embedding service's own code raises

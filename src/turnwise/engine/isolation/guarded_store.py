@@ -38,8 +38,8 @@ def guarded_store(store: ChatStore) -> ChatStore:
 def owned(store: ChatStore) -> Iterator[None]:
     """Keep other engines of this process from a store.
 
-    A store tells nobody of what it has changed itself, so two engines on one would not hear each other; and the first
-    to be left would close it for both.
+    A store does not notify its own process of its changes, so two engines on one would miss each other's; and the
+    first to be left would close it for both.
 
     Raises:
         SettingsError: another engine has it open.

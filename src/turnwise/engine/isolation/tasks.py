@@ -17,18 +17,12 @@ from turnwise.foreign import described, is_the_programs
 from turnwise.logger import logger
 from turnwise.providers.sleep import Sleep
 from turnwise.states.errors import EngineClosed, EngineInUse, SettingsError
-from turnwise.states.values.plain import of_kind
 
 T = TypeVar("T")
 
 
 class Tasks:
-    """Runs an engine's tasks until it is left. A task that fails is logged; the others go on.
-
-    Args:
-        close_timeout: the seconds that calls of user code then get to end.
-        sleep: how a model for tests waits.
-    """
+    """Runs an engine's tasks until it is left. A task that fails is logged; the others go on."""
 
     def __init__(self, close_timeout: float = CLOSE_TIMEOUT_S, sleep: Sleep = anyio.sleep) -> None:
         self.user_calls = UserCalls(close_timeout, sleep)
@@ -68,7 +62,7 @@ class Tasks:
         try:
             await function()
         except BaseException as error:
-            if (self._ends() and not of_kind(error, Exception)) or is_the_programs(error):
+            if (self._ends() and not isinstance(error, Exception)) or is_the_programs(error):
                 raise
             name = getattr(function, "__qualname__", function)
             logger.exception("engine_failed", error=error, task=name)
@@ -82,7 +76,7 @@ class Tasks:
         try:
             await function()
         except BaseException as error:
-            if (self._ends() and not of_kind(error, Exception)) or is_the_programs(error):
+            if (self._ends() and not isinstance(error, Exception)) or is_the_programs(error):
                 raise
             logger.exception("task_failed", error=error, task=getattr(function, "func", function))
 
@@ -98,7 +92,7 @@ class Lifetime:
     def __init__(self) -> None:
         self._owner: asyncio.Task[None] | None = None
         self._leaving: asyncio.Event
-        """Tells the owner to end the life; a new one for each life."""
+        """Set to end the life; a new one for each life."""
 
     async def begin(self, life: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         """Enter `life`, and stay in it until the end.

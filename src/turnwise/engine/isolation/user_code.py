@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, copy_context
-from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
@@ -20,7 +19,6 @@ import anyio.to_thread
 from turnwise.foreign import described, guarded, is_the_programs
 from turnwise.logger import logger
 from turnwise.providers.sleep import Sleep, sleep_by
-from turnwise.states.values.plain import of_kind
 
 T = TypeVar("T")
 
@@ -52,7 +50,7 @@ def is_the_engines(error: BaseException) -> bool:
 
     So does the cancellation of the engine's own task, and what ends the program.
     """
-    return not of_kind(error, Exception) and (was_cancelled() or is_the_programs(error))
+    return not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error))
 
 
 class UserCall(Generic[T]):
@@ -146,12 +144,7 @@ class UserCall(Generic[T]):
 
 
 class UserCalls:
-    """The calls of user code that run.
-
-    Args:
-        close_timeout: the seconds that they get to end in `close`.
-        sleep: how a model for tests waits in them.
-    """
+    """The calls of user code that run."""
 
     def __init__(self, close_timeout: float = CLOSE_TIMEOUT_S, sleep: Sleep = anyio.sleep) -> None:
         self._close_timeout = close_timeout
@@ -201,15 +194,14 @@ async def in_thread(code: Callable[[], T]) -> T:
         UserCodeError: it raised what is no ordinary exception.
         Exception: it raised that.
     """
-    run = partial(_guarded, code)
+
+    def run() -> T:
+        with guarded():
+            return code()
+
     with anyio.CancelScope() as scope:
         try:
             return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except asyncio.CancelledError:
-            scope.cancel()  # so that `anyio.from_thread.check_cancelled` tells the thread
+            scope.cancel()  # so that `anyio.from_thread.check_cancelled` raises in the thread
     raise asyncio.CancelledError
-
-
-def _guarded(code: Callable[[], T]) -> T:
-    with guarded():
-        return code()

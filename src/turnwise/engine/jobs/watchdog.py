@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from turnwise.engine.isolation.clock import ROUNDING, Clock, Timer, time_out
+from turnwise.engine.isolation.clock import ROUNDING, Clock, Timeout, Timer
 from turnwise.providers.protocol import ModelPart
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError, ModelErrorKind
 from turnwise.states.usage import Usage
@@ -34,7 +34,7 @@ class Watchdog:
         self._timer: Timer | None = None
         if startup is not None:
             problem = f"no part within {startup:g} s of opening the stream"
-            self._timer = time_out(clock, startup, partial(self._time_out, STARTUP_TIMEOUT, problem))
+            self._timer = Timeout(clock, startup, partial(self._time_out, STARTUP_TIMEOUT, problem))
 
     @property
     def first_part_after(self) -> float | None:
@@ -54,7 +54,7 @@ class Watchdog:
             self._first = now
             self.stop()
             if self._idle is not None:
-                self._timer = time_out(self._clock, self._idle, partial(self._look, self._idle))
+                self._timer = Timeout(self._clock, self._idle, partial(self._look, self._idle))
         return now
 
     def stop(self) -> None:
@@ -81,7 +81,7 @@ class Watchdog:
         if silent >= idle - ROUNDING:
             self._time_out("network", f"the stream stalled: no part for {idle:g} s")
         else:
-            self._timer = time_out(self._clock, idle - silent, partial(self._look, idle))
+            self._timer = Timeout(self._clock, idle - silent, partial(self._look, idle))
 
     def _time_out(self, kind: ModelErrorKind, message: str) -> None:
         self._end(ModelError(kind, message=message, timed_out=True))

@@ -23,8 +23,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, FatalToolError, ModelError, SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import length_of
-from turnwise.states.values.checked import fit
-from turnwise.states.values.hints import validator_of
+from turnwise.states.unicode import well_formed
 from turnwise.states.values.plain import type_name
 
 
@@ -164,7 +163,6 @@ class Observer:
         return None
 
 
-_TRACE: Final = validator_of(str)
 _METHODS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"))
 Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
 
@@ -213,7 +211,9 @@ class Observers(msgspec.Struct, frozen=True):
             with _harmless(observer):
                 trace = observer.turn_trace(chat_id)
                 if trace is not None:
-                    return str(fit("turn_trace", _TRACE, trace))
+                    if not isinstance(trace, str):
+                        raise TypeError(f"turn_trace must return text or None; it returned {type_name(trace)}")
+                    return well_formed(trace)
         return None
 
     def model_call(
@@ -262,7 +262,7 @@ class Observers(msgspec.Struct, frozen=True):
         try:
             yield watched
         except Exception as error:
-            if not isinstance(watched, ToolRun):  # its result tells
+            if not isinstance(watched, ToolRun):  # it has its result
                 watched.error = error
             raise
         finally:

@@ -193,7 +193,7 @@ class OpenTelemetryObserver(Observer):
         attributes = {"exception.type": qualified_type_name(error)}
         if self._records_content:
             attributes["exception.message"] = text_of(error, otherwise="")
-            attributes["exception.stacktrace"] = traceback_of(error).text
+            attributes["exception.stacktrace"] = traceback_of(error)
         span.add_event("exception", attributes)
 
     def _record_reply(self, span: trace.Span, call: ModelCall) -> None:

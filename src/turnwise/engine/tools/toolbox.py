@@ -30,7 +30,7 @@ from turnwise.states.messages import FilePart, ToolCallPart, inlined
 from turnwise.states.names import CallStatus, Executor, Stage
 from turnwise.states.unicode import well_formed
 from turnwise.states.values.digests import as_json
-from turnwise.states.values.plain import copied, of_kind, type_name
+from turnwise.states.values.plain import copied, type_name
 from turnwise.states.values.values import Json
 
 CLIENT_PREFIX: Final = "client:"
@@ -226,7 +226,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             return failed(call, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
             raised = only_error_in(error)
-        if of_kind(raised, FatalToolError):
+        if isinstance(raised, FatalToolError):
             raise raised
         return self.failure(call, raised)
 
@@ -235,11 +235,11 @@ class Toolbox(msgspec.Struct, frozen=True):
 
         A `ToolFailed` is something that a tool says, so the log has only its text.
         """
-        if of_kind(error, ToolFailed):
+        if isinstance(error, ToolFailed):
             logger.info(
                 "tool_failed", tool=call.name, call_id=call.call_id, problem=text_of(error, otherwise="")[:2000]
             )
-        elif not (of_kind(error, asyncio.CancelledError) and was_cancelled()):
+        elif not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
             logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         text = text_for_model(error, self.settings.describe_error)
         status = CallStatus.unknown if leaves_outcome_unknown(error) else CallStatus.failed
@@ -248,7 +248,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
         """Return what became of a started call whose process is gone, or why it runs: it was not done, or may again.
 
-        The tool is asked first. If it cannot tell, or fails, the call's crash policy decides.
+        The tool's `reconcile` runs first. If it does not know, or fails, the call's crash policy decides.
         """
         found = await self._reconciled(call, context)
         if isinstance(found, CallOutcome):
@@ -325,7 +325,7 @@ async def _outcome_of(
     """Run a tool. What a blocking one returns is read in its thread, too: it may be an iterator that takes its time."""
 
     def begin() -> Any:
-        begins()  # first, so that nobody who then sets `cancelled` takes a tool that runs for one that does not
+        begins()  # first: whoever sets `cancelled` afterwards sees that the tool runs
         if context.cancelled:
             raise asyncio.CancelledError
         returned = tool.run(**arguments)

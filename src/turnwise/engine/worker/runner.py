@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import Final
 
 import anyio
 
@@ -20,7 +20,6 @@ from turnwise.states.errors import StoreError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.names import Job
 from turnwise.states.triggers import Released
-from turnwise.states.values.plain import of_kind
 
 IDLE_ROUNDS: Final = 6
 """How often in a row a job may leave its chat as it was before the worker gives the chat up."""
@@ -137,8 +136,8 @@ class Runner:
         except BaseException as error:
             if is_the_engines(error):
                 raise
-            if of_kind(error, StoreError) and cast("StoreError", error).passing:
-                self._put_off(cast("StoreError", error), job)
+            if isinstance(error, StoreError) and error.passing:
+                self._put_off(error, job)
                 return
             logger.exception("job_failed", error=error, job=job)
             await Failure(self.leased).commit(error)

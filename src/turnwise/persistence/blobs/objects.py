@@ -11,7 +11,7 @@ import anyio
 
 from turnwise.extras import needing
 from turnwise.states.errors import SettingsError, StoreError
-from turnwise.states.values.plain import of_kind, shown
+from turnwise.states.values.plain import shown
 
 with needing("bucket", __name__):
     from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
@@ -44,7 +44,7 @@ class Objects:
     """
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        if not of_kind(store, *_KINDS):
+        if not isinstance(store, _KINDS):
             kinds = ", ".join(kind.__name__ for kind in _KINDS)
             raise SettingsError("store", f"must be one of obstore.store: {kinds}; it was {shown(store)}")
         if prefix and (len(prefix) > _LONGEST or not _PREFIX.fullmatch(prefix)):

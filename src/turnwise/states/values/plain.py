@@ -54,11 +54,6 @@ class Misfit(ValueError):
         self.unstorable = unstorable
 
 
-def of_kind(value: object, *kinds: type) -> bool:
-    """Return whether a value's real type is one of `kinds`; its `__class__` is not trusted."""
-    return issubclass(type(value), kinds)
-
-
 def type_name(value: object) -> str:
     """Return the name of a value's real type, whatever a metaclass has in its place."""
     return str(_name_of(type(value)))
