@@ -120,8 +120,8 @@ def test_each_setting_has_one_scope(name: str) -> None:
     copied = replaced(engines, answer_retries=9)
     found = [getattr(each.over(engines), name) for each in (Settings(), own, copied)]
     assert found == [getattr(engines, name), usual, getattr(copied, name)]
-    kept = [pickle.loads(pickle.dumps(each)).over(engines) for each in (Settings(), own, copied)]  # noqa: S301
-    assert kept == [each.over(engines) for each in (Settings(), own, copied)]
+    stored = [pickle.loads(pickle.dumps(each)).over(engines) for each in (Settings(), own, copied)]  # noqa: S301
+    assert stored == [each.over(engines) for each in (Settings(), own, copied)]
 
 
 async def test_agent_keeps_settings_of_its_engine(open_engine: OpenEngine) -> None:
@@ -444,8 +444,8 @@ async def test_deps_have_the_tool_timeout_to_open(open_engine: OpenEngine) -> No
         assert "Tools run as soon as the chat's deps are open: uses, uses" in (await engine.explain(chat.id)).reason
         await pass_time(clock, 7)
         await cancelled.wait()
-        rested = await engine.wait(chat.id, timeout=60)
-        assert rested.last_error.kind == "deps"
+        resting = await engine.wait(chat.id, timeout=60)
+        assert resting.last_error.kind == "deps"
         assert "they were not open within 7 s" in (await engine.explain(chat.id)).last_error.detail
         results = [message.result for message in await engine.messages(chat.id) if message.result]
         assert [result.outcome for result in results] == ["cancelled"] * 2

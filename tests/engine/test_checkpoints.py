@@ -181,11 +181,11 @@ async def test_half_a_line_of_a_dead_process_is_skipped(tmp_path: Path, file: Pa
     async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
         await talk(engine, chat_id=chat_id)
         log = await engine.export_audit(chat_id)
-    told = text_of(file)
-    assert told.startswith(half + "\n")
-    assert verify_export(log, checkpoints=told, public_key=PUBLIC).ok
+    logged = text_of(file)
+    assert logged.startswith(half + "\n")
+    assert verify_export(log, checkpoints=logged, public_key=PUBLIC).ok
     assert verify_export(log, checkpoints=half, public_key=PUBLIC).ok, "it may be under way"
-    forged = told.replace('{"at":"2026\n', '{"at":"2027\n')
+    forged = logged.replace('{"at":"2026\n', '{"at":"2027\n')
     assert not verify_export(log, checkpoints=forged, public_key=PUBLIC).ok
 
 
@@ -274,10 +274,10 @@ async def test_refused_post_is_retried_and_logged(
         assert first == second == third[: len(first)], "the same lines, so that the receiver can tell them"
         assert not verify_export(log, checkpoints="", public_key=PUBLIC).ok
         assert verify_export(log, checkpoints=kept_by(server, 0, 1), public_key=PUBLIC).ok
-    told = [record.getMessage() for record in caplog.records if "checkpoints" in record.getMessage()]
-    assert "answered 500" in told[0]
-    assert "answered 302" in told[1], "a header must not go elsewhere"
-    assert "published_again" in told[-1]
+    logged = [record.getMessage() for record in caplog.records if "checkpoints" in record.getMessage()]
+    assert "answered 500" in logged[0]
+    assert "answered 302" in logged[1], "a header must not go elsewhere"
+    assert "published_again" in logged[-1]
 
 
 async def test_silent_server_delays_no_turn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -302,9 +302,9 @@ async def test_server_that_was_down_gets_missing_checkpoints(
     async with engine_of(tmp_path, Checkpoints(KEY, address)) as engine:
         chat_id = await talk(engine, 3)
         log = await engine.export_audit(chat_id)
-    told = [record.getMessage() for record in caplog.records if "checkpoints_not_published" in record.getMessage()]
-    assert 1 <= len(told) <= 2, "once when it began, once when the engine was left"
-    assert f"http://127.0.0.1:{port} cannot be reached: ConnectionRefusedError" in told[0]
+    logged = [record.getMessage() for record in caplog.records if "checkpoints_not_published" in record.getMessage()]
+    assert 1 <= len(logged) <= 2, "once when it began, once when the engine was left"
+    assert f"http://127.0.0.1:{port} cannot be reached: ConnectionRefusedError" in logged[0]
     for secret in ("s3cret", "t0ken"):
         assert secret not in caplog.text
     async with serving() as server:

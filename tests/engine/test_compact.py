@@ -70,7 +70,7 @@ async def test_open_messages_and_client_steps_are_not_folded(
 
 
 @pytest.mark.parametrize(
-    ("sendable", "kept", "facts", "summarised"),
+    ("sendable", "stored", "facts", "summarised"),
     [
         ([ASKED, ANSWERED, message(3)], {3}, {}, [1, 2]),
         ([ASKED, ANSWERED, message(3), message(4, "assistant", step=2), message(5)], {3, 5}, {}, [1, 2, 3, 4]),
@@ -83,10 +83,10 @@ async def test_open_messages_and_client_steps_are_not_folded(
     ],
 )
 def test_summary_covers_folded_messages_only(
-    sendable: list[Message], kept: set[int], facts: dict[str, Any], summarised: list[int]
+    sendable: list[Message], stored: set[int], facts: dict[str, Any], summarised: list[int]
 ) -> None:
     leased, _ = leased_chat(sendable, facts=streams(**facts))
-    assert [one.position for one in CompactionJob(leased)._to_summarise(sendable, sendable, kept)] == summarised
+    assert [one.position for one in CompactionJob(leased)._to_summarise(sendable, sendable, stored)] == summarised
 
 
 class Notes(Observer):
@@ -211,11 +211,11 @@ async def test_erasure_discards_running_summary(open_engine: OpenEngine, where: 
         await latch.entered.wait()
         report = await (engine if where == "here" else other).erase(chat.id, messages=[first.id])
         latch.open()
-        rested = await engine.wait(chat.id)
+        resting = await engine.wait(chat.id)
         (summary,) = await engine.messages(chat.id, view="model")
         entries = [entry.usage for entry in await engine.usage(chat.id) if entry.purpose == "summary"]
         assert (await engine.verify(chat.id)).ok
-    assert (report.chat.state, report.may_quote, rested.state) == ("compacting", (), "waiting")
+    assert (report.chat.state, report.may_quote, resting.state) == ("compacting", (), "waiting")
     assert ["secret" in text for text in folded] == [True, False]
     assert "secret" not in summary.text
     assert [usage.input_tokens for usage in entries] == [6]

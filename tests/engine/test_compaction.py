@@ -277,11 +277,11 @@ async def test_compaction_reports_the_remaining_context(open_full: OpenChat, cap
     caplog.set_level(logging.INFO, "turnwise")
     async with open_full([Reply("h" * 800, usage=(80, 5)), Reply("go on", usage=(10, 2))]) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
-        told = [event for event in await events_of(engine, chat.id, "compaction") if event.phase == "finished"]
-        assert [(event.folded, event.carried, event.messages_after) for event in told] == [(2, 0, 1)]
-        assert 0 < told[0].tokens_after < told[0].context_tokens == 80
+        folds = [event for event in await events_of(engine, chat.id, "compaction") if event.phase == "finished"]
+        assert [(event.folded, event.carried, event.messages_after) for event in folds] == [(2, 0, 1)]
+        assert 0 < folds[0].tokens_after < folds[0].context_tokens == 80
         (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("compacted ")]
-        assert f"folded=2 carried=0 messages_after=1 context_tokens=80 tokens_after={told[0].tokens_after}" in line
+        assert f"folded=2 carried=0 messages_after=1 context_tokens=80 tokens_after={folds[0].tokens_after}" in line
         (made,) = await engine.compactions(chat.id)
         assert (made.summary, made.raw) == (SUMMARY[1], "summary")
 

@@ -45,10 +45,10 @@ def sound_histories(draw: st.DrawFn) -> list[Message]:
         calls = [call(f"c{step}-{n}") for n in range(draw(st.integers(0, 4)))]
         searched = [call(f"s{step}", Executor.provider)] if draw(st.booleans()) else []
         shown: list[Any] = [TextPart(text="let me see"), SourcePart(url="https://example.org")]
-        kept = draw(st.lists(st.sampled_from(shown), max_size=2))
+        stored = draw(st.lists(st.sampled_from(shown), max_size=2))
         found = [ToolResultPart(call_id=f"s{step}", name="look", output=1) for _ in searched if draw(st.booleans())]
         thought = [ReasoningPart(text="hm", signature=draw(st.sampled_from([None, "s"])))]
-        parts = [*thought, *kept, *searched, *found, *calls]
+        parts = [*thought, *stored, *searched, *found, *calls]
         partial = not calls and draw(st.booleans())
         history.append(message("assistant", *parts, step=step, position=len(history) + 1, partial=partial))
         for place in draw(st.permutations(range(len(calls)))):

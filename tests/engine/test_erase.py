@@ -40,9 +40,9 @@ async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: s
         kinds = []
         for _ in range(2):
             await engine.erase(chat.id, what=[what])
-            told = [event async for event in engine.events(chat.id, after=page.seq, follow=False)]
-            kinds.append({event.kind for event in told})
-            page = fold(told, page)
+            replayed = [event async for event in engine.events(chat.id, after=page.seq, follow=False)]
+            kinds.append({event.kind for event in replayed})
+            page = fold(replayed, page)
             assert page == await engine.transcript(chat.id)
         is_reached = what in {"everything", "errors" if said == "error" else "messages"}
         last_error = (await engine.explain(chat.id)).last_error
@@ -88,10 +88,10 @@ async def test_each_label_can_be_erased_alone(open_engine: OpenEngine, database:
         chat = await engine.create_chat(title="a title", metadata={"a": 1}, system="Be terse.")
         report = await engine.erase(chat.id, what=[label])
         assert report.labels == (label,)
-        kept = {"title": "a title", "metadata": {"a": 1}, "system": "Be terse."}
-        kept[label] = {} if label == "metadata" else None
+        stored = {"title": "a title", "metadata": {"a": 1}, "system": "Be terse."}
+        stored[label] = {} if label == "metadata" else None
         ((body,),) = await by_hand(f"sqlite:///{database}", "SELECT body FROM profiles")
-        assert {name: json.loads(body).get(name) or ({} if name == "metadata" else None) for name in kept} == kept
+        assert {name: json.loads(body).get(name) or ({} if name == "metadata" else None) for name in stored} == stored
 
 
 async def test_erasing_messages_of_an_empty_chat_writes_nothing(open_engine: OpenEngine) -> None:

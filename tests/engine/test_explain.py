@@ -145,7 +145,7 @@ REASONS: Final = [
     ),
     resting(
         S.requires_action,
-        f"Waiting for subagents: {RESEARCH} (agent 'research'), wait of nobody.",
+        f"Waiting for subagents: {RESEARCH} (agent 'research'), wait of none.",
         SUBAGENT,
         WAITS_FOR_ALL,
     ),

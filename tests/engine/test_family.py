@@ -94,14 +94,14 @@ async def test_open_message_call_keeps_a_subagent_running(call: ToolCall, *, wan
             assert chat_id == "above"
             return asker
 
-    told = replace(
+    messaged = replace(
         subagent("subagent", "parent"), turn=TurnFacts(number=2, started_at=NOW + timedelta(seconds=1), asker="above")
     )
-    assert await is_wanted(cast("ChatStore", Known()), told) is wanted
-    of_a_person = replace(told, turn=replace(told.turn, asker=None))
+    assert await is_wanted(cast("ChatStore", Known()), messaged) is wanted
+    of_a_person = replace(messaged, turn=replace(messaged.turn, asker=None))
     assert await is_wanted(cast("ChatStore", Known()), of_a_person), "no chat asked for this turn"
     asker = replace(asker, state=ChatState.interrupted)
-    assert not await is_wanted(cast("ChatStore", Known()), told), "nobody waits who was stopped"
+    assert not await is_wanted(cast("ChatStore", Known()), messaged), "nobody waits who was stopped"
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ async def test_sound_family_verifies_and_a_changed_message_is_found(open_engine:
         record = next(record for record in await engine.audit(chat_id) if record.actor == f"chat:{first.id}")
         assert record.trigger == "submit_tool_results"
         assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "subagent"}
-        begun = (await engine.audit(first.id))[0]
-        assert (begun.trigger, begun.actor) == ("create", f"chat:{chat_id}")
+        started = (await engine.audit(first.id))[0]
+        assert (started.trigger, started.actor) == ("create", f"chat:{chat_id}")
         await engine.send_message(second.id, "more")  # the version that answered is not its last then
         await engine.wait(second.id, timeout=60)
         assert (await engine.verify(chat_id, family=True)).ok, "a subagent may be asked more"

@@ -47,8 +47,8 @@ async def test_model_reads_the_chosen_lines_only(open_chat: OpenChat, is_stored:
         assert read == [(b"two\r\nthree\n", "a.txt, lines 2 to 3"), (b"four", "a.txt, lines 4 to 9")]
         assert isinstance(sent[-1], TextPart)
         assert "it has 4 lines, and the part begins at line 5" in sent[-1].text
-        kept = [one.parts[0] for one in await engine.messages(chat.id) if one.role == "user"]
-        assert [(one.lines, await whole(engine, chat.id, one)) for one in kept if isinstance(one, FilePart)] == [
+        stored = [one.parts[0] for one in await engine.messages(chat.id) if one.role == "user"]
+        assert [(one.lines, await whole(engine, chat.id, one)) for one in stored if isinstance(one, FilePart)] == [
             ((2, 3), text), ((4, 9), text), ((5, 9), text)
         ]  # fmt: skip
 

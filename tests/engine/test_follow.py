@@ -18,9 +18,8 @@ from support.engines import MakeModel, OpenChat, OpenEngine
 from support.exploring import examples
 from turnwise import EngineClosed, Settings, StoreError
 from turnwise.engine.subscriptions.broadcast import Broadcaster, Subscription
-from turnwise.engine.subscriptions.follow import follow, wait_for
+from turnwise.engine.subscriptions.follow import follow, wait_for, watch
 from turnwise.engine.subscriptions.latest_events import Latest, LatestEvents
-from turnwise.engine.subscriptions.watch import watch
 from turnwise.persistence.protocol import Committed
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision

@@ -203,21 +203,21 @@ def test_transcript_shows_state_queue_and_open_calls() -> None:
         shown=(),
         stop_reason=StopReason.max_steps,
     )
-    told = transcript_of(snapshot)
-    assert (told.state, told.last_seq) == (ChatState.requires_action, 17)
-    assert (told.stop_reason, told.error) == (StopReason.max_steps, None)
-    assert [one.parts for one in told.messages] == [said("words")]
-    assert told.queue == life.facts.queue != ()
-    assert [call.call_id for call in told.open_calls] == [call.call_id for call in life.facts.open_calls] != []
-    assert all(not call.salt for call in told.open_calls)
+    transcript = transcript_of(snapshot)
+    assert (transcript.state, transcript.last_seq) == (ChatState.requires_action, 17)
+    assert (transcript.stop_reason, transcript.error) == (StopReason.max_steps, None)
+    assert [one.parts for one in transcript.messages] == [said("words")]
+    assert transcript.queue == life.facts.queue != ()
+    assert [call.call_id for call in transcript.open_calls] == [call.call_id for call in life.facts.open_calls] != []
+    assert all(not call.salt for call in transcript.open_calls)
 
 
 @pytest.mark.parametrize("life", [waiting, failed], ids=["at rest", "in error"])
 def test_transcript_shows_error_and_calls_only_in_their_states(life: Any) -> None:
     facts = replace(life().facts, last_error=ERROR, calls=asking().facts.calls)
-    told = transcript_of(Snapshot(facts=facts, history=(), shown=(), stop_reason=None))
-    assert told.error == (ERROR if facts.state is ChatState.error else None)
-    assert (told.open_calls, told.stop_reason) == ((), None)
+    transcript = transcript_of(Snapshot(facts=facts, history=(), shown=(), stop_reason=None))
+    assert transcript.error == (ERROR if facts.state is ChatState.error else None)
+    assert (transcript.open_calls, transcript.stop_reason) == ((), None)
 
 
 def cost(step: int, tokens: int | None, purpose: Any = "summary") -> RecordUsage:

@@ -55,7 +55,7 @@ def test_empty_unsigned_and_cited_parts_are_not_sent(parts: Any, *, partial: boo
 
 
 @pytest.mark.parametrize(
-    ("parts", "kept"),
+    ("parts", "stored"),
     [
         ((searched("a"), result("a")), [0, 1]),
         ((searched("a"), "so"), [1]),
@@ -65,10 +65,10 @@ def test_empty_unsigned_and_cited_parts_are_not_sent(parts: Any, *, partial: boo
         ((call("a"), result("a"), "so"), [0, 2]),
     ],
 )
-def test_provider_call_and_result_are_sent_together(parts: Any, kept: list[int]) -> None:
+def test_provider_call_and_result_are_sent_together(parts: Any, stored: list[int]) -> None:
     message = said("assistant", *parts)
-    assert with_results(message.parts) == tuple(message.parts[at] for at in kept)
-    assert [found.parts for found in sendable([message])] == [tuple(message.parts[at] for at in kept)]
+    assert with_results(message.parts) == tuple(message.parts[at] for at in stored)
+    assert [found.parts for found in sendable([message])] == [tuple(message.parts[at] for at in stored)]
 
 
 def test_result_notes_edited_arguments() -> None:
@@ -151,8 +151,8 @@ def test_sources_and_blank_text_are_no_content() -> None:
 
 def test_part_length_is_its_share_of_the_prompt() -> None:
     link = FilePart(media_type="image/png", url="https://example.org/" + "a" * 140)
-    gone, kept = FilePart(media_type="image/png"), FilePart(media_type="image/png", blob="a" * 64, size=1212)
-    parts = (TextPart(text="abc"), SIGNED, PICTURE, link, gone, kept)
+    gone, stored = FilePart(media_type="image/png"), FilePart(media_type="image/png", blob="a" * 64, size=1212)
+    parts = (TextPart(text="abc"), SIGNED, PICTURE, link, gone, stored)
     assert [length_of(part) for part in parts] == [3, 2, 10, 10, 0, 101]
     short, long = (length_of(result("a", "x" * size)) for size in (0, 100))
     assert long - short == 100

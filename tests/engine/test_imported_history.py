@@ -102,9 +102,9 @@ async def test_import_charges_nothing(open_chat: OpenChat) -> None:
     async with open_chat(ScriptedModel([Reply("ok", usage=(3, 4))]), history=[HI, paid]) as (engine, chat, _):
         assert (chat.usage.input_tokens, chat.usage.output_tokens) == (Usage().input_tokens, Usage().output_tokens)
         assert await engine.usage(chat.id) == []
-        (kept,) = [one for one in await engine.messages(chat.id) if one.role == "assistant"]
-        assert {name: getattr(kept, name) for name in (*origin, *cost)} == origin | dict.fromkeys(cost)
-        assert (kept.created_at, kept.turn, kept.step) == (paid.created_at, 1, 1)
+        (stored,) = [one for one in await engine.messages(chat.id) if one.role == "assistant"]
+        assert {name: getattr(stored, name) for name in (*origin, *cost)} == origin | dict.fromkeys(cost)
+        assert (stored.created_at, stored.turn, stored.step) == (paid.created_at, 1, 1)
         result = await engine.ask(chat.id, "Go on")
         assert (result.usage.input_tokens, result.chat.usage.input_tokens) == (3, 3)
 
@@ -351,12 +351,12 @@ def test_message_size_limit_is_inclusive(role: str) -> None:
 
 def test_generated_messages_are_left_out() -> None:
     """A line for the user alone tells of a compaction; the request to go on is made anew where it is needed."""
-    told = Message(
+    original = Message(
         id="m1", role="user", parts=(TextPart(text="Hi"),), turn=1, step=0, created_at=datetime(2020, 1, 1, tzinfo=UTC)
     )
-    assert read("here", told, 1000) is not None
-    assert read("here", replace(told, audience=Audience.user), 1000) is None
-    assert read("here", replace(told, id=GO_ON), 1000) is None
+    assert read("here", original, 1000) is not None
+    assert read("here", replace(original, audience=Audience.user), 1000) is None
+    assert read("here", replace(original, id=GO_ON), 1000) is None
     assert read("here", message("user", TEXT, audience="user"), 1000) is None
     assert read("here", message("user", TEXT, id=GO_ON), 1000) is None
 
@@ -365,7 +365,7 @@ def test_blank_and_signed_parts_are_left_out() -> None:
     blank, thought = {**TEXT, "text": " "}, {"type": "reasoning", "text": "hm", "signature": "s"}
     signed = {**thought, "text": ""}
     source, file = SourcePart(url="https://a.example"), FilePart(media_type="text/plain", data="aGk=")
-    for given, kept in (
+    for given, stored in (
         ([blank, TEXT, signed], ["text"]),
         ([thought, blank], ["reasoning"]),
         ([CALL, blank, signed], ["tool_call"]),
@@ -373,6 +373,6 @@ def test_blank_and_signed_parts_are_left_out() -> None:
         ([file, signed], ["file"]),
     ):
         taken = read("here", message("assistant", *given), 1000)
-        assert [part.type for part in taken.parts] == kept
+        assert [part.type for part in taken.parts] == stored
     for nothing in ([signed], [signed, blank]):
         assert read("here", message("assistant", *nothing), 1000) is None

@@ -142,13 +142,6 @@ async def test_bad_tools_are_left_out_by_name() -> None:
         assert [why for (_, why), line in zip(BAD, lines, strict=True) if why not in line["problem"]] == []
 
 
-async def test_exact_name_wins_over_a_changed_one() -> None:
-    for names in (["user.get", "user_get"], ["user_get", "user.get"]):
-        async with tools_of(serving(*map(offered, names), answer=lambda name, _: said_by(name))) as tools:
-            (tool,) = tools.tools
-            assert (await ran(tool)).output == "user_get"
-
-
 async def test_adapted_tools_and_names_taken_by_others() -> None:
     """The program's own tools come first, then servers in their order."""
 

@@ -187,10 +187,9 @@ async def test_failure_and_cancellation_become_outcomes(what: str) -> None:
     assert log[-1] == ("w", "ended", "cancelled")
 
 
-@pytest.mark.parametrize("odd", [5, "half a character: \ud800"])
-def test_invalid_trace_is_ignored(caplog: pytest.LogCaptureFixture, odd: Any) -> None:
+def test_invalid_trace_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever an observer returns, the chat can be read."""
-    watching = Observers((Watching("odd", [], trace=odd), Watching("text", [], trace="t")))
+    watching = Observers((Watching("odd", [], trace=5), Watching("text", [], trace="t")))
     assert watching.turn_trace("c") == "t"
     assert [record.levelname for record in caplog.records if "observer_failed" in record.getMessage()] == ["ERROR"]
 

@@ -72,16 +72,16 @@ class Traces:
 
 @pytest.fixture
 def traces() -> Iterator[Traces]:
-    kept = Traces()
-    yield kept
-    kept.provider.shutdown()
+    saved = Traces()
+    yield saved
+    saved.provider.shutdown()
 
 
 @pytest.fixture
 def open_book() -> Iterator[Traces]:
-    kept = Traces(record_content=True)
-    yield kept
-    kept.provider.shutdown()
+    saved = Traces(record_content=True)
+    yield saved
+    saved.provider.shutdown()
 
 
 def message(*parts: Part) -> Message:
@@ -183,8 +183,8 @@ def test_content_follows_the_conventions(traces: Traces, open_book: Traces) -> N
         {"type": "tool_call_response", "id": "x", "response": [2]},
     ]
     asked = call(*parts, system="be brief", reply=reply(*parts[:2], stop_reason=StopReason.end_turn))
-    for kept in (traces, open_book):
-        kept.observer.model_called(asked)()
+    for saved in (traces, open_book):
+        saved.observer.model_called(asked)()
     content = {"gen_ai.input.messages", "gen_ai.system_instructions", "gen_ai.output.messages"}
     assert content.isdisjoint(traces.attributes)
     assert {name: json.loads(open_book.attributes[name]) for name in content} == {
@@ -224,12 +224,12 @@ def test_tool_span_has_tool_and_outcome(traces: Traces, result: Any, error: Any,
 def test_tool_content_is_recorded_with_record_content(traces: Traces, open_book: Traces) -> None:
     """The text of a `ToolFailed` is the tool's result, and the text of another error may quote the arguments."""
     errors = []
-    for kept in (traces, open_book):
+    for saved in (traces, open_book):
         run = ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)
-        ended = kept.observer.tool_started(run)
+        ended = saved.observer.tool_started(run)
         run.result, run.error = DONE, ToolFailed("DE89 is no IBAN")
         ended()
-        errors.append(dict(kept.last.events[0].attributes or {}))
+        errors.append(dict(saved.last.events[0].attributes or {}))
     assert errors[0] == {"exception.type": "turnwise.states.errors.ToolFailed"}
     assert errors[1]["exception.message"] == "DE89 is no IBAN"
     content = [json.loads(open_book.attributes[f"gen_ai.tool.call.{name}"]) for name in ("arguments", "result")]

@@ -150,17 +150,17 @@ async def test_prompt_that_will_not_fit_is_folded_first(open_chat: OpenChat, sum
         assert (result.text, result.chat.state, result.chat.last_error) == ("done", "waiting", None)
         assert [purpose for purpose, _ in groupby(purposes(model))] == ["step", "summary", "step", "summary", "step"]
         assert await phases(engine, chat.id) == ends * 2
-        told = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
-        assert {(event.step, event.estimated) for event in told} == {(1, True), (2, True)}
+        history = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
+        assert {(event.step, event.estimated) for event in history} == {(1, True), (2, True)}
         assert ("user", "w" * 2000) in said(model.requests[-1].messages)
         await assert_told_right(engine, chat.id)
 
 
 async def test_long_import_is_folded_in_pieces_that_fit(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("done", usage=(100, 5))], summary="short", context_limit=1000)
-    told = [{"role": role, "content": f"{turn:03}" * 300} for turn in range(10) for role in ("user", "assistant")]
+    history = [{"role": role, "content": f"{turn:03}" * 300} for turn in range(10) for role in ("user", "assistant")]
     async with open_engine(model, settings=quick()) as engine:
-        chat = await engine.create_chat(history=told)
+        chat = await engine.create_chat(history=history)
         assert (await engine.ask(chat.id, "and now?")).text == "done"
         *written, step = model.requests
         assert [request.purpose for request in written] == ["summary"] * len(written)
@@ -230,10 +230,10 @@ async def test_any_context_limit_ends_in_few_requests(
         chat = await engine.create_chat()
         for length in lengths:
             with anyio.fail_after(60):
-                rested = (await engine.ask(chat.id, "w" * length)).chat
-            assert rested.state in {"waiting", "error"}
-            if rested.state == "error":
-                assert rested.last_error.kind == "context_overflow"
+                resting = (await engine.ask(chat.id, "w" * length)).chat
+            assert resting.state in {"waiting", "error"}
+            if resting.state == "error":
+                assert resting.last_error.kind == "context_overflow"
         assert len(model.requests) <= most
         per_step = [event.step for event in await events_of(engine, chat.id) if getattr(event, "phase", "") == "stored"]
         assert len(per_step) == len(set(per_step))

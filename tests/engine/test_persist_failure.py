@@ -111,8 +111,8 @@ async def test_refused_parts_are_not_shown(open_engine: Any, strict_model: Any, 
         chat = await engine.create_chat()
         with refusing(database, "NEW.kind = 'part'", "events"):
             await engine.send_message(chat.id, "hi")
-            rested = await engine.wait(chat.id)
-        assert rested.state == "error"
+            resting = await engine.wait(chat.id)
+        assert resting.state == "error"
         assert "step 1" in (await engine.explain(chat.id)).last_error.detail
         assert await events_of(engine, chat.id, "part") == []
         latch.open()

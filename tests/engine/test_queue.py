@@ -246,8 +246,8 @@ async def test_interrupt_keeps_parts_shown_meanwhile(database: Path, moved: str)
         stopped = await engine.interrupt("chat")
         assert store.then is None
         assert (stopped.state, stopped.settled) == ("interrupted", True)
-        kept = (await engine.messages("chat"))[-1]
-        assert (kept.text, kept.partial) == ("so far" if moved == "the holder is gone" else "and then", True)
+        stored = (await engine.messages("chat"))[-1]
+        assert (stored.text, stored.partial) == ("so far" if moved == "the holder is gone" else "and then", True)
 
 
 async def test_edit_of_message_cut_meanwhile_is_not_found(open_engine: Any, strict_model: Any, database: Path) -> None:
@@ -282,9 +282,9 @@ async def test_edit_replaces_message_and_what_followed(open_chat: OpenChat, edit
         users = [message for message in await engine.messages(chat.id) if message.role == "user"]
         await engine.edit_message(chat.id, users[edited].id, "edited")
         await engine.wait(chat.id)
-        kept = ["user: first", "assistant: one"][: 2 * edited]
+        stored = ["user: first", "assistant: one"][: 2 * edited]
         history = await engine.messages(chat.id)
-        assert lines_of(history) == [*kept, "user: edited", "assistant: again"]
+        assert lines_of(history) == [*stored, "user: edited", "assistant: again"]
         assert fold(await events_of(engine, chat.id)).messages == history
         (reset,) = await events_of(engine, chat.id, "history_reset")
         assert reset.first_removed == users[edited].id
@@ -307,9 +307,9 @@ async def test_edit_while_the_model_answers(open_chat: OpenChat, edited: int) ->
         await engine.edit_message(chat.id, users[edited].id, "edited")
         latch.open()
         await engine.wait(chat.id)
-        kept = ["user: first", "assistant: one"][: 2 * edited]
+        stored = ["user: first", "assistant: one"][: 2 * edited]
         history = await engine.messages(chat.id)
-        assert lines_of(history) == [*kept, "user: edited", "assistant: again"]
+        assert lines_of(history) == [*stored, "user: edited", "assistant: again"]
         assert fold(await events_of(engine, chat.id)).messages == history
         assert await engine.queued(chat.id) == []
 
@@ -336,8 +336,8 @@ async def test_edit_closes_client_calls(open_chat: OpenChat) -> None:
     async with open_chat([Reply(calls=[Call("ask_user", {})]), "again"], client_tools=[ASK]) as (engine, chat, _):
         result = await engine.ask(chat.id, "first")
         await engine.edit_message(chat.id, result.messages[0].id, "edited")
-        rested = await engine.wait(chat.id)
-        assert (rested.state, rested.open_calls) == ("waiting", [])
+        resting = await engine.wait(chat.id)
+        assert (resting.state, resting.open_calls) == ("waiting", [])
         assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: again"]
 
 

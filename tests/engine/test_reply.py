@@ -76,7 +76,7 @@ def test_calls_are_planned_with_index_and_executor() -> None:
         call("ask", "d", Executor.client),
         call("gone", "e"),
     ]
-    kept, calls = planned(parts, FACTS, BOX)
+    stored, calls = planned(parts, FACTS, BOX)
     assert [(one.call_id, one.index, one.executor, one.refusal is not None) for one in calls] == [
         ("a", 0, Executor.client, False),
         ("b", 1, Executor.client, False),
@@ -84,7 +84,7 @@ def test_calls_are_planned_with_index_and_executor() -> None:
         ("d", 3, Executor.local, True),
         ("e", 4, Executor.local, True),
     ]
-    executors = [(part.call_id, part.executor) for part in kept if isinstance(part, ToolCallPart)]
+    executors = [(part.call_id, part.executor) for part in stored if isinstance(part, ToolCallPart)]
     assert executors == [
         ("a", Executor.client),
         ("p", Executor.provider),
@@ -93,17 +93,22 @@ def test_calls_are_planned_with_index_and_executor() -> None:
         ("d", Executor.local),
         ("e", Executor.local),
     ]
-    assert len(kept) == len(parts)
+    assert len(stored) == len(parts)
 
 
 def test_partial_reply_drops_unanswered_provider_calls() -> None:
     answered = ToolResultPart(call_id="p", name="search", output="found")
     parts = [*said("x"), call("search", "p", Executor.provider), answered, call("search", "q", Executor.provider)]
     usage, origin = Usage(input_tokens=1), Origin(model="m", provider="p")
-    kept = partial_reply([*parts, call("look", "c")], FACTS, BOX, usage=usage, origin=origin)
-    assert [getattr(part, "call_id", "") for part in kept.parts] == ["", "p", "p", "c"]
-    assert [one.call_id for one in kept.calls] == ["c"]
-    assert (kept.step, kept.attempt, kept.usage, kept.origin) == (FACTS.step.number, FACTS.step.attempt, usage, origin)
+    stored = partial_reply([*parts, call("look", "c")], FACTS, BOX, usage=usage, origin=origin)
+    assert [getattr(part, "call_id", "") for part in stored.parts] == ["", "p", "p", "c"]
+    assert [one.call_id for one in stored.calls] == ["c"]
+    assert (stored.step, stored.attempt, stored.usage, stored.origin) == (
+        FACTS.step.number,
+        FACTS.step.attempt,
+        usage,
+        origin,
+    )
 
 
 def test_model_error_is_stored_and_cut_at_the_limit() -> None:

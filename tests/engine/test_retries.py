@@ -103,10 +103,10 @@ async def test_silent_stream_gets_longer_and_is_paid_three_times(
             if number < len(limits):
                 assert (await seen(engine, chat.id, "retry", number)).error.kind == kind
                 await pass_time(clock, 2 ** (number - 1))
-        rested = await engine.wait(chat.id)
-        assert rested.last_error is not None
-        assert (rested.state, rested.last_error.kind, len(model.requests)) == ("error", kind, 3)
-        assert "RetryPolicy.alike" in rested.last_error.message
+        resting = await engine.wait(chat.id)
+        assert resting.last_error is not None
+        assert (resting.state, resting.last_error.kind, len(model.requests)) == ("error", kind, 3)
+        assert "RetryPolicy.alike" in resting.last_error.message
         await assert_told_right(engine, chat.id)
 
 
@@ -156,9 +156,9 @@ async def test_own_model_errors_are_what_they_are(
         retries = [event for event in await events_of(engine, chat.id) if event.kind == "retry"]
         passes = kind in ("network", "rate_limit", "overloaded")
         assert result.chat.state == ("waiting" if passes else "error")
-        told = retries[0].error if passes else result.chat.last_error
-        assert told is not None
-        assert (told.kind, told.status) == (kind, status)
+        reported = retries[0].error if passes else result.chat.last_error
+        assert reported is not None
+        assert (reported.kind, reported.status) == (kind, status)
         if wait is not None:
             assert retries[0].delay == wait
 

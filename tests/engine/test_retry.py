@@ -57,8 +57,8 @@ async def test_retry_delays_double_and_respect_retry_after(
             assert retry.retry_at == clock.now() + timedelta(seconds=delay)
             assert (retry.error.kind, retry.error.status) == ("overloaded", 503)
             await pass_time(clock, delay)
-        rested = await engine.wait(chat.id)
-        assert (rested.state, rested.attempt) == ("waiting", 9)
+        resting = await engine.wait(chat.id)
+        assert (resting.state, resting.attempt) == ("waiting", 9)
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "at last")]
         await assert_told_right(engine, chat.id)
 
@@ -338,10 +338,10 @@ async def test_empty_start_is_no_first_part(part: ModelPart) -> None:
     assert [(bite.kind, bite.timed_out) for bite in bites] == [("startup_timeout", True)]
 
 
-@pytest.mark.parametrize("heard", [0, 1, 2])
-async def test_stopped_watchdog_leaves_no_timer(heard: int) -> None:
+@pytest.mark.parametrize("received", [0, 1, 2])
+async def test_stopped_watchdog_leaves_no_timer(received: int) -> None:
     clock, bites, dog = watching()
-    for _ in range(heard):
+    for _ in range(received):
         clock.advance(3)
         dog.note(WORD)
     dog.stop()

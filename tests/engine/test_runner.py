@@ -288,17 +288,17 @@ async def lived_through(
     """Return the errors that subscribers got, what was stored, and where the chat stands."""
     monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
     Jobs(monkeypatch, *does)
-    heard: list[StoreError] = []
+    received: list[StoreError] = []
     async with held(database, store) as leased:
         store.holds = True
-        monkeypatch.setattr(leased.runtime.writer.broadcaster, "fail", lambda _chat, failure: heard.append(failure))
+        monkeypatch.setattr(leased.runtime.writer.broadcaster, "fail", lambda _chat, failure: received.append(failure))
         async with running(Runner(leased)):
             pass
-        return heard, [trigger for trigger, _ in await triggers(leased)], (await store.facts("chat")).state
+        return received, [trigger for trigger, _ in await triggers(leased)], (await store.facts("chat")).state
 
 
 @pytest.mark.parametrize(
-    ("failures", "stores", "unread", "heard"),
+    ("failures", "stores", "unread", "received"),
     [
         ([AWAY, AWAY], False, [], [AWAY, AWAY]),
         ([DOUBTED, AWAY], False, [], [DOUBTED, AWAY]),
@@ -312,7 +312,7 @@ async def test_commit_waits_for_the_store_and_is_made_once(
     monkeypatch: pytest.MonkeyPatch,
     failures: list[StoreError],
     unread: list[StoreError],
-    heard: list[StoreError],
+    received: list[StoreError],
     *,
     stores: bool,
 ) -> None:
@@ -320,15 +320,15 @@ async def test_commit_waits_for_the_store_and_is_made_once(
     store = Away(stored_at(database, ManualClock()), *failures, stores=stores)
     store.unread = [*unread]
     lived = await lived_through(store, monkeypatch, database, answers)
-    assert lived == (heard, ["step_finished"], ChatState.waiting)
+    assert lived == (received, ["step_finished"], ChatState.waiting)
 
 
 @pytest.mark.parametrize("job", [raises(AWAY), raises(DOUBTED)])
 async def test_unreachable_store_leaves_the_chat_as_it_is(
     database: Path, monkeypatch: pytest.MonkeyPatch, job: Does
 ) -> None:
-    heard, stored, state = await lived_through(Away(stored_at(database, ManualClock())), monkeypatch, database, job)
-    assert (len(heard), stored, state) == (1, [], ChatState.streaming)
+    received, stored, state = await lived_through(Away(stored_at(database, ManualClock())), monkeypatch, database, job)
+    assert (len(received), stored, state) == (1, [], ChatState.streaming)
 
 
 async def test_failure_is_stored_once_the_store_is_back(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

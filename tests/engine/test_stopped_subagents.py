@@ -63,15 +63,15 @@ async def test_ending_a_turn_stops_its_subagents(
         chat = await sent(engine)
         await research.working(2)
         await end_turn(engine, chat.id, how)
-        rested = await engine.wait(chat.id, timeout=60)
-        assert rested.state is (ChatState.interrupted if how == "interrupt" else ChatState.waiting)
-        assert rested.open_calls == []
+        resting = await engine.wait(chat.id, timeout=60)
+        assert resting.state is (ChatState.interrupted if how == "interrupt" else ChatState.waiting)
+        assert resting.open_calls == []
         if leave:
             research.gate.set()
         for subagent in await engine.subagents(chat.id):
             ended = await engine.wait(subagent.id, timeout=60)
             assert (ended.state, ended.settled) == ("waiting" if leave else "interrupted", True)
-        assert await engine.get_chat(chat.id) == rested
+        assert await engine.get_chat(chat.id) == resting
 
 
 @pytest.mark.parametrize("how", ["edit", "message"])
@@ -334,8 +334,8 @@ def test_failed_or_stopped_subagent_has_no_answer() -> None:
 def test_answer_without_the_form_is_an_answer_with_a_note(last: Message, words: str | None) -> None:
     """The subagent may have paid: a check of what it says is no failure of what it did."""
     info = ErrorInfo(kind="invalid_answer", message="no form")
-    told, is_error = result_of(subagent("formal", None, state=ChatState.error, last_error=info), [last], AGENTS)
+    answer_text, is_error = result_of(subagent("formal", None, state=ChatState.error, last_error=info), [last], AGENTS)
     if words is None:
-        assert (told, is_error) == ("The subagent could not finish its task: no form", True)
+        assert (answer_text, is_error) == ("The subagent could not finish its task: no form", True)
     else:
-        assert (told.split("\n[")[0], "Its work stands" in told, is_error) == (words, True, False)
+        assert (answer_text.split("\n[")[0], "Its work stands" in answer_text, is_error) == (words, True, False)

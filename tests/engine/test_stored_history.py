@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.life import BLANK, NOW
-from turnwise.engine.prompt.context import View
-from turnwise.engine.prompt.stored_history import StoredHistory
+from turnwise.engine.prompt.context import StoredHistory, View
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.messages import Message, TextPart, ToolCallPart
 from turnwise.states.names import Executor
@@ -56,12 +55,12 @@ async def test_call_is_found_in_view_row_or_inherited_history(call_id: str, bega
         profile=replace(BLANK.profile, forked_from=forked_from, imported=began_with == "an import"),
         history=replace(BLANK.history, length=3, foldable=2 if hidden else 3),
     )
-    told = [
+    history_sent = [
         message(1, 1, parts=(ToolCallPart(call_id=name, name="look", arguments={}, executor=Executor.local),))
         for name in ("inherited", "seen")
     ]
-    store = Asked(told[1:], ["stored"], began_with=told)
-    history, view = stored(store), View(told[1:], facts.history_version)
+    store = Asked(history_sent[1:], ["stored"], began_with=history_sent)
+    history, view = stored(store), View(history_sent[1:], facts.history_version)
     inherits = hidden and began_with != "nothing"
     has = {"seen"} | ({"stored"} if hidden else set()) | ({"inherited"} if inherits else set())
     for _ in range(2):

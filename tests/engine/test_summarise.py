@@ -83,10 +83,10 @@ def test_long_text_keeps_beginning_and_end() -> None:
 def test_files_are_named_and_json_stays_json() -> None:
     many = ToolCallPart(call_id="c", name="look", arguments={"at": LONG})
     picture = FilePart(media_type="image/png", data="A" * 9000)
-    told = FilePart(media_type="image/png", data="AAAA", name="a.png")
+    earlier_image = FilePart(media_type="image/png", data="AAAA", name="a.png")
     output = ToolResultPart(call_id="c", name="look", output={"seen": LONG}, attachments=(picture,))
     plain = ToolResultPart(call_id="c", name="look", output=LONG)
-    parts = shortened(many, picture, told, output, plain, room=500)
+    parts = shortened(many, picture, earlier_image, output, plain, room=500)
     assert [getattr(part, "text", None) for part in parts[1:3]] == ["[a file, image/png]", "[a file, a.png]"]
     call, cut, text = parts[0], parts[3], parts[4]
     assert call.arguments["shortened"].startswith('{"at": "aaa')

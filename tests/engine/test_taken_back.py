@@ -39,9 +39,9 @@ class Backup(Observer):
 
 
 @pytest.mark.parametrize("same_id", [False, True])
-@pytest.mark.parametrize("kept", ["create", "send_message", "attempt_started", "step_finished"])
+@pytest.mark.parametrize("stored", ["create", "send_message", "attempt_started", "step_finished"])
 async def test_no_call_begins_twice_after_a_restore(
-    open_engine: OpenEngine, database: Path, caplog: pytest.LogCaptureFixture, kept: str, *, same_id: bool
+    open_engine: OpenEngine, database: Path, caplog: pytest.LogCaptureFixture, stored: str, *, same_id: bool
 ) -> None:
     """Whatever the backup knows of the call that runs: its message, its attempt, or that it was planned.
 
@@ -53,7 +53,7 @@ async def test_no_call_begins_twice_after_a_restore(
         async for event in engine.events(chat_id):
             seen.append(event)
 
-    runs, paying, may_end, backup = Counter[str](), anyio.Event(), anyio.Event(), Backup(database, kept)
+    runs, paying, may_end, backup = Counter[str](), anyio.Event(), anyio.Event(), Backup(database, stored)
 
     @tool
     async def pay(context: ToolContext[None]) -> str:
@@ -91,6 +91,6 @@ async def test_no_call_begins_twice_after_a_restore(
             late = [event async for event in engine.events(chat.id, after=10_000, follow=False)]
             assert (late[0].kind, fold(late)) == ("history_reset", fold(seen))
             results = [message.result.outcome for message in await engine.messages(chat.id) if message.result]
-    again = [] if kept == "create" else ["unknown"] if same_id or kept == "step_finished" else ["succeeded"]
+    again = [] if stored == "create" else ["unknown"] if same_id or stored == "step_finished" else ["succeeded"]
     assert (max(runs.values()), results) == (1, again)
     assert "store_went_back" in caplog.text

@@ -255,15 +255,6 @@ def test_first_line_title_is_cut_between_words(text: str, title: str | None) -> 
     assert first_line_of(text) == title
 
 
-@pytest.mark.parametrize("cluster", ["e\u0301", "👨\u200d👩\u200d👧", "👍🏽"])
-def test_title_splits_no_grapheme(cluster: str) -> None:
-    for before in range(8):
-        title = first_line_of("x" * before + cluster * 100)
-        kept = title.removeprefix("x" * before).removesuffix("…")
-        assert len(title) > LONGEST_TITLE - len(cluster) - 1
-        assert kept == cluster * (len(kept) // len(cluster))
-
-
 @pytest.mark.parametrize(
     ("reply", "title"),
     [

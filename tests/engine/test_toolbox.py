@@ -135,9 +135,9 @@ def part(name: str, call_id: str = "c", **arguments: Any) -> ToolCallPart:
 
 
 def test_local_call_is_planned_as_declared() -> None:
-    def kept(_context: ToolContext) -> None: ...
+    def stored(_context: ToolContext) -> None: ...
 
-    saved = dataclasses.replace(pay, name="save", policy="auto", reconcile=kept)
+    saved = dataclasses.replace(pay, name="save", policy="auto", reconcile=stored)
     toolbox = box(add, saved)
     assert toolbox.planned(part("add", n=1), facts(), 2) == replace(CALL, index=2, step=4)
     planned = toolbox.planned(part("save", n=1), facts(), 0)
@@ -172,9 +172,9 @@ def test_approvals_and_client_calls_go_to_the_client() -> None:
     ids=lambda value: str(getattr(value, "name", "")),
 )
 def test_invalid_call_is_refused_as_it_is_planned(given: ToolCallPart, word: str) -> None:
-    def kept(_context: ToolContext) -> None: ...
+    def stored(_context: ToolContext) -> None: ...
 
-    toolbox = box(add, dataclasses.replace(pay, reconcile=kept))
+    toolbox = box(add, dataclasses.replace(pay, reconcile=stored))
     planned = toolbox.planned(given, facts(ASK), 0)
     assert word in (planned.refusal or "")
     assert (planned.executor, planned.approval) == (Executor.local, "not_needed")
@@ -347,7 +347,7 @@ async def test_output_that_is_not_json_is_a_note(returned: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "kept", "note"),
+    ("sizes", "stored", "note"),
     [
         ([5, 5], [5, 5], ""),
         ([5, 6], [5], "[left out, over the limit of 10 bytes: f1 (6 bytes)]"),
@@ -355,11 +355,11 @@ async def test_output_that_is_not_json_is_a_note(returned: Any) -> None:
     ],
     ids=str,
 )
-async def test_files_over_the_limit_are_left_out(sizes: list[int], kept: list[int], note: str) -> None:
+async def test_files_over_the_limit_are_left_out(sizes: list[int], stored: list[int], note: str) -> None:
     files = tuple(FilePart.from_bytes(b"x" * size, "text/plain", name=f"f{at}") for at, size in enumerate(sizes))
     give = tool(name="give", description="Give.")(lambda: ToolOutput({"n": [1]}, files))
     outcome = await outcome_of(box(give, attachment_limit_bytes=10), call("give", "a", arguments={}))
-    assert [len(b64decode(file.data or "")) for file in outcome.attachments] == kept
+    assert [len(b64decode(file.data or "")) for file in outcome.attachments] == stored
     assert outcome.output == ('{"n":[1]}\n' + note if note else {"n": [1]})
 
 
@@ -581,8 +581,8 @@ async def test_progress_is_limited_and_must_be_json(open_engine: Any, strict_mod
     model = strict_model([Reply(calls=[Call("build", {})]), "sorry"])
     result, events = await run(open_engine, model, [build], settings=Settings(output_limit_bytes=100, coalesce=0))
     (progress,) = [event.progress for event in events if event.kind == "tool_progress"]
-    kept, note = progress.split("\n")
-    assert (len(kept), note) == (100, "[cut: 404 of 504 bytes are not shown]")
+    stored, note = progress.split("\n")
+    assert (len(stored), note) == (100, "[cut: 404 of 504 bytes are not shown]")
     assert (result.text, result.messages[2].result.is_error) == ("sorry", True)
 
 
@@ -603,9 +603,9 @@ async def test_tool_history_and_events_agree_on_arguments(open_engine: Any, stri
     given = {"inner": '{"count": "3", "when": "2026-01-02", "secret": "s"}', "more": ["4", 5.0], "at": 0}
     model = strict_model([Reply(calls=[Call("take", given)]), "done"])
     result, events = await run(open_engine, model, [take])
-    kept = result.messages[1].calls[0].arguments
+    stored = result.messages[1].calls[0].arguments
     inner = {"count": 3, "when": "2026-01-02", "secret": "s"}
-    assert kept == {"inner": inner, "more": [4, 5], "at": "1970-01-01T00:00:00Z"}
+    assert stored == {"inner": inner, "more": [4, 5], "at": "1970-01-01T00:00:00Z"}
     shown = [event.part.complete for event in events if event.kind == "part" and event.part.complete is not None]
-    assert [part["arguments"] for part in shown if part["type"] == "tool_call"] == [kept]
+    assert [part["arguments"] for part in shown if part["type"] == "tool_call"] == [stored]
     assert got == [(Inner(**inner), [4, 5], "1970-01-01T00:00:00+00:00")]

@@ -237,7 +237,7 @@ def reader_of(*events: MakeEvent, seq: int = 0, replayed: bool = False) -> TurnR
 
 
 @pytest.mark.parametrize(
-    ("events", "told", "state", "finished"),
+    ("events", "yielded", "state", "finished"),
     [
         ([taken("mine", 1), MOVED, ended(1), MOVED], [1, 2, 3], "taken", 1),
         ([taken("mine", 1), MOVED, ended(1), taken("other", 2), ended(2)], [1, 2, 3], "taken", 1),
@@ -255,14 +255,14 @@ def reader_of(*events: MakeEvent, seq: int = 0, replayed: bool = False) -> TurnR
     ],
 )
 async def test_turn_reader_returns_its_own_turn_only(
-    events: list[MakeEvent], told: list[int], state: str, finished: int | None
+    events: list[MakeEvent], yielded: list[int], state: str, finished: int | None
 ) -> None:
     reader = reader_of(*events)
-    assert [event.seq async for event in reader.events()] == told
+    assert [event.seq async for event in reader.events()] == yielded
     assert reader.message_state == state
     assert (reader.finished.turn if reader.finished is not None else None) == finished
     later = reader_of(*[MOVED, taken("mine", 7), ended(7)], *events, seq=3)
-    assert [event.seq - 3 async for event in later.events()] == told, "what was before its receipt is not read"
+    assert [event.seq - 3 async for event in later.events()] == yielded, "what was before its receipt is not read"
 
 
 STREAMS, RUNS_TOOLS = moved_to(ChatState.streaming), moved_to(ChatState.executing_tools)
@@ -270,7 +270,7 @@ COMPACTS, RESTS = moved_to(ChatState.compacting), moved_to(ChatState.waiting)
 
 
 @pytest.mark.parametrize(
-    ("behind", "told", "ends"),
+    ("behind", "yielded", "ends"),
     [
         ([], 2, 2),
         ([MOVED, COMPACTS, RESTS], 2, 2),
@@ -284,9 +284,9 @@ COMPACTS, RESTS = moved_to(ChatState.compacting), moved_to(ChatState.waiting)
         ([MOVED, STREAMS, CUT, taken("other", 2), STREAMS, ended(2)], 5, None),
     ],
 )
-async def test_turn_reader_follows_a_resumed_turn(behind: list[MakeEvent], told: int, ends: int | None) -> None:
+async def test_turn_reader_follows_a_resumed_turn(behind: list[MakeEvent], yielded: int, ends: int | None) -> None:
     reader = reader_of(taken("mine", 1), ended(1), *behind, replayed=True)
-    assert [event.seq async for event in reader.events()] == [*range(1, told + 1)]
+    assert [event.seq async for event in reader.events()] == [*range(1, yielded + 1)]
     assert (reader.finished.seq if reader.finished is not None else None) == ends
 
 
@@ -302,9 +302,9 @@ async def test_turn_reader_follows_a_resumed_turn(behind: list[MakeEvent], told:
     ],
 )
 def test_result_text_is_last_answer_with_text(messages: list[tuple[str, str]], text: str) -> None:
-    told = [message(f"m{at}", role, text=words) for at, (role, words) in enumerate(messages)]
-    result = turn_result(reader_of(), Transcript(messages=told), stands(), lambda _: None)
-    assert (result.text, result.messages) == (text, told)
+    yielded = [message(f"m{at}", role, text=words) for at, (role, words) in enumerate(messages)]
+    result = turn_result(reader_of(), Transcript(messages=yielded), stands(), lambda _: None)
+    assert (result.text, result.messages) == (text, yielded)
 
 
 async def test_joining_at_any_event_gives_same_transcript(open_engine: OpenEngine, strict_model: MakeModel) -> None:
