@@ -36,7 +36,7 @@ from turnwise.engine.isolation.user_code import CLOSE_TIMEOUT_S
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
 from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.engine.subscriptions.watch import watch
+from turnwise.engine.subscriptions.follow import watch
 from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.tools.sources import ToolSource
 from turnwise.engine.transactions.chat_writer import ChatWriter

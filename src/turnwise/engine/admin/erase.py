@@ -49,7 +49,7 @@ class Erasure:
     labels: tuple[str, ...]
     """Which of `title`, `metadata`, `system`, `errors` and `reasons` were erased."""
     quarantined: int
-    """How many rows in `quarantine` were deleted: all of them, because nobody can tell whose words they hold."""
+    """How many rows in `quarantine` were deleted: all of them, because it is unknown whose words they hold."""
     may_quote: tuple[str, ...]
     """Summaries made after what was erased: they may quote it, and can be erased like any message. With the system
     prompt that is all of them."""

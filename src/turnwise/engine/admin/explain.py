@@ -22,7 +22,7 @@ from turnwise.states.names import LEASED, SPECS, CallStatus, ChatState, StopReas
 from turnwise.states.turn_limits import BUDGETS
 
 _AS_WISHED: Final = (StopReason.end_turn, StopReason.stop_after_tool)
-"""Why turns end that nobody expects to go on, even if they could."""
+"""Stop reasons after which a turn is complete, even if it could go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +83,14 @@ def explanation(
         legal_triggers=legal_triggers(facts),
         broken_invariants=broken_invariants(facts),
         unreadable=tuple(issues),
-        reason=_unreadable(issues) if issues else _reason(facts, lease, archived),
+        reason=_reason(facts, lease, archived, issues),
     )
 
 
-def _unreadable(issues: Sequence[IntegrityIssue]) -> str:
-    return f"Something stored of the chat cannot be read: {summary_of(issues)}. What can be done: {advice_on(issues)}."
-
-
-def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str]) -> str:
+def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str], issues: Sequence[IntegrityIssue]) -> str:
+    if issues:
+        what = summary_of(issues)
+        return f"Something stored of the chat cannot be read: {what}. What can be done: {advice_on(issues)}."
     if facts.archived:
         return "The chat is archived; unarchive it to go on."
     if facts.lease is not None:
@@ -160,7 +159,7 @@ def _subagents_of(facts: Facts, call: ToolCall) -> str:
     if call.subagent is not None:
         return f"{subagent_id(facts.chat_id, call.call_id)} (agent {call.subagent!r})"
     names = call.arguments.get(SUBAGENTS, facts.background)
-    return f"{call.name} of {', '.join(map(str, names)) or 'nobody'}"
+    return f"{call.name} of {', '.join(map(str, names)) or 'none'}"
 
 
 def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -78,7 +78,7 @@ async def _whole(files: Files, chat_id: str) -> WholeChat:
 
 async def _intact_blobs(files: Files, rows: ChatRows) -> dict[str, int]:
     """Return the sizes of the blobs that the chat refers to, but for those that are gone or damaged."""
-    wanted = await run_in_thread(_sorted_blobs, rows)
+    wanted = await run_in_thread(lambda: sorted(blobs_of(rows)))
     held = await files.store.held_files(rows.chat["id"], wanted) if wanted else {}
     return {digest: held[digest] for digest in wanted if digest in held and await files.problem_with(digest) is None}
 
@@ -93,54 +93,36 @@ async def read(lines: Iterable[str] | AsyncIterable[str], spool: Spool, *, key: 
     reader, count = ChatReader(key, spool), 0
     async with aclosing(_batches(lines)) as batches:
         async for batch in batches:
-            _check_lines(batch, after=count)
+            for number, line in enumerate(batch, start=count):
+                if not isinstance(line, str):
+                    raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
             count += len(batch)
             await run_in_thread(partial(reader.take, batch))
     return await run_in_thread(reader.done)
 
 
 async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[list[str], None]:
-    """Yield lines, some at a time: they may be many, and whoever gives them may never come to an end."""
+    """Yield lines in batches."""
+    batch: list[str] = []
+    async with closing(_each(lines)) as each:
+        async for line in each:
+            batch.append(line)
+            if len(batch) == _AT_ONCE or (isinstance(line, str) and len(line) > _LONG):
+                yield batch
+                batch = []
+    yield batch
+
+
+async def _each(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str, None]:
     if isinstance(lines, AsyncIterable):
-        batch: list[str] = []
         async with closing(lines) as given:
             async for line in given:
-                batch.append(line)
-                if _is_full(batch):
-                    yield batch
-                    batch = []
-        yield batch
+                yield line
     elif isinstance(lines, Iterable):
-        rest = iter(lines.split("\n") if isinstance(lines, str) else lines)
-        while batch := _next_batch(rest):
-            yield batch
+        for line in lines.split("\n") if isinstance(lines, str) else lines:
+            yield line
     else:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
-
-
-def _next_batch(lines: Iterator[str]) -> list[str]:
-    batch: list[str] = []
-    for line in lines:
-        batch.append(line)
-        if _is_full(batch):
-            break
-    return batch
-
-
-def _is_full(batch: list[str]) -> bool:
-    """Return whether a batch has enough lines; those of files are long."""
-    newest = batch[-1]
-    return len(batch) == _AT_ONCE or (isinstance(newest, str) and len(newest) > _LONG)
-
-
-def _check_lines(lines: list[str], *, after: int) -> None:
-    for number, line in enumerate(lines, start=after):
-        if not isinstance(line, str):
-            raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
-
-
-def _sorted_blobs(rows: ChatRows) -> list[str]:
-    return sorted(blobs_of(rows))
 
 
 def arrive(chat: WholeChat, unit: UnitOfWork) -> None:

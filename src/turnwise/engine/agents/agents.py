@@ -28,7 +28,7 @@ from turnwise.states.names import DEFAULT_AGENT, ChatState
 from turnwise.states.values.digests import canonical
 
 _MOST_CHANGED: Final = 1024
-"""Configurations of chats that differ from their agents', kept for the next step."""
+"""Configurations of chats that differ from their agents', cached for the next step."""
 
 
 class Agents:

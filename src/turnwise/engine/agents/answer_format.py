@@ -25,7 +25,7 @@ ANSWER_TOOL: Final = "final_answer"
 DEMAND: Final = f"Give your final answer by calling the tool {ANSWER_TOOL}."
 """Said to a model that has answered otherwise."""
 OutputMode = Literal["native", "tool"]
-"""How a model gives an answer in a form: as its text, kept to a schema by the provider's own mode, or by a tool."""
+"""How a model gives an answer in a form: as text that the provider constrains to a schema, or by a tool call."""
 
 _WRAPPED: Final = "answer"
 """The one argument that holds an answer which is no object."""
@@ -57,7 +57,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         """Return the arguments of the tool that the text of an answer stands for.
 
         Raises:
-            BadArguments: it stands for none; the text tells the model what to mend.
+            BadArguments: it stands for none; the text says to the model what to correct.
         """
         try:
             answer = plain_object(msgspec.json.decode(text))

@@ -49,12 +49,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, agent: Agent, model: Model, settings: Settings, hooks: Hooks) -> Configuration:
         """Return how the chats of an agent are run, unless they say otherwise.
 
-        Args:
-            agent: the agent.
-            model: that it asks.
-            settings: the engine's; an agent may have settings of its own.
-            hooks: the engine's, for an agent that has none of its own.
-
         Raises:
             SettingsError: a tool or setting of the agent is invalid, or the model cannot do what is asked of it.
         """
@@ -99,12 +93,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return is_wanted and may_answer and takes_answer_schema(self.model, beside_tools=has_tools)
 
     def for_chat(self, profile: Profile, model: Model | None) -> Configuration:
-        """Return how a chat of the agent is run that has chosen a model, parameters or tools of its own.
-
-        Args:
-            profile: what the chat has chosen.
-            model: of the name that the chat has chosen; `None` if it has chosen none.
-        """
+        """Return how a chat of the agent is run that has chosen a model, parameters or tools of its own."""
         settings = self.settings
         if profile.parameters is not None:
             settings = dataclasses.replace(settings, parameters={**settings.parameters, **profile.parameters})
@@ -130,7 +119,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 def check_offer(whose: str, model: Model, toolbox: Toolbox, parameters: Mapping[str, Any]) -> None:
     """Check that a model can be offered the providers' own tools among those of a toolbox, and web search if wanted.
 
-    Of one that is missing here nobody knows; a process that asks it looks again.
+    A model that is missing here is not checked; the process that asks it checks again.
 
     Raises:
         SettingsError: it cannot; the error names `whose` tools these are.
@@ -188,12 +177,7 @@ def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> T
 
 
 class CurrentConfiguration:
-    """How the chats of an agent are run now.
-
-    Args:
-        agent: the agent.
-        configuration: the configuration with the tools that were known when the engine was made.
-    """
+    """How the chats of an agent are run now."""
 
     def __init__(self, agent: Agent, configuration: Configuration) -> None:
         self.sources = sources_in(agent.tools)

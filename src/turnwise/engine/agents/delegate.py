@@ -20,7 +20,7 @@ SUBAGENT: Final = "subagent"
 SUBAGENTS: Final = "subagents"
 """The argument that names some."""
 MESSAGE: Final = "message"
-"""The argument that holds what a subagent is told."""
+"""The argument that holds the message to a subagent."""
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -47,12 +47,12 @@ def delegate(
 
     The subagent is a chat of its own, with `agent`. It has the owner and the metadata of the chat that asks; of the
     conversation it sees only the task. While it is waited for the chat rests in `requires_action`, and no worker waits.
-    What it uses counts in the budgets of the turn that hears its answer.
+    Its usage counts in the budgets of the turn that receives its answer.
 
     Args:
         agent: who helps, or its name; the engine must have it, too.
         name: the tool's name, `ask_` (in the background `start_`) and the agent's by default.
-        description: what the model is told of the subagent.
+        description: describes the subagent to the model.
         on_interrupt: whether a subagent is stopped if the chat that asks is interrupted or edited, or works on alone.
         background: whether the tool returns the subagent's id at once. The agent then also has `wait_for_subagents`,
             `message_subagent`, `stop_subagent` and `list_subagents`.
@@ -85,12 +85,12 @@ _STARTS: Final = (
 
 
 def subagent_id(chat_id: str, call_id: str) -> str:
-    """Return the id of the chat that answers a delegated call: the same whoever asks, and near its parent's."""
+    """Return the id of the chat that answers a delegated call: made of both ids, it sorts near the parent's."""
     return f"c{chat_id[1:12]}{sha256(f'{chat_id}:{call_id}'.encode()).hexdigest()[:14]}"
 
 
 async def _never(**_: Any) -> None:
-    raise AssertionError("a delegated call is answered by a chat, and run by nobody")
+    raise AssertionError("a delegated call is answered by a chat, not by this function")
 
 
 def _sees_to_subagents(action: SubagentAction, name: str, description: str, schema: dict[str, Any]) -> Tool:

@@ -48,11 +48,6 @@ class HeldDeps:
     """The deps of one chat while a worker holds it: opened when they are first needed, closed with the hold.
 
     They are opened anew for the tools of another agent.
-
-    Args:
-        declared: the deps themselves, or what makes them.
-        calls: run user code.
-        clock: measures how long they take to open.
     """
 
     def __init__(self, declared: object, calls: UserCalls, clock: Clock) -> None:

@@ -64,10 +64,7 @@ class Models:
         Raises:
             SettingsError: as by `named`.
         """
-        await run_in_thread(self._load, name)
-
-    def _load(self, name: str) -> None:
-        load_prices(self.named(name))
+        await run_in_thread(lambda: load_prices(self.named(name)))
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -79,7 +76,7 @@ class Models:
             try:
                 yield
             finally:
-                for model in self._connections():  # those that chats have named since: whoever enters may close
+                for model in self._connections():  # models that chats have named since: entering allows to close them
                     if model not in at_first:
                         await opened.enter_async_context(model)
 

@@ -17,7 +17,7 @@ from turnwise.states.unicode import well_formed
 from turnwise.states.values.plain import type_name
 
 _MadeFor = tuple[int, datetime | None, str]
-"""A turn, when it was begun or resumed, and the agent that answers in it."""
+"""A turn's number, the time when it began or was resumed, and the agent that answers in it."""
 
 MOST_KEPT: Final = 1000
 """Chats whose prompt is cached until their turn ends, the latest ones."""

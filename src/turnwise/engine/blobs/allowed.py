@@ -50,7 +50,7 @@ def _head_of(data: str) -> bytes:
     try:
         return b64decode(data[: HEAD_BYTES // 3 * 4])
     except binascii.Error:
-        return b""  # whoever reads it says so
+        return b""  # reading it reports that
 
 
 def refusal_of_file(settings: Settings, media_type: str, size: int | None) -> str | None:

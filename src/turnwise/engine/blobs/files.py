@@ -80,7 +80,7 @@ class Files(msgspec.Struct, frozen=True):
         """Return a file without its content.
 
         Raises:
-            InvalidContent: the file is not allowed, or nobody knows its media type.
+            InvalidContent: the file is not allowed, or its media type is unknown.
         """
         kind = media_type if media_type is not None else source.media_type
         if kind is None:
@@ -105,7 +105,12 @@ class Files(msgspec.Struct, frozen=True):
             InvalidContent: it is empty or too large.
             StoreError: the holder let go of it while it was put.
         """
-        note = partial(self._note_filled, holder, arriving=arriving)
+
+        async def note(blob: Blob) -> None:
+            if blob.size == 0:
+                raise InvalidContent("a file must not be empty")
+            await self.note(holder, blob, arriving=arriving)
+
         async with closing(self._limited(pieces)) as limited:  # a store of others may leave it in the middle
             blob = await self.blobs.put(limited, note)
         is_unreferenced = partial(self.store.is_unreferenced, blob.digest)
@@ -169,11 +174,6 @@ class Files(msgspec.Struct, frozen=True):
         for digest in spool.blobs:
             await self.blobs.put(spool.read(digest), partial(self.note, chat_id, arriving=True))
 
-    async def _note_filled(self, holder: str, blob: Blob, *, arriving: bool) -> None:
-        if blob.size == 0:
-            raise InvalidContent("a file must not be empty")
-        await self.note(holder, blob, arriving=arriving)
-
     async def note(self, holder: str, blob: Blob, *, arriving: bool = False) -> None:
         """Let a chat, or what is `arriving`, hold a blob, as `HeldFiles.note_file` promises."""
         await self.store.note_file(holder, blob, kept_in=self.blobs.name, arriving=arriving)
@@ -222,7 +222,7 @@ class Files(msgspec.Struct, frozen=True):
             logger.error("loose_file_unreadable", digest=shown(digest))
             return
         is_unreferenced = partial(self.store.is_unreferenced, digest)
-        if await is_unreferenced():  # that a chat holds it still is the rule: whoever sent it lets go of it, too
+        if await is_unreferenced():  # usually a chat still holds it: its sender releases it, too
             await self.blobs.remove(digest, is_unreferenced)
 
     async def sweep(self) -> None:

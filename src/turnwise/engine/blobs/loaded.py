@@ -33,7 +33,8 @@ async def with_files(files: Files, request: ModelRequest, model: Model) -> Model
     """
     if not any(_refers(message) for message in request.messages):
         return request
-    return await _Loading(files, request.chat_id, _refusing(model)).done(request)
+    refuse: Refuse = getattr(model, "refuses_file", lambda _kind, _size: None)
+    return await _Loading(files, request.chat_id, refuse).done(request)
 
 
 def _refers(message: Message) -> bool:
@@ -42,12 +43,6 @@ def _refers(message: Message) -> bool:
 
 def _is_filled(file: FilePart) -> bool:
     return file.blob is not None or file.lines is not None
-
-
-def _refusing(model: Model) -> Refuse:
-    """Return the function by which a model refuses files; a model without one takes all."""
-    refuse: Refuse | None = getattr(model, "refuses_file", None)
-    return refuse if refuse is not None else lambda _kind, _size: None
 
 
 class _Loading(msgspec.Struct):
@@ -61,7 +56,12 @@ class _Loading(msgspec.Struct):
 
     async def done(self, request: ModelRequest) -> ModelRequest:
         await self._choose(request.messages)
-        messages = [self._filled(message) if _refers(message) else message for message in request.messages]
+        messages = [
+            msgspec.structs.replace(message, parts=tuple(map(self._filled_part, message.parts)))
+            if _refers(message)
+            else message
+            for message in request.messages
+        ]
         return replace(request, messages=messages)
 
     async def _choose(self, messages: Sequence[Message]) -> None:
@@ -98,9 +98,6 @@ class _Loading(msgspec.Struct):
             raise _unreachable(error) from error
         self.loaded[digest] = b64encode(whole).decode()
         return None
-
-    def _filled(self, message: Message) -> Message:
-        return msgspec.structs.replace(message, parts=tuple(map(self._filled_part, message.parts)))
 
     def _filled_part(self, part: Part) -> Part:
         if isinstance(part, FilePart) and _is_filled(part):

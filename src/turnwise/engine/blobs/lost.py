@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows
 from turnwise.persistence.rows import GARBLED, QUEUE, message_of
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import StoreError, TurnwiseError
-from turnwise.states.messages import FilePart, Part, files_in
+from turnwise.states.messages import Part, files_in
 
 _TABLES: Final = (*REFERRING, "partial_events")
 NOT_HELD: Final = "is not held by the chat"
@@ -32,7 +32,7 @@ class LostFile:
     place: str
     """The first value that refers to it, as `table[row].column`: `messages[m3].body`."""
     part: int | None = None
-    """The number of the part there, from 0 on; `None` if that cannot be told."""
+    """The number of the part there, from 0 on; `None` if it is unknown."""
     name: str | None = None
     media_type: str | None = None
 
@@ -97,16 +97,11 @@ def _referring(rows: Rows) -> Mapping[str, tuple[str, Row]]:
 
 def _lost(digest: str, problem: str, chat_id: str, table: str, row: Row) -> LostFile:
     place = str(Place(table, name_of(table, row), ("body",)))
-    for number, file in _numbered(_parts_of(chat_id, table, row)):
-        if file.blob == digest:
-            return LostFile(digest, problem, place, number, file.name, file.media_type)
-    return LostFile(digest, problem, place)
-
-
-def _numbered(parts: Sequence[Part]) -> Iterator[tuple[int, FilePart]]:
-    for number, part in enumerate(parts):
+    for number, part in enumerate(_parts_of(chat_id, table, row)):
         for file in files_in([part]):
-            yield number, file
+            if file.blob == digest:
+                return LostFile(digest, problem, place, number, file.name, file.media_type)
+    return LostFile(digest, problem, place)
 
 
 def _parts_of(chat_id: str, table: str, row: Row) -> Sequence[Part]:

@@ -28,13 +28,13 @@ class Sending:
     """Files between the moment in which they are stored and the commit that refers to them.
 
     An erasure in another process may meanwhile take the last message that referred to the same bytes, and the chat with
-    it lets go of them. So they have a holder of their own, beside the chat, until this is left. If nobody comes back to
-    leave it, a sweep lets go of what it holds after `Settings.keep_unsent_files`, as of all that was never sent.
+    it lets go of them. So they have a holder of their own, beside the chat, until this context is left. If it is never
+    left, a sweep releases its files after `Settings.keep_unsent_files`, like all files that were never sent.
 
     Args:
         files: the files of the engine.
         chat_id: the chat.
-        name: of this one among those of the chat, for whoever leaves it elsewhere than it was entered.
+        name: of this holder among those of the chat, to leave it in another process than it was entered.
     """
 
     def __init__(self, files: Files, chat_id: str, name: str | None = None) -> None:
@@ -49,7 +49,7 @@ class Sending:
         return f"sending {self.chat_id} {self._name or secrets.token_hex(16)}"
 
     async def __aenter__(self) -> Self:
-        """Return this."""
+        """Enter."""
         return self
 
     async def __aexit__(
@@ -83,7 +83,14 @@ class Sending:
             await self._files.store.facts(self.chat_id)
         referred = {part.blob for part in parts if isinstance(part, FilePart)} - {None}
         sizes = {digest: await self._size_of(digest) for digest in referred if digest is not None}
-        return tuple([await self._as_stored(part, sizes) for part in parts])
+        return tuple(
+            [
+                msgspec.structs.replace(part, size=sizes[part.blob])
+                if isinstance(part, FilePart) and part.blob is not None
+                else await self._kept(part)
+                for part in parts
+            ]
+        )
 
     async def _size_of(self, digest: str) -> int:
         """Return the size of a file that the chat holds, and that stays from now on.
@@ -92,20 +99,12 @@ class Sending:
         and who removes blobs can have looked neither before nor in between. If it does not, the file may be leaving.
         """
         size = await self._files.size_of(self.chat_id, digest)
-        await self._note(Blob(digest, size))
+        self._is_empty = False
+        await self._files.note(self._holder, Blob(digest, size), arriving=True)
         await self._files.size_of(self.chat_id, digest)
         if await self._files.blobs.size(digest) is None:
             raise FileNotFound(self.chat_id, digest, "is gone from the file store")
         return size
-
-    async def _note(self, blob: Blob) -> None:
-        self._is_empty = False
-        await self._files.note(self._holder, blob, arriving=True)
-
-    async def _as_stored(self, part: _AnyPart, sizes: dict[str, int]) -> _AnyPart:
-        if isinstance(part, FilePart) and part.blob is not None:
-            return msgspec.structs.replace(part, size=sizes[part.blob])
-        return await self._kept(part)
 
     async def _kept(self, part: _AnyPart) -> _AnyPart:
         """Return a part, as a reference if it is a large file.
@@ -135,11 +134,11 @@ class Sending:
         return await self._kept(part)
 
     async def reply_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Return the parts of a model's reply as they are stored: large files as references, if they can be kept."""
+        """Return the parts of a model's reply as they are stored: large files as references, if they can be stored."""
         return tuple([await self._reply_part(part) for part in parts])
 
     async def partial(self, reply: _AnyPartial) -> _AnyPartial:
-        """Return what is kept of a reply that was cut off, its parts as they are stored; `None` as it is."""
+        """Return a reply that was cut off with its parts as they are stored; `None` as it is."""
         if reply is None:
             return reply
         return msgspec.structs.replace(reply, parts=await self.reply_parts(reply.parts))

@@ -28,11 +28,11 @@ class Source(NamedTuple):
 
     pieces: AsyncGenerator[bytes, None]
     media_type: str | None = None
-    """As the name tells it."""
+    """Guessed from the name."""
     name: str | None = None
     """Well-formed, whatever the disk calls the file."""
     size: int | None = None
-    """In bytes; `None` if only reading tells."""
+    """In bytes; `None` if it is unknown before reading."""
 
 
 async def source_of(content: Any) -> Source:

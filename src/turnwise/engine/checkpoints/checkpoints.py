@@ -24,7 +24,7 @@ Place = str | os.PathLike[str]
 
 @checked
 class Checkpoints:
-    """Signs where a chat's log stands as it grows, and publishes it: whoever rewrites the database later is found.
+    """Signs where a chat's log stands as it grows, and publishes it, so that a later rewrite of the database is found.
 
     The process that has committed does so whenever the chat has come to rest, at once and in the background: a turn
     never waits for it, and never fails by it. What cannot be published is tried again, and logged.

@@ -82,7 +82,7 @@ class PublishedFile:
         await anyio.to_thread.run_sync(partial(self._append, heads, at, key), abandon_on_cancel=True)
 
     def _check(self) -> None:
-        if self._path.exists() and not self._path.is_file():  # a pipe or a device may keep whoever reads it for ever
+        if self._path.exists() and not self._path.is_file():  # reading a pipe or a device may block for ever
             raise SettingsError("checkpoints", f"{self.name!r} cannot be written: it is no regular file")
         os.close(self._opened())
 

@@ -15,8 +15,7 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.agents.deps import HeldDeps
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.jobs.held_attempt import HeldAttempt
-from turnwise.engine.prompt.context import View
-from turnwise.engine.prompt.stored_history import StoredHistory
+from turnwise.engine.prompt.context import StoredHistory, View
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.logger import logger

@@ -38,12 +38,7 @@ CURRENT_RESPONSE: Final[ContextVar[ResponseInfo | None]] = ContextVar("turnwise_
 
 
 class Answers:
-    """Wraps the SDK's dispatcher, and repairs the answers.
-
-    Args:
-        inner: the dispatcher of a session.
-        version: the protocol version of the session.
-    """
+    """Wraps the SDK's dispatcher, and repairs the answers."""
 
     def __init__(self, inner: Any, version: str) -> None:
         self._inner = inner

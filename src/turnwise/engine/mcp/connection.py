@@ -38,11 +38,6 @@ class MCPUnreachable(TurnwiseError):
     """An MCP server did not start, does not speak MCP, is gone, has forgotten the session, or refused the credentials.
 
     No call was made, unless it is `MCPAnswerLost`.
-
-    Args:
-        server: the server's name.
-        problem: what went wrong.
-        status: the HTTP status with which the server answered, if it did.
     """
 
     _is = "is out of reach"
@@ -168,7 +163,7 @@ class ServerConnection:
         self.tools_changed = True
 
     async def _follow_changes(self, client: mcp.Client) -> None:
-        """Note that tools have changed, where the protocol wants a subscription for that: it tells nothing unasked."""
+        """Note that tools have changed, where the protocol wants a subscription for that."""
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return
@@ -177,10 +172,10 @@ class ServerConnection:
                 async with client.listen(tools_list_changed=True) as changes:
                     async for _ in changes:
                         self._note_change()
-            except ListenNotSupportedError:  # an older protocol, which tells it unasked
+            except ListenNotSupportedError:  # an older protocol, which notifies without a subscription
                 return
             except (mcp.MCPError, SubscriptionLost, TimeoutError):
-                self._note_change()  # what was told meanwhile is not told again
+                self._note_change()  # notifications of the time in between are lost
             await anyio.sleep(LISTEN_AGAIN_AFTER_S)
 
     async def call(self, tool: str, arguments: dict[str, Any], report: ProgressFnT) -> ServerAnswer:

@@ -147,7 +147,7 @@ class MCPTools:
         after a crash. To trust a server less, change its tools with `adapt`.
 
         Raises:
-            SettingsError: the context was not entered yet, so that nobody knows them.
+            SettingsError: the context was not entered yet: the server was never asked.
         """
         if not self._is_known:
             problem = "has no tools before its server is connected: enter it first, or give the engine tools=[mcp]"
@@ -185,7 +185,7 @@ class MCPTools:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        """Disconnect, if nobody else has entered it; a server that was started is stopped."""
+        """Disconnect at the last exit; a server that was started is stopped."""
         async with self._entering:
             self._entered -= 1
             if self._entered == 0:
@@ -233,7 +233,6 @@ class MCPTools:
         for name, problem in listing.left_out.items():
             warn_left_out(self._name, name, problem)
         made: dict[str, Tool] = {}
-        origin: dict[str, str] = {}
         for offered in listing.tools:
             try:
                 tool = tool_of(offered, self._name, self._prefix, self._call)
@@ -244,22 +243,18 @@ class MCPTools:
                 continue
             if changed is None:
                 continue
-            name, other = changed.name, origin.get(changed.name)
-            if other is not None:
-                keeps_its_name = self._prefix + other != name == self._prefix + offered.name
-                loser = other if keeps_its_name else offered.name
-                warn_left_out(self._name, loser, f"another tool of the server is named {name!r} here, too")
-                if not keeps_its_name:
-                    continue
-            made[name], origin[name] = changed, offered.name
+            if changed.name in made:
+                warn_left_out(
+                    self._name, offered.name, f"another tool of the server is named {changed.name!r} here, too"
+                )
+            else:
+                made[changed.name] = changed
         before = {tool.name: tool for tool in (*self._offer.retired, *self._offer.tools)}
         retired = tuple(tool for name, tool in before.items() if name not in made)
         self._offer, self._is_known = Offer(tuple(made.values()), retired), True
 
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> ServerAnswer:
-        connection = await self._current()
-        return await connection.call(tool, arguments, partial(_report, context))
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            context.report({"progress": progress, "total": total, "message": message})
 
-
-async def _report(context: ToolContext, progress: float, total: float | None, message: str | None) -> None:
-    context.report({"progress": progress, "total": total, "message": message})
+        return await (await self._current()).call(tool, arguments, report)

@@ -1,4 +1,4 @@
-"""The view of a chat: what the model sees of it, kept current write by write.
+"""The view of a chat: what the model sees of it, updated write by write.
 
 A step costs the same at any length of the chat: what a request needs of a message is worked out once, when it comes.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from turnwise.engine.prompt.history import sendable
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, files_in, length_of
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
@@ -81,12 +83,52 @@ class View:
     def _place_of(self, message: Message) -> int:
         """Return where a message belongs: at the end, but the results of a step in the order of their calls."""
         place = len(self._sent)
-        while message.role == "tool" and place and _comes_after(self._sent[place - 1], message):
+        while message.role == "tool" and place:
+            other = self._sent[place - 1]
+            is_result_of_step = other.role == "tool" and other.step == message.step
+            if not is_result_of_step or (other.call_index or 0) <= (message.call_index or 0):
+                break
             place -= 1
         return place
 
 
-def _comes_after(other: Message, message: Message) -> bool:
-    """Whether a message is the result of a later call of the same step."""
-    is_result_of_step = other.role == "tool" and other.step == message.step
-    return is_result_of_step and (other.call_index or 0) > (message.call_index or 0)
+class StoredHistory:
+    """The history of one chat, as long as one worker holds it."""
+
+    def __init__(self, store: ChatStore, chat_id: str) -> None:
+        self._store = store
+        self._chat_id = chat_id
+        self._inherited: frozenset[str] | None = None
+        self._hidden: tuple[View, list[Message]] | None = None
+        """A view, and the turn's messages before its boundary."""
+
+    async def of_turn(self, facts: Facts, view: View) -> list[Message]:
+        """Return the messages of the current turn that are not cut, folded ones included."""
+        turn, boundary = facts.turn, facts.history.boundary
+        if self._hidden is None or self._hidden[0] is not view:
+            reaches_back = boundary > turn.after
+            history = await self._store.history(self._chat_id, after=turn.after) if reaches_back else []
+            self._hidden = view, [message for message in history if message.position < boundary]
+        later = (
+            message
+            for message in view.messages
+            if message.position > boundary and message.audience is Audience.everyone
+        )
+        return [message for message in (*self._hidden[1], *later) if message.turn == turn.number]
+
+    async def has_call(self, facts: Facts, view: View, call_id: str) -> bool:
+        """Return whether the chat has ever had a call of that id."""
+        if view.has_call(call_id):
+            return True
+        everything_is_in_view = facts.history.foldable == facts.history.length
+        if everything_is_in_view:
+            return False
+        return call_id in await self._inherited_calls(facts) or bool(await self._store.calls(self._chat_id, [call_id]))
+
+    async def _inherited_calls(self, facts: Facts) -> frozenset[str]:
+        """Return the ids of calls that the chat began with, cut since or not: they have no row in its `calls`."""
+        if self._inherited is None:
+            began_with_some = facts.profile.forked_from is not None or facts.profile.imported
+            history = await self._store.history(self._chat_id, at_version=1) if began_with_some else []
+            self._inherited = frozenset(call.call_id for message in history for call in message.calls)
+        return self._inherited

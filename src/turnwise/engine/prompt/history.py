@@ -77,7 +77,7 @@ def _with_edits(result: ToolResultPart) -> ToolResultPart:
 def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
     """Return the messages, with a transient request to go on if they end in an answer.
 
-    Such an answer is partial, or a strategy kept it and the turn goes on after the compaction.
+    Such an answer is partial, or a compaction has carried it over and the turn goes on.
     """
     if not messages or messages[-1].role != "assistant":
         return messages

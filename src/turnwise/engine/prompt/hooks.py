@@ -63,7 +63,7 @@ class LoopState:
 @checked
 @dataclass(frozen=True, slots=True)
 class ReminderText:
-    """A reminder that says how urgent it is. The model is told the text alone; metrics count the rest.
+    """A reminder that says how urgent it is. The model sees the text alone; metrics count the severity.
 
     Raises:
         InvalidArgument: the severity is none.
@@ -100,7 +100,7 @@ PrepareMessages = (
     Callable[[list[Message]], Prepared | Awaitable[Prepared]]
     | Callable[[list[Message], RequestContext], Prepared | Awaitable[Prepared]]
 )
-"""Replaces the messages of one request. A hook with a second parameter is told what the request is for."""
+"""Replaces the messages of one request. A hook with a second parameter gets the purpose of the request."""
 
 
 class Hooks(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ NO_HOOKS: Final = Hooks()
 def history_was_compacted(state: LoopState) -> Sequence[str]:
     """Remind the model that its history was compacted, as long as it sees what that has left.
 
-    That is told first, wherever this stands among the reminders.
+    This reminder comes first, wherever it stands among the reminders.
     """
     if not state.folded:
         return ()
@@ -183,7 +183,8 @@ def loop_state(facts: Facts, turn: Sequence[Message], seen: Sequence[Message]) -
         )
         for part, result in answered[-WINDOW:]
     ]
-    compaction = facts.compaction
+    compaction, boundary = facts.compaction, facts.history.boundary
+    # If the boundary is a compaction's, the first message that the model sees is a new one, or one carried over.
     return LoopState(
         chat_id=facts.chat_id,
         step=facts.turn.steps,
@@ -194,10 +195,5 @@ def loop_state(facts: Facts, turn: Sequence[Message], seen: Sequence[Message]) -
         usage=facts.turn.usage,
         context_tokens=compaction.context_tokens,
         context_limit=compaction.context_limit,
-        folded=_begins_with_what_was_folded(seen, facts.history.boundary),
+        folded=boundary > 0 and any(one.position < boundary or one.audience is Audience.model for one in seen[:1]),
     )
-
-
-def _begins_with_what_was_folded(seen: Sequence[Message], boundary: int) -> bool:
-    """Whether the boundary is a compaction's: the first that the model sees is then a new message, or a carried one."""
-    return boundary > 0 and any(one.position < boundary or one.audience is Audience.model for one in seen[:1])

@@ -88,9 +88,9 @@ def imported_history(
 ) -> ImportedHistory:
     """Return messages from elsewhere, each of which holds at most `limit` bytes.
 
-    `refusal` tells why a file is not allowed, whoever has said it.
+    `refusal` returns why a file is not allowed, whatever the role of its message.
 
-    Lines that tell of a compaction, and the request to go on behind an unfinished answer, are left out.
+    Markers of compactions, and the request to go on behind an unfinished answer, are left out.
 
     Raises:
         InvalidArgument: they are no messages.

@@ -149,7 +149,8 @@ def _part(place: int, entry: Any) -> dict[str, Any]:
     """Return a part as plain JSON, without what a provider knows of it in the chat where it was said."""
     part = plain(_spelled(entry), SAID)
     if not isinstance(part, dict) or part.get("type") not in _KINDS:
-        raise Misfit(f"must have parts of the types {', '.join(_KINDS)}; parts[{place}] was {_type_of(part)}")
+        kind = shown(part.get("type") if isinstance(part, dict) else part)
+        raise Misfit(f"must have parts of the types {', '.join(_KINDS)}; parts[{place}] was {kind}")
     fields = _KINDS[part["type"]].__struct_fields__
     unknown = [key for key in part if key not in ("type", *fields)]
     if unknown:
@@ -171,10 +172,6 @@ def _spelled(part: Any) -> Any:
     if isinstance(part, Mapping) and isinstance(part.get("attachments"), list | tuple):
         return {**part, "attachments": [_spelled(file) for file in part["attachments"]]}
     return part
-
-
-def _type_of(part: Any) -> str:
-    return shown(part.get("type")) if isinstance(part, dict) else shown(part)
 
 
 def _check_parts(place: str, message: ImportedMessage) -> None:

@@ -30,7 +30,6 @@ _AROUND: Final = {pair[0]: pair[1] for pair in _PAIRS}
 """What models put around a title: the mark before it, and the one after it."""
 _EMPHASIS: Final = re.compile(r"(`[^`]*`)|(?<![\w*])(\*\*|\*|_)(?=\S)((?:(?!\2).)+)(?<=\S)\2(?![\w*])")
 """Code, which stays as it is, or words between marks of emphasis. `__` is none: it is part of many names."""
-_JOINER: Final = "\u200d"
 
 
 class TitleSource(NamedTuple):
@@ -105,17 +104,9 @@ def _in_one_line(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    """Return the line, cut after a word if it is too long; a single long word is cut between its characters."""
+    """Return the line, cut after a word if it is too long; a single long word is cut within."""
     if len(line) <= LONGEST_TITLE:
         return line
     end = LONGEST_TITLE - 1
     space = line.rfind(" ", end // 2, end + 1)
-    if space < 0:
-        while end > 1 and (_continues(line[end]) or line[end - 1] == _JOINER):
-            end -= 1
     return f"{line[: end if space < 0 else space].rstrip(' ,;:.-')}…"
-
-
-def _continues(character: str) -> bool:
-    """Whether a character belongs to the one before it: an accent, or a part of an emoji."""
-    return unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf", "Sk")

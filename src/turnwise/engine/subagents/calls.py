@@ -53,12 +53,7 @@ class _RefusedError(Exception):
 
 
 class SubagentCalls:
-    """Answers the subagent calls of one chat: starts subagents, brings their answers, and passes messages to them.
-
-    Args:
-        runtime: what the engine's parts share.
-        parent: the chat.
-    """
+    """Answers the subagent calls of one chat: starts subagents, brings their answers, and passes messages to them."""
 
     def __init__(self, runtime: Runtime, parent: Facts) -> None:
         self._runtime = runtime
@@ -302,22 +297,30 @@ class SubagentCalls:
         return CallAnswer({"subagent": subagent.chat_id, "state": committed.facts.state.value}, [answer])
 
     async def _list(self, _call: ToolCall) -> CallAnswer:
-        return CallAnswer([_entry_of(subagent) for subagent in await subagents_of(self._store, self._parent.chat_id)])
+        subagents = await subagents_of(self._store, self._parent.chat_id)
+        return CallAnswer(
+            [
+                {
+                    "subagent": one.chat_id,
+                    "agent": one.profile.agent,
+                    "task": one.profile.title,
+                    "state": one.state.value,
+                }
+                for one in subagents
+            ]
+        )
 
     async def _descendant(self, name: object) -> Facts:
         """Return a subagent of the chat, or one of theirs; other chats look like chats that never existed."""
         if isinstance(name, str) and may_be_one(name):
             try:
                 subagent = await self._store.facts(name)
-                if await is_any_above(self._store, subagent, self._is_parent):
+                if await is_any_above(self._store, subagent, lambda above: above.chat_id == self._parent.chat_id):
                     return subagent
             except (ChatNotFound, ChatUnreadable):
                 if name in self._parent.background:  # it is known to be one
                     return await self._store.facts(name)
         raise _RefusedError(f"You have no subagent {shown(name)}.")
-
-    def _is_parent(self, facts: Facts) -> bool:
-        return facts.chat_id == self._parent.chat_id
 
     # What subagents say
 
@@ -342,12 +345,6 @@ def _submit(submission: SubmitToolResults, unit: UnitOfWork) -> None:
 def _begin(profile: Profile, task: SendMessage, unit: UnitOfWork) -> None:
     unit.fire(Create(profile=replace(profile, created_at=unit.now)))
     unit.fire(task)
-
-
-def _entry_of(subagent: Facts) -> dict[str, Json]:
-    """Return what a list says of a subagent."""
-    profile = subagent.profile
-    return {"subagent": subagent.chat_id, "agent": profile.agent, "task": profile.title, "state": subagent.state.value}
 
 
 def _title_of(task: str) -> str:

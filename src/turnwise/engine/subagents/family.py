@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 from turnwise.engine.agents.delegate import SUBAGENT, SUBAGENTS, subagent_id
@@ -104,15 +103,11 @@ async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
         StoreError: the store is out of reach.
     """
     try:
-        return await is_any_above(store, subagent, partial(_awaits, subagent.chat_id))
+        return await is_any_above(store, subagent, lambda above: subagent.chat_id in awaited_by(above))
     except ChatUnreadable:
         return True
     except ChatNotFound:
         return False
-
-
-def _awaits(subagent: str, above: Facts) -> bool:
-    return subagent in awaited_by(above)
 
 
 async def is_any_above(store: ChatStore, subagent: Facts, fits: Callable[[Facts], bool]) -> bool:

@@ -67,7 +67,7 @@ class _Logs:
         return self._read[chat_id]
 
     async def reported_by(self, chat_id: str, version: int) -> dict[str, int]:
-        """Return up to which version each chat was reported to whoever reads a chat at that version of it."""
+        """Return up to which version each chat was reported to a chat that reads this one at that version."""
         reported: dict[str, int] = {}
         pending = [(chat_id, version)]
         while pending:
@@ -101,7 +101,7 @@ class _Logs:
 
 
 async def family_usage(store: ChatStore, chat_id: str) -> Usage:
-    """Return what a chat, its subagents and theirs have used, whether anybody knows of it or not.
+    """Return what a chat, its subagents and theirs have used, reported or not.
 
     It is partial if some of them are deleted or cannot be read.
     """

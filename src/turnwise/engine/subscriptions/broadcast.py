@@ -1,7 +1,7 @@
 """The broadcaster: passes what was committed to the subscribers in this process.
 
 It only saves them reading the database: a subscriber that it did not reach reads there instead, and loses nothing.
-Whoever begins to follow a chat under way is given the latest events, which it may have missed by a moment.
+A new subscriber of a chat under way gets the latest events, which it may have missed by a moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_BUFFERED_BYTES: Final = 1_048_576
 
 
 class Subscription:
-    """A subscriber's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
+    """One subscriber: a bounded buffer of events, and a bell that wakes it.
 
     Args:
         notifications: how many the broadcaster has been given.

@@ -79,7 +79,8 @@ class TurnReader:
                     continue
                 if self.turn is None:
                     self._await_turn(event)
-                if self.turn is not None and not _is_of_turn_before(self.turn, event):
+                # A message of an earlier turn comes again when something of it is erased.
+                if self.turn is not None and not (isinstance(event, MessageEvent) and event.message.turn < self.turn):
                     behind_end.append(event)
                     if self.finished is None or self._is_resumed_by(event):
                         for one in behind_end:
@@ -120,11 +121,6 @@ class TurnReader:
             self.finished = event
             return event.seq > self._receipt.chat.last_seq
         return self.message_state == "removed"
-
-
-def _is_of_turn_before(turn: int, event: Event) -> bool:
-    """Return whether an event brings a message of an earlier turn once more: something of it was erased."""
-    return isinstance(event, MessageEvent) and event.message.turn < turn
 
 
 def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_of: FormOf) -> TurnResult[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -78,26 +78,20 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
         return values
     if isinstance(tool, ClientTool) or tool.signature is None:
         return dict(meant(values, schema_of(tool), trusted=_is_trusted(tool)))
-    for attempt in _readings(values, tool.schema):
+    for read in (lambda: values, lambda: meant(values, tool.schema)):  # the second takes longer
         try:
-            fitting: dict[str, Any] = _finite(tool.signature.spelled(attempt))
-        except Exception:  # noqa: BLE001, S112 - what a type's own code raises, too, is for `checked` to tell
+            fitting: dict[str, Any] = _finite(tool.signature.spelled(read()))
+        except Exception:  # noqa: BLE001, S112 - `checked` reports it, also what a type's own code raises
             continue
         return fitting
     return values
-
-
-def _readings(values: dict[str, Any], schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield arguments as they came, then as a schema means them, which takes longer to find out."""
-    yield values
-    yield meant(values, schema)
 
 
 def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments to call the tool with.
 
     Raises:
-        BadArguments: they don't fit; the text tells the model what to mend.
+        BadArguments: they don't fit; the text says to the model what to correct.
     """
     fault = fault_in(arguments)
     if fault is not None:
@@ -119,7 +113,7 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
 def problems_of(error: Exception) -> list[str]:
     """Return what a check by pydantic found wrong, in words that name but never quote the values.
 
-    Of an error in the code of a check they tell the type alone; the log has its traceback.
+    For an error in the code of a check they name the type alone; the log has its traceback.
     """
     from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
 
@@ -127,13 +121,12 @@ def problems_of(error: Exception) -> list[str]:
         raised = only_error_in(error)
         logger.exception("check_failed", error=raised)
         return [f"they cannot be checked ({type_name(raised)})"]
-    return [f"{_place_of(detail)}: {_without_value(detail)}" for detail in error.errors()]
-
-
-def _place_of(detail: ErrorDetails) -> str:
-    """Return where something is wrong. A key of a mapping that is wrong itself is a value, and left out."""
-    steps = detail["loc"]
-    return place([step for step, inner in zip_longest(steps, steps[1:]) if inner != "[key]"])
+    problems: list[str] = []
+    for detail in error.errors():
+        steps = detail["loc"]
+        path = [step for step, inner in zip_longest(steps, steps[1:]) if inner != "[key]"]  # a wrong key is a value
+        problems.append(f"{place(path)}: {_without_value(detail)}")
+    return problems
 
 
 def _without_value(detail: ErrorDetails) -> str:

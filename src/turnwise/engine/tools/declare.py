@@ -56,7 +56,7 @@ class Reconciled:
 
     @classmethod
     def unknown(cls) -> Reconciled:
-        """Say that nobody can tell: the crash policy decides."""
+        """Say that the outcome is unknown: the crash policy decides."""
         return cls("unknown")
 
 
@@ -92,7 +92,7 @@ class Tool:
     subagent: str | None = None
     """The agent whose chats do what the calls ask, instead of `run`; see `delegate`."""
     subagent_detached: bool = False
-    """Whether a subagent works on if nobody wants its answer any more."""
+    """Whether a subagent works on after its parent has stopped waiting for its answer."""
     subagent_action: SubagentAction | None = None
     """What the calls have to do with subagents; `None` for a tool that runs."""
     definition: ProviderDefinition | None = None
@@ -235,7 +235,8 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
     """
 
     def declare(function: ToolFunction) -> Tool:
-        known_as = name if name is not None else _name_of(function)
+        under = function.func if isinstance(function, functools.partial) else function
+        known_as = name if name is not None else str(getattr(under, "__name__", type_name(under)))
         if definition is not None:
             known_as = definition.name
             if description is not None or name not in (None, known_as):
@@ -278,11 +279,6 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         )
 
     return declare if function is None else declare(function)
-
-
-def _name_of(function: ToolFunction) -> str:
-    under = function.func if isinstance(function, functools.partial) else function
-    return str(getattr(under, "__name__", type_name(under)))
 
 
 def _check_callable(function: object, name: str) -> None:

@@ -150,34 +150,18 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a reference stands for: a place in the schema, an anchor or an id in it; `None` if it holds none."""
-    if reference == "#":
-        return root
-    if not reference.startswith("#/"):
-        return next((schema for schema in _schemas_in(root) if _is_called(schema, reference)), None)
-    target: Any = root
-    for step in reference[2:].split("/"):
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, Mapping) and key in target:
-            target = target[key]
-        elif isinstance(target, list) and key.isdecimal() and int(key) < len(target):
-            target = target[int(key)]
-        else:
-            return None
-    return target if isinstance(target, Mapping) else None
+    """Return the schema that a reference stands for; `None` if the whole schema does not hold it."""
+    from referencing import Registry, Resource  # noqa: PLC0415 - takes long to import
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
 
-
-def _schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
     go_on()
-    if isinstance(schema, Mapping):
-        yield schema
-    inner = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
-    for value in inner:
-        yield from _schemas_in(value)
-
-
-def _is_called(schema: Mapping[str, Any], reference: str) -> bool:
-    return reference in (f"#{schema.get('$anchor')}", f"#{schema.get('$dynamicAnchor')}", schema.get("$id"))
+    resource: Resource[Any] = Resource.from_contents(root, default_specification=DRAFT202012)
+    try:
+        found = Registry().with_resource("", resource).resolver().lookup(reference).contents
+    except (Unresolvable, ValueError, TypeError):  # the last two for a pointer into a list or number
+        return None
+    return found if isinstance(found, Mapping) else None
 
 
 def meant(value: Any, schema: Any, *, trusted: bool = True) -> Any:

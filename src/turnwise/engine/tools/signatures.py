@@ -111,7 +111,7 @@ def _is_context(function: Function, name: str, parameter: inspect.Parameter, con
     except SettingsError:
         if context.__name__ in str(parameter.annotation):
             raise
-        return False  # with a schema=... nobody else has to read it
+        return False  # with a schema=... its other hints may be unreadable
 
 
 def check_names(function: Function, name: str) -> None:
