@@ -1,7 +1,6 @@
 """Requests: what of a chat goes into one, what hooks may change, and the parameters of summaries."""
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -188,13 +187,6 @@ async def test_hook_must_return_messages(given: Any, kind: str) -> None:
 
 
 # Reminders
-
-
-async def test_endless_reminder_is_refused() -> None:
-    with pytest.raises(TypeError, match="100,000 or more"):
-        await reminded([lambda _state: itertools.repeat("again")], loop_state(stands(), [], []))
-    with pytest.raises(TypeError, match="100,000 or more"):
-        await reminded([lambda _state: itertools.repeat("")], loop_state(stands(), [], []))
 
 
 async def test_request_names_producer_and_severity_of_reminders() -> None:

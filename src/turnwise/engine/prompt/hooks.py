@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -34,7 +34,7 @@ class PastCall:
     call_id: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     output: Any = None
-    """What the model was given as its result."""
+    """The result that the model saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class LoopState:
     compactions: int
     """Compactions committed in this chat so far."""
     usage: Usage = NO_USAGE
-    """What the turn has used so far."""
+    """The usage of the turn so far."""
     context_tokens: int | None = None
     """How full the context was at the last step; `None` if unknown, as right after a compaction."""
     context_limit: int | None = None
@@ -83,7 +83,7 @@ Reminder = Callable[[LoopState], Reminded | Awaitable[Reminded]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """What a request is for, for a hook that prepares its messages."""
+    """The purpose of a request, for a hook that prepares its messages."""
 
     chat_id: str
     owner: str | None
@@ -132,9 +132,10 @@ async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[tupl
         name = getattr(getattr(produce, "func", produce), "__qualname__", type_name(produce))
         answer = produce(state)
         said: Any = await answer if inspect.isawaitable(answer) else answer
-        if not isinstance(said, list | tuple):
+        if said is None or isinstance(said, ReminderText | str):
             said = [said]
-        for each in said:
+        right = "a reminder has to return text, texts or None"
+        for each in _list_of(ReminderText | str | None, said, right):
             reminder = each if isinstance(each, ReminderText) else ReminderText(each or "")
             if reminder.text:
                 texts.append((reminder.text, SentReminder(name, reminder.severity)))
@@ -149,9 +150,16 @@ async def prepared(hook: PrepareMessages, messages: list[Message], context: Requ
         answer = await answer
     if answer is None:
         return messages
-    if not isinstance(answer, list) or not all(isinstance(message, Message) for message in answer):
-        raise TypeError("prepare_messages has to return a list of Message, or None")
-    return answer
+    return _list_of(Message, answer, "prepare_messages has to return a list of Message, or None")
+
+
+def _list_of(kind: Any, given: Any, right: str) -> list[Any]:
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        raise TypeError(f"{right}; it returned {type_name(given)}")
+    items = [*given]
+    if wrong := [type_name(item) for item in items if not isinstance(item, kind)]:
+        raise TypeError(f"{right}; it returned one of {wrong[0]}")
+    return items
 
 
 def _wants_context(hook: Callable[..., Any]) -> bool:
