@@ -42,7 +42,7 @@ from turnwise.states.triggers import MessageErased
 
 
 class _Relatives(NamedTuple):
-    """Who has to do with a chat."""
+    """The chats that were made from a chat."""
 
     forks: tuple[str, ...]
     children: tuple[str, ...]

@@ -55,7 +55,7 @@ class Diagnosis:
     """`None` for rows that belong to no chat."""
     issues: tuple[IntegrityIssue, ...]
     advice: str
-    """What can be done."""
+    """Ways to mend it."""
     files: tuple[LostFile, ...] = ()
     """The files that are gone or damaged. They make no chat unreadable."""
 
@@ -123,17 +123,12 @@ async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequenc
 async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
     rows = await search.files.store.raw_rows(chat_id)
     issues, lost = await _issues_in(chat_id, rows), await search.lost_by(chat_id, rows)
-    if not issues:
-        issues = await _issues_of_log(search.files.store, chat_id)
+    if not issues:  # a log may be readable and wrong: a token that was granted to two workers, for example
+        verdict = await run_in_thread(verify_records, await search.files.store.audit(chat_id))
+        if not verdict.ok:
+            issues = (IntegrityIssue("audit.body", verdict.problem or "the log does not verify"),)
     advice = [*([advice_on(issues)] if issues else []), *([_LOST] if lost else [])]
     return Diagnosis(chat_id, issues, "; ".join(advice), lost)
-
-
-async def _issues_of_log(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:
-    """Return what is wrong with a log that can be read, such as a token that was granted to two workers."""
-    records = await store.audit(chat_id)
-    verdict = await run_in_thread(verify_records, records)
-    return () if verdict.ok else (IntegrityIssue("audit.body", verdict.problem or "the log does not verify"),)
 
 
 async def issues_of(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:

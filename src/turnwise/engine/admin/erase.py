@@ -23,8 +23,8 @@ from turnwise.states.messages import Message, recorded_calls
 from turnwise.states.names import Audience
 
 Erasable = Literal["everything", "messages", "quarantine", "title", "metadata", "system", "errors", "reasons"]
-"""What can be erased as a whole: `messages` are all that were ever said, cut or queued; `quarantine` is what repairs
-have put aside; `everything` is all of it."""
+"""Parts of a chat that can be erased: `messages` are all that were ever said, cut or queued; `quarantine` are the
+rows that repairs have set aside; `everything` is all of it."""
 
 OUTSIDE: Final = (
     "Backups and copies of the database keep what they hold.",
@@ -39,7 +39,7 @@ _LABELS: Final = frozenset(_WORDS[3:])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """What was erased, and where copies may remain."""
+    """The erased messages and labels, and the places where copies may remain."""
 
     chat: Chat
     messages: tuple[str, ...]
@@ -63,7 +63,7 @@ class Erasure:
 
 
 class ErasureRequest(msgspec.Struct, frozen=True):
-    """What a caller wants to erase."""
+    """The messages and labels that a caller wants to erase."""
 
     messages: tuple[str, ...]
     what: frozenset[str]
@@ -96,7 +96,10 @@ class ErasureRequest(msgspec.Struct, frozen=True):
             results=tuple(
                 without_edits(message)
                 for message, _ in messages.values()
-                if message.id not in chosen and _is_edited(message, call_ids)
+                if message.id not in chosen
+                and message.result is not None
+                and message.result.call_id in call_ids
+                and message.result.edited_arguments is not None
             ),
             cut=frozenset(name for name in messages if messages[name][1]),
             queued=frozenset(queued & chosen),
@@ -134,15 +137,6 @@ def summaries_after(rows: ChatRows, names: Collection[str], labels: Collection[s
         message.id
         for message in later
         if message.audience is Audience.model and not message.erased and message.id not in names
-    )
-
-
-def _is_edited(message: Message, call_ids: Collection[str]) -> bool:
-    """Whether a message is the result of one of the calls, run with arguments that a client gave."""
-    return (
-        message.result is not None
-        and message.result.call_id in call_ids
-        and message.result.edited_arguments is not None
     )
 
 

@@ -64,7 +64,7 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
 
 
 async def _whole(files: Files, chat_id: str) -> WholeChat:
-    """Return all rows of a chat. What was put aside is read apart, and changes only with the chat."""
+    """Return all rows of a chat. Its quarantined rows are read separately; they change only with the chat."""
     store = files.store
     while True:
         rows = await store.rows(chat_id)

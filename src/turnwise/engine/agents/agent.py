@@ -54,7 +54,7 @@ class Agent(Generic[Deps, Output]):
     output: Annotated[type[Output] | Mapping[str, Any] | None, SkipValidation] = None
     """The form of final answers: a type that pydantic can check, or a JSON schema. `TurnResult.output` is the value."""
     settings: Settings | None = None
-    """What is left out is as the engine's settings have it. Those that `Settings.scope` calls the engine's are given
+    """Fields that are left out take the engine's values. Those that `Settings.scope` calls the engine's are given
     to the engine alone."""
     version: Name | None = None
     """Recorded with every answer."""

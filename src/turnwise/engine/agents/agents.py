@@ -77,7 +77,7 @@ class Agents:
 
     @property
     def runs(self) -> Mapping[str, frozenset[str]]:
-        """What a worker with these agents runs: their names, each with the names of its tools."""
+        """The names of the agents that a worker with these agents runs, each with the names of its tools."""
         current = {name: own.configuration for name, own in self._own.items()}
         generations = tuple(own.generation for own in self._own.values())
         if self._runs is None or self._runs[0] != generations:
@@ -86,7 +86,7 @@ class Agents:
 
     @property
     def inactive_tools(self) -> Mapping[str, Collection[str]]:
-        """Those of the tools that the agents' settings leave out."""
+        """The tools that the settings leave out, by agent."""
         return {name: own.configuration.toolbox.inactive for name, own in self._own.items()}
 
     def _configuration_of(self, agent: str) -> Configuration | None:

@@ -32,12 +32,12 @@ _WRAPPED: Final = "answer"
 _ACCEPTED: Final = "Accepted."
 _AGAIN: Final = "Give your final answer again, as JSON of the schema and nothing else."
 _TELLING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
-"""What a schema has that does not allow anything."""
+"""Keywords of schemas that restrict the value."""
 _DEFINITIONS: Final = ("$defs", "definitions")
 _TO_DEFINITIONS: Final = tuple(f"#/{name}/" for name in _DEFINITIONS)
 _BY_NAME: Final = ("properties", *_DEFINITIONS)
 _DATA: Final = ("const", "enum", "default", "examples")
-"""What says in a schema something of values, which may look like schemas."""
+"""Keywords whose values are data, which may look like schemas."""
 _IN_ROWS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ALONE: Final = ("items", "not")
 """Where in a schema other schemas stand."""

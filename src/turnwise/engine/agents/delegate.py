@@ -122,4 +122,4 @@ BACKGROUND_TOOLS: Final = (
     _sees_to_subagents("stop", "stop_subagent", "Stop a subagent's work.", _object((SUBAGENT,), subagent=_ID)),
     _sees_to_subagents("list", "list_subagents", "List your subagents, their tasks and how far they are.", _object(())),
 )
-"""What an agent has beside a tool that starts subagents in the background."""
+"""The further tools of an agent that starts subagents in the background."""

@@ -36,16 +36,13 @@ class Models:
             SettingsError: there is none, or it is asked here, and its provider's library or key is missing.
         """
         if name not in self._made:
-            self._made[name] = self._model(name)
+            try:
+                self._made[name] = model_named(name)
+            except CannotAsk as error:
+                if self._asked:
+                    raise
+                self._made[name] = MissingModel(name, error.problem)
         return self._made[name]
-
-    def _model(self, name: str) -> Model:
-        try:
-            return model_named(name)
-        except CannotAsk as error:
-            if self._asked:
-                raise
-            return MissingModel(name, error.problem)
 
     def or_missing(self, name: str) -> Model:
         """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""

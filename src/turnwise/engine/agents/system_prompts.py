@@ -24,11 +24,11 @@ MOST_KEPT: Final = 1000
 
 
 class SystemPrompts:
-    """What was made for the turns under way, by chat: a turn may go on under another lease."""
+    """The prompts of turns under way, by chat: a turn may go on under another lease."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[_MadeFor, str]] = {}
-        """What each was made for, and the prompt."""
+        """Each prompt with the turn and agent that it was made for."""
 
     def __iter__(self) -> Iterator[str]:
         """Yield the chats."""

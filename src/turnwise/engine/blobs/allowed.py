@@ -1,4 +1,4 @@
-"""What a user may say by the settings: how large a message is, and which files it has."""
+"""Limits of a user's message by the settings: its size, and its files."""
 
 from __future__ import annotations
 

@@ -163,11 +163,11 @@ class Files(msgspec.Struct, frozen=True):
 
     def is_inline(self, part: Part) -> TypeGuard[FilePart]:
         """Return whether a part is a file that is too large to stay in a message."""
-        return isinstance(part, FilePart) and part.data is not None and bytes_in(part.data) > self._most_inline
-
-    @property
-    def _most_inline(self) -> int:
-        return self.settings.inline_file_bytes
+        return (
+            isinstance(part, FilePart)
+            and part.data is not None
+            and bytes_in(part.data) > self.settings.inline_file_bytes
+        )
 
     async def take_in(self, chat_id: str, spool: Spool) -> None:
         """Keep the files of a chat that is about to be imported."""

@@ -28,7 +28,7 @@ class LostFile:
 
     digest: str
     problem: str
-    """What is wrong with it, as a verb: `is not there`."""
+    """The problem, as a verb: `is not there`."""
     place: str
     """The first value that refers to it, as `table[row].column`: `messages[m3].body`."""
     part: int | None = None

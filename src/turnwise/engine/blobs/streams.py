@@ -17,7 +17,7 @@ from turnwise.states.unicode import well_formed
 from turnwise.states.values.plain import shown
 
 FileContent = str | OnDisk | bytes | Iterable[bytes] | AsyncIterable[bytes]
-"""What a file is made of: the path of a file on the disk, bytes, or something that yields bytes."""
+"""The content of a file: the path of a file on the disk, bytes, or something that yields bytes."""
 
 _PIECE: Final = 256 * 1024
 """Bytes of a file that are read at a time."""

@@ -27,7 +27,7 @@ class Checkpoints:
     """Signs where a chat's log stands as it grows, and publishes it, so that a later rewrite of the database is found.
 
     The process that has committed does so whenever the chat has come to rest, at once and in the background: a turn
-    never waits for it, and never fails by it. What cannot be published is tried again, and logged.
+    never waits for it, and never fails by it. A failed attempt is logged and repeated.
 
     Args:
         key: signs.

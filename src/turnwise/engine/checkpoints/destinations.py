@@ -42,7 +42,7 @@ class Destination(Protocol):
     """Takes checkpoints. Every method raises `NotPublished` if that does not go now."""
 
     name: str
-    """What logs call it; it holds no secret."""
+    """Its name in logs, without secrets."""
 
     async def check(self) -> None:
         """Raise a `SettingsError` if nothing can ever be published there."""

@@ -50,7 +50,7 @@ class Publisher:
                 tasks.start_soon(outbox.run, self._checkpoints.catch_up)
 
     async def close(self, grace: float) -> None:
-        """Publish what is left, within so many seconds. What fails now is left to the next engine that is entered."""
+        """Publish the rest, within so many seconds. The next engine that is entered publishes what fails now."""
         with anyio.move_on_after(grace):
             for outbox in self._outboxes:
                 outbox.close()
@@ -70,7 +70,7 @@ class Publisher:
 
 
 class Outbox:
-    """What is to be published to one destination: chats, each once, however often it has changed meanwhile."""
+    """The chats to publish to one destination, each once, however often it has changed meanwhile."""
 
     def __init__(self, destination: Destination, key: SigningKey, store: ChatStore, clock: Clock) -> None:
         self._destination = destination
@@ -81,7 +81,7 @@ class Outbox:
         self._published: dict[str, int] = {}
         """Up to which version the chats to catch up with were published before."""
         self._heads: Sequence[Head] = ()
-        """What is being published."""
+        """The heads of the attempt under way."""
         self._bell = asyncio.Event()
         self._pause = asyncio.Event()
         """Ends the pause after an attempt that failed."""
@@ -118,8 +118,10 @@ class Outbox:
                     await wait_until(self._pause, self._clock, self._clock.monotonic() + delay)
                     delay = min(2 * delay, LONGEST_DELAY)
                 else:
-                    self._tell_success()
                     delay = FIRST_DELAY
+                    if self._problem is not None:
+                        logger.info("checkpoints_published_again", to=self._destination.name)
+                        self._problem = None
         finally:
             self.ended.set()
 
@@ -184,8 +186,3 @@ class Outbox:
             if not isinstance(error, NotPublished | StoreError):
                 logger.exception("checkpoints_failed", to=self._destination.name)
         self._problem = problem
-
-    def _tell_success(self) -> None:
-        if self._problem is not None:
-            logger.info("checkpoints_published_again", to=self._destination.name)
-            self._problem = None

@@ -25,7 +25,7 @@ _LONGEST: Final = 200
 
 @dataclass
 class ResponseInfo:
-    """What is known of a server's answer besides its content."""
+    """The metadata of a server's answer."""
 
     status: int | None = None
     """The status of the HTTP response; `None` without HTTP."""

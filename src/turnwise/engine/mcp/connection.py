@@ -31,7 +31,7 @@ _CREDENTIALS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _LOST: Final = frozenset({types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.PARSE_ERROR})
 """Codes that stand for an answer which did not come, or could not be read."""
 _ANY_STATUS: Final = "Server returned an error response"
-"""What the SDK says of every HTTP status that comes without an error of the server's own."""
+"""The SDK's message for every HTTP status without an error of the server's own."""
 
 
 class MCPUnreachable(TurnwiseError):
@@ -71,9 +71,9 @@ class ServerAnswer(msgspec.Struct, frozen=True):
 
     result: types.CallToolResult
     notes: Sequence[str]
-    """What of it was left out, for the model."""
+    """Notes for the model about parts that were left out."""
     output_schema: Any
-    """What the server has declared of the structured content; `None` if it has declared nothing."""
+    """The declared JSON schema of the structured content; `None` if there is none."""
 
 
 class ServerConnection:

@@ -29,7 +29,7 @@ from turnwise.states.values.plain import type_name
 
 @dataclass(slots=True, kw_only=True)
 class ModelCall:
-    """One call of a model. What has a default is known once it is over."""
+    """One call of a model. Fields with a default are filled in at its end."""
 
     provider: str
     model: str
@@ -37,7 +37,7 @@ class ModelCall:
     trace: str | None = None
     """What `turn_trace` gave for the turn, in whatever process."""
     reply: ModelReply | None = None
-    """What came of it, even if it failed on the way."""
+    """The reply, as far as it came."""
     error: Exception | None = None
     first_part_after: float | None = None
     """Seconds until the first part of a streamed reply."""
@@ -65,7 +65,7 @@ class ModelCall:
 
 @dataclass(slots=True, kw_only=True)
 class ToolRun:
-    """One run of a local tool. What has a default is known once it is over."""
+    """One run of a local tool. Fields with a default are filled in at its end."""
 
     chat_id: str
     call: ToolCall
@@ -76,7 +76,7 @@ class ToolRun:
     result: CallOutcome | FatalToolError | None = None
     """How it ended; `None` if it was cancelled."""
     error: BaseException | None = None
-    """What the tool raised."""
+    """The error that the tool raised."""
     seconds: float = 0.0
 
     @property
@@ -89,7 +89,7 @@ class ToolRun:
 
 @dataclass(slots=True, kw_only=True)
 class CompactionRun:
-    """One attempt to fold a history. What has a default is known once it is over."""
+    """One attempt to fold a history. Fields with a default are filled in at its end."""
 
     chat_id: str
     step: int
@@ -97,11 +97,11 @@ class CompactionRun:
     strategy: Literal["summary", "custom"]
     """Who folds: a model that writes a summary, or `CompactionPolicy.strategy`."""
     messages_before: int
-    """What the model saw."""
+    """The number of messages that the model saw before."""
     trace: str | None = None
     """What `turn_trace` gave for the turn, in whatever process."""
     messages_after: int | None = None
-    """What it sees from now on."""
+    """The number of messages that it sees from now on."""
     error: Exception | None = None
     seconds: float = 0.0
 

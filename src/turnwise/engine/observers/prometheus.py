@@ -166,7 +166,8 @@ class PrometheusObserver(Observer):
 
     def tool_started(self, run: ToolRun) -> Ended:
         """Measure a tool run once it is over."""
-        return partial(self._measure_tool, run)
+        tool = run.call.name if run.known else "unknown"
+        return lambda: self._tools.labels(tool, run.outcome).observe(run.seconds)
 
     def _measure_model(self, call: ModelCall) -> None:
         self._model_calls.labels(call.provider, call.model, call.request.purpose, call.outcome).observe(call.seconds)
@@ -178,7 +179,3 @@ class PrometheusObserver(Observer):
             self._tokens.labels(call.provider, call.model, "output").inc(usage.output_tokens or 0)
             if usage.cost is not None:
                 self._costs.labels(call.provider, call.model).inc(float(usage.cost))
-
-    def _measure_tool(self, run: ToolRun) -> None:
-        tool = run.call.name if run.known else "unknown"
-        self._tools.labels(tool, run.outcome).observe(run.seconds)

@@ -16,7 +16,7 @@ from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertB
 
 
 class View:
-    """What the model sees of a chat, as of a history version."""
+    """The messages of a chat that the model sees, as of a history version."""
 
     def __init__(self, messages: Iterable[Message], history_version: int) -> None:
         self.messages: list[Message] = []

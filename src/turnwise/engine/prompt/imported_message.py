@@ -37,7 +37,7 @@ from turnwise.states.values.values import Time, Value, place_and_problem
 
 
 class ImportedMessage(Value, frozen=True, kw_only=True, gc=True):
-    """What is taken over of a message. Everything else is worked out anew."""
+    """The fields of a message that an import takes over. All others are computed anew."""
 
     role: Literal["user", "assistant", "tool"]
     parts: tuple[Part, ...]

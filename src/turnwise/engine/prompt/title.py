@@ -27,13 +27,13 @@ _TURNS_TEXT: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068
 """Characters that reverse the text after them, also outside the title."""
 _PAIRS: Final = ('""', "''", "``", "**", "__", "“”", "„“", "‘’", "‚‘", "«»", "»«", "‹›", "「」", "『』")  # noqa: RUF001 - quotes
 _AROUND: Final = {pair[0]: pair[1] for pair in _PAIRS}
-"""What models put around a title: the mark before it, and the one after it."""
+"""Marks that models put around a title: the one before it, with the one after it."""
 _EMPHASIS: Final = re.compile(r"(`[^`]*`)|(?<![\w*])(\*\*|\*|_)(?=\S)((?:(?!\2).)+)(?<=\S)\2(?![\w*])")
 """Code, which stays as it is, or words between marks of emphasis. `__` is none: it is part of many names."""
 
 
 class TitleSource(NamedTuple):
-    """What a title is made of."""
+    """The messages that a title is made of."""
 
     question: Message
     """The first message of the user that has text."""

@@ -26,7 +26,7 @@ _WITHOUT_FORM: Final = "[This answer does not have the form that the subagent's 
 
 
 class CallAnswer(msgspec.Struct, frozen=True):
-    """What a call is answered with."""
+    """The answer to a call."""
 
     output: Json
     subagents: Sequence[SubagentAnswer] = ()

@@ -49,7 +49,7 @@ class _NotYetError(Exception):
 
 
 class _RefusedError(Exception):
-    """What a call wants cannot be done; its result says why."""
+    """A call cannot be done; its result says why."""
 
 
 class SubagentCalls:
@@ -174,11 +174,12 @@ class SubagentCalls:
             raise _NotYetError
         parent = self._parent
         version, head = await self._store.head(parent.chat_id)
+        title = " ".join(task.split())
         profile = Profile(
             created_at=parent.profile.created_at,
             agent=call.subagent or parent.profile.agent,
             owner=parent.profile.owner,
-            title=_title_of(task),
+            title=title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…",
             metadata=parent.profile.metadata,
             parent=parent.chat_id,
             parent_call=call.call_id,
@@ -322,7 +323,7 @@ class SubagentCalls:
                     return await self._store.facts(name)
         raise _RefusedError(f"You have no subagent {shown(name)}.")
 
-    # What subagents say
+    # Answers of subagents
 
     async def _reported(self, subagent: Facts, usage: Usage) -> SubagentAnswer:
         version, head = await self._store.head(subagent.chat_id)
@@ -345,8 +346,3 @@ def _submit(submission: SubmitToolResults, unit: UnitOfWork) -> None:
 def _begin(profile: Profile, task: SendMessage, unit: UnitOfWork) -> None:
     unit.fire(Create(profile=replace(profile, created_at=unit.now)))
     unit.fire(task)
-
-
-def _title_of(task: str) -> str:
-    line = " ".join(task.split())
-    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"

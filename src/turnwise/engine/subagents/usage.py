@@ -1,4 +1,4 @@
-"""What families use: a chat and its subagents, as far as it knows of them, or until now."""
+"""The usage of families, a chat and its subagents: as reported to the chat, or up to now."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from turnwise.states.usage import NO_USAGE, Usage
 async def unreported_usage(store: ChatStore, chat_id: str, subagent: Facts) -> Usage:
     """Return what a subagent, and its own, have used that no answer has reported to a chat so far.
 
-    What was used below the subagent counts as far as it has reported it. Those that were stopped with it report nothing
-    now; if they get another message, a later answer reports all that they have used. The chat may know of some of them
-    directly. Usage of a chat that is deleted, unreadable, or restored from an older backup is unknown.
+    What was used below the subagent counts as far as it has reported it. Subagents that were stopped with it report
+    nothing now; if they get another message, a later answer reports all that they have used. The chat may know of some
+    of them directly. Usage of a chat that is deleted, unreadable, or restored from an older backup is unknown.
     """
     logs = _Logs(store)
     own = answers_in(await logs.of(chat_id))

@@ -42,14 +42,14 @@ class _UnsoundError(Exception):
 
 
 class _Log(NamedTuple):
-    """What the sound log of a chat says of itself and of others, as of one moment."""
+    """The statements of a sound log about its chat and others, as of one moment."""
 
     chat_id: str
     hashes: Sequence[str]
     """Of its records, in order."""
     profile: Profile
     subagents: Sequence[str]
-    """Those that it plans."""
+    """The subagents that it plans."""
     answers: Mapping[str, Sequence[RecordedAnswer]]
     """The answers of subagents, its own and theirs, by their ids."""
 

@@ -1,4 +1,4 @@
-"""What a tool may know about its call, and what it may return beside a value."""
+"""The context of a tool's call, and the output with attachments that a tool may return."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ else:
 @checked
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool returns to attach files to its output."""
+    """An output with attached files."""
 
     output: Annotated[Json, SkipValidation]
     attachments: tuple[FilePart, ...] = ()
@@ -47,7 +47,7 @@ class PutFile(Protocol):
 
 @dataclass(slots=True)
 class ToolContext(Generic[Deps]):
-    """What a tool may know about its call. A tool asks for it by a parameter annotated with this class.
+    """The context of a call. A tool gets it in a parameter annotated with this class.
 
     `ToolContext[MyDeps]` says what the tool expects of `deps`, which the engine was given.
     """
@@ -66,7 +66,7 @@ class ToolContext(Generic[Deps]):
     """Keeps a file for the chat, as `Engine.put_file` does, and returns the part to attach; for a path, bytes, or
     something that yields bytes. A blocking tool calls `anyio.from_thread.run(context.put_file, content)`."""
     deps: Deps
-    """What the engine was given as `deps`, or what that made for this chat."""
+    """The engine's `deps`, or the value that they made for this chat."""
     cancelled: bool = False
     """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
 

@@ -39,7 +39,7 @@ from turnwise.states.values.values import Json
 @checked
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What a tool's `reconcile` found out after a crash: make one by `done`, `not_done` or `unknown`."""
+    """The finding of a tool's `reconcile` after a crash: make one by `done`, `not_done` or `unknown`."""
 
     verdict: Literal["done", "not_done", "unknown"]
     output: Annotated[Json | ToolOutput, SkipValidation] = None
@@ -94,7 +94,7 @@ class Tool:
     subagent_detached: bool = False
     """Whether a subagent works on after its parent has stopped waiting for its answer."""
     subagent_action: SubagentAction | None = None
-    """What the calls have to do with subagents; `None` for a tool that runs."""
+    """The action on subagents that a call stands for; `None` for a tool that runs."""
     definition: ProviderDefinition | None = None
     """How the provider knows the tool, if it is one of the provider's own; description and schema are not sent."""
     source: str | None = None

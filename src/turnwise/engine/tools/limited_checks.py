@@ -22,7 +22,7 @@ Check = Callable[[Any, Any, Any, Any], Any]
 """Checks one word of a schema: of a validator, the word's value, the instance and the schema."""
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
-"""What the thread may have taken of the processor when the limited checks end."""
+"""The processor time of the thread, in seconds, at which the limited checks end."""
 
 
 class TooCostly(Exception):

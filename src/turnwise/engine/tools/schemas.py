@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What every provider takes as the name of a tool."""
+"""Names of tools that every provider accepts."""
 
 ALTERNATIVES: Final = frozenset({"anyOf", "oneOf", "allOf", "not", "enum", "const"})
-"""What no provider takes at the top of a tool's schema.
+"""Keywords that no provider accepts at the top of a tool's schema.
 
 Source: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas, and Anthropic's answer
 "input_schema does not support oneOf, allOf, or anyOf at the top level".
@@ -97,8 +97,8 @@ def problems_with(
     Args:
         value: what is checked.
         schema: what it has to fit.
-        trusted: whether the schema may take as long as it likes. That of a client or of a server may not, and its
-            patterns are not matched: for some no time is enough.
+        trusted: whether the check may take any time. The schema of a client or server has a time limit, and its
+            patterns are not matched: some take for ever.
         whole: what the value is called.
     """
     try:

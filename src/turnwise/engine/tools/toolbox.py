@@ -52,7 +52,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     answer: Tool | None = None
     """The one of them by which the model gives its answer: it is always active."""
     retired: frozenset[str] = frozenset()
-    """Those that their sources have no more: models are not offered them."""
+    """Tools that their sources no longer offer: models are not offered them either."""
     may_change: bool = False
     """Whether some come from sources, which may have others tomorrow."""
 
@@ -176,7 +176,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
 
-        A call that a crash cut off is not among them: its tool is asked first what became of it. Those after it wait.
+        A call that a crash cut off is not among them: its tool reconciles it first, and the calls after it wait.
         """
         if facts.step.stage is not Stage.acting:
             return ()
@@ -186,9 +186,9 @@ class Toolbox(msgspec.Struct, frozen=True):
 
     def width(self, calls: Sequence[ToolCall]) -> int:
         """Return how many calls of a batch may run at once: several only if every call is safe."""
-        if self.settings.tools_parallel == "all" or all(self._is_safe(call) for call in calls):
-            return self.settings.parallel_cap
-        return 1
+        safe = {tool.name for tool in self.tools.values() if tool.parallel_safe}
+        all_are_safe = all(call.refusal is not None or call.name in safe for call in calls)
+        return self.settings.parallel_cap if self.settings.tools_parallel == "all" or all_are_safe else 1
 
     def timeout(self, call: ToolCall) -> float | None:
         """Return the seconds a call may take."""
@@ -209,7 +209,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         tool = self.tools.get(call.name)
         if call.refusal is not None:
             return failed(call, call.refusal)
-        # What a person has approved runs, whatever the model is offered by now.
+        # An approved call runs, even if its tool is not offered any more.
         if tool is None or not (call.approval == "granted" or self._is_active(tool)):
             return failed(call, self._unknown(call.name))
         if tool.policy == "ask" and call.approval != "granted":
@@ -277,12 +277,8 @@ class Toolbox(msgspec.Struct, frozen=True):
             logger.exception("reconcile_failed", tool=call.name, call_id=call.call_id)
             return Reconciled.unknown()
 
-    def _is_safe(self, call: ToolCall) -> bool:
-        tool = self.tools.get(call.name)
-        return call.refusal is not None or (tool is not None and tool.parallel_safe)
-
     def _succeeded(self, call: ToolCall, returned: Any) -> CallOutcome:
-        """Return the outcome of a tool that has run. What is wrong with its answer is a note, and no failure."""
+        """Return the outcome of a tool that has run. A fault in its answer becomes a note, not a failure."""
         result = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
         notes: list[str] = []
         try:
@@ -322,7 +318,7 @@ async def _outcome_of(
     begins: Callable[[], object],
     succeeded: Callable[[Any], CallOutcome],
 ) -> CallOutcome:
-    """Run a tool. What a blocking one returns is read in its thread, too: it may be an iterator that takes its time."""
+    """Run a tool. The thread of a blocking tool also reads its result: it may be a slow iterator."""
 
     def begin() -> Any:
         begins()  # first: whoever sets `cancelled` afterwards sees that the tool runs
