@@ -14,7 +14,6 @@ from turnwise.persistence.sql.migrations import Migration, migrations
 from turnwise.persistence.sqlite.migrate import APPLICATION_ID, migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
-from turnwise.states.names import ChatState
 
 
 @pytest.fixture
@@ -169,12 +168,3 @@ def test_missing_migrations_apply_in_one_transaction(path: Path) -> None:
         migrate(connection, str(path), (first, Migration("0002_b", "CREATE TABLE b (x);")))
         names = connection.execute("SELECT name FROM turnwise_migrations ORDER BY name").fetchall()
     assert names == [("0001_a",), ("0002_b",)]
-
-
-def test_stray_index_lists_every_state() -> None:
-    """The index of strays lists the states; one that is missing there would be swept as a stray's."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        migrate(connection, ":memory:", migrations("sqlite"))
-        (index,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'chats_stray'").fetchone()
-    assert all(f"'{state}'" in index for state in ChatState)
-    assert index.count("'") == 2 * len(ChatState)

@@ -123,11 +123,11 @@ async def test_failed_migration_leaves_nothing(
 
 
 async def test_stray_query_uses_its_index(postgres_url: str, beside: asyncpg.Connection) -> None:
-    """A state added to the table and not to the index would make every sweep read every chat."""
     await opened(postgres_url)
     await beside.execute("SET enable_seqscan = off")
-    plan = await beside.fetch(f"EXPLAIN {SQL['strays']}".replace("$1", "10"))
-    assert any("chats_stray" in row[0] for row in plan)
+    plan = await beside.fetch(f"EXPLAIN {SQL['strays']}".replace("$1", "'{waiting}'").replace("$2", "10"))
+    assert any("chats_of_state" in row[0] for row in plan)
+    assert not any("Seq Scan" in row[0] for row in plan)
 
 
 async def test_migration_ignores_statement_and_command_timeouts(

@@ -85,7 +85,7 @@ async def overdue(on: SQLDatabase, *, limit: int) -> Overdue:
     now = await on.now()
     leases = await on.fetch("expired_leases", now=now, limit=limit)
     deadlines = await on.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
-    strays = await on.fetch("strays", limit=limit)
+    strays = await on.fetch("strays", states=[*ChatState], limit=limit)
     return Overdue(
         leases=tuple((chat_id, token) for chat_id, token, *_ in leases),
         deadlines=tuple(chat_id for (chat_id,) in deadlines),

@@ -36,9 +36,6 @@ CREATE INDEX chats_unsettled ON chats (since, number)
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
 CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subagents', 'both');
-CREATE INDEX chats_stray ON chats (number)
-    WHERE state NOT IN ('waiting', 'pending', 'streaming', 'executing_tools', 'compacting', 'requires_action',
-                        'interrupted', 'error');
 
 CREATE TABLE facts (
     chat        bigint      PRIMARY KEY,

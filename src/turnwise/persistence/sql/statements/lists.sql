@@ -45,10 +45,16 @@ AND NOT EXISTS (
 ORDER BY calls.deadline LIMIT :limit;
 
 -- name: strays
--- Chats in a state that the table of transitions does not know. The condition is that of the index of strays.
+-- Chats in a state that is none of `states`. It steps from state to state along the index of states, and reads one chat
+-- of each state that is known.
+WITH RECURSIVE stored (state) AS (
+    SELECT min(state || '') FROM chats
+    UNION ALL
+    SELECT (SELECT min(chats.state || '') FROM chats WHERE (chats.state || '') > stored.state)
+    FROM stored WHERE stored.state IS NOT NULL
+)
 SELECT id FROM chats
-WHERE state <> 'waiting' AND state <> 'pending' AND state <> 'streaming' AND state <> 'executing_tools'
-    AND state <> 'compacting' AND state <> 'requires_action' AND state <> 'interrupted' AND state <> 'error'
+WHERE (state || '') IN (SELECT state FROM stored WHERE NOT state = ANY (:states))
 ORDER BY number LIMIT :limit;
 
 -- name: rested

@@ -37,10 +37,6 @@ CREATE INDEX chats_unsettled ON chats (since, number)
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
 CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subagents', 'both');
--- Without `NOT IN`: SQLite would write the list into a table of its own, twice for each commit.
-CREATE INDEX chats_stray ON chats (number)
-    WHERE state <> 'waiting' AND state <> 'pending' AND state <> 'streaming' AND state <> 'executing_tools'
-        AND state <> 'compacting' AND state <> 'requires_action' AND state <> 'interrupted' AND state <> 'error';
 
 -- Apart from `chats`, whose rows are rewritten with every transition: a system prompt may be long.
 CREATE TABLE profiles (
