@@ -86,7 +86,7 @@ def test_readme_example_runs(tmp_path: Path) -> None:
     shutil.copy(README, tmp_path)
     done = subprocess.run([sys.executable, EXAMPLE], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "read_file says: “# turnwise" in done.stdout
-    assert done.stdout.endswith("Verdict(ok=True, problem=None, position=None)\n")
+    assert done.stdout.endswith("Verdict(ok=True)\n")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -29,7 +29,7 @@ from turnwise.engine.config.settings import CompactionPolicy, RetryPolicy, Setti
 from turnwise.engine.isolation.user_code import UserCalls
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.tools.context import ToolContext
-from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.providers.failures import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import QueueFull, SettingsError

@@ -5,13 +5,13 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from support.exploring import few
 from support.rich_chat import engine_on, live

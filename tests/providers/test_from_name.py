@@ -7,7 +7,7 @@ import pytest
 
 from turnwise import Engine, SettingsError
 from turnwise.providers import from_name
-from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.providers.failures import CannotAsk
 from turnwise.providers.from_name import model_named
 from turnwise.providers.pydantic_ai import PydanticAIModel, naming
 

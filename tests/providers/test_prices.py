@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from turnwise import Usage
 from turnwise.providers import prices
 from turnwise.providers.demo import DemoModel
-from turnwise.providers.figures import tokens, usage_of
+from turnwise.providers.figures import tokens, usage_of, window_of
 from turnwise.providers.prices import load_prices, priced
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.providers.windows import window_of
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 COUNTED = Usage(input_tokens=1000, output_tokens=500)

@@ -9,9 +9,9 @@ import pytest
 from pydantic_ai import messages as theirs
 
 from turnwise import FilePart, TextPart
-from turnwise.providers.per_message import PerMessage
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
+from turnwise.providers.repair_history import PerMessage
 from turnwise.states.messages import Message, Part, ReasoningPart, Role, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 

@@ -90,9 +90,9 @@ DEFAULTS = Path(__file__).parent / "defaults.json"
 
 
 def kinds(of: type[Value] = Value) -> Iterator[type[Value]]:
-    """Yield the kinds of values of the library."""
+    """Yield the kinds of values of the ground floor: those that are stored."""
     for kind in of.__subclasses__():
-        if kind.__module__.startswith("turnwise."):
+        if kind.__module__.startswith("turnwise.states."):
             yield kind
         yield from kinds(kind)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from turnwise.persistence.audit.record import Entry
 
@@ -23,8 +24,7 @@ Row = Mapping[str, Any]
 """The columns of a row by name: times in microseconds, arrays as lists or as their JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRows:
+class ChatRows(msgspec.Struct, frozen=True):
     """The rows of one chat, all of one moment. The columns have the names that SQLite's store gives them."""
 
     chat: Row
@@ -33,7 +33,7 @@ class ChatRows:
     """The rows of the tables in `ORDER`."""
     audit: Sequence[Entry]
     """By version."""
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = {}
     """This store's own names of tables and columns: `table`, or `table.column`, by SQLite's."""
     parts: str = "events"
     """The table in which this store keeps the parts of replies under way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.providers.failures import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import SettingsError
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from turnwise.logger import logger
-from turnwise.providers.figures import usage_of
+from turnwise.providers.figures import OURS, usage_of
 from turnwise.providers.protocol import Model, ModelReply
-from turnwise.providers.windows import OURS
 from turnwise.states.usage import Usage
 
 COMPATIBLE: Final = "openai-compatible"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
+
+from msgspec.structs import force_setattr
 
 from turnwise.states.errors import SettingsError
 from turnwise.states.messages import Message, Part, SourceType, TextPart, ToolCallPart
 from turnwise.states.names import Executor, StopReason
 from turnwise.states.usage import Usage
-from turnwise.states.values.checked import checked
 from turnwise.states.values.limits import Name
-from turnwise.states.values.values import Json, Value
+from turnwise.states.values.values import CheckedCall, Json, Value
 
 Purpose = Literal["step", "summary", "title"]
 PartType = Literal[
@@ -30,9 +30,7 @@ PartType = Literal[
 ]
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class ProviderDefinition:
+class ProviderDefinition(Value, metaclass=CheckedCall, frozen=True):
     """A tool that a provider knows itself, in the provider's own words: it is sent as it stands.
 
     Raises:
@@ -55,7 +53,7 @@ class ProviderDefinition:
                     f"must be text, as {self.provider} documents it: the definition of a tool has a type and a name, "
                     'such as {"type": "bash_20250124", "name": "bash"}',
                 )
-        object.__setattr__(self, "betas", tuple(self.betas))
+        force_setattr(self, "betas", tuple(self.betas))
 
     @property
     def name(self) -> str:
@@ -68,8 +66,7 @@ class ProviderDefinition:
         return str(self.tool["type"])
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Value, frozen=True):
     """A tool as the model sees it."""
 
     name: str
@@ -84,8 +81,7 @@ Severity = Literal["info", "warning", "error"]
 """How urgent a reminder is."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentReminder:
+class SentReminder(Value, frozen=True):
     """A reminder that a request holds."""
 
     producer: str
@@ -93,8 +89,7 @@ class SentReminder:
     severity: Severity = "info"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(Value, frozen=True, kw_only=True):
     """One model call. An adapter must not change it in place: the next request may hold the same messages."""
 
     purpose: Purpose
@@ -104,7 +99,7 @@ class ModelRequest:
     attempt: int = 1
     system: str | None = None
     tools: tuple[ToolSpec, ...] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = {}
     """Passed through: `ModelParameters` of `providers/parameters.py`."""
     reminders: tuple[SentReminder, ...] = ()
     """Whose reminders stand at the end of the messages: no model needs that, but observers tell."""
@@ -261,3 +256,13 @@ def refusal_of(model: Model, tools: Sequence[ToolSpec], parameters: Mapping[str,
                 f"{model.provider} cannot be offered it: {reason}"
             )
     return None
+
+
+TakesAnswerSchema = Literal["always", "without_tools"]
+"""When a model keeps its answer to `ModelRequest.answer_schema`: always, or only where it is offered no tools."""
+
+
+def takes_answer_schema(model: Model, *, beside_tools: bool) -> bool:
+    """Return whether a model keeps its answer to a schema, as it says in `takes_answer_schema`; many say nothing."""
+    says = getattr(model, "takes_answer_schema", None)
+    return says == "always" or (says == "without_tools" and not beside_tools)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+from weakref import ref
 
 import msgspec
 from msgspec.structs import replace
 
 from turnwise.logger import logger
-from turnwise.providers.per_message import PerMessage
 from turnwise.providers.protocol import ModelRequest
 from turnwise.states.messages import (
     MarkerPart,
@@ -187,3 +188,34 @@ def _beside(like: Message, message_id: str) -> Message:
     """Return a message for one request only, next to one that is stored."""
     made = {"id": message_id, "position": 0, "audience": Audience.model, "partial": False, "synthetic": True}
     return replace(like, **made)
+
+
+Worked = TypeVar("Worked")
+
+
+class PerMessage(Generic[Worked]):
+    """Works something out once for each message, and forgets it together with the message.
+
+    The key is the message object, not its id: an edited or erased message is read anew and is another object.
+
+    Args:
+        work: what to work out. Its value must not hold the message, which would then live for ever.
+    """
+
+    def __init__(self, work: Callable[[Message], Worked]) -> None:
+        self._work = work
+        self._results: dict[int, tuple[ref[Message], Worked]] = {}
+
+    def __len__(self) -> int:
+        """Return how many messages are known."""
+        return len(self._results)
+
+    def __call__(self, message: Message) -> Worked:
+        """Return what was worked out of the message, now or before."""
+        address, results = id(message), self._results
+        entry = results.get(address)
+        if entry is not None:
+            return entry[1]
+        worked = self._work(message)
+        results[address] = (ref(message, lambda _: results.pop(address, None)), worked)
+        return worked

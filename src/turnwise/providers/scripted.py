@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextvars import ContextVar
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec.structs import force_setattr, replace
 
-from turnwise.providers.answer_schemas import TakesAnswerSchema
-from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, TakesAnswerSchema
 from turnwise.providers.reply_builder import join
-from turnwise.providers.sleep import Sleep, sleep
 from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.states.names import StopReason
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked
 from turnwise.states.values.limits import Count, Duration, Name, Positive
 from turnwise.states.values.plain import shown
+from turnwise.states.values.values import CheckedCall, Value
+
+Sleep = Callable[[float], Awaitable[None]]
+"""Waits so many seconds."""
+
+_sleep: Final[ContextVar[Sleep]] = ContextVar("turnwise_sleep", default=anyio.sleep)
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class Call:
+async def sleep(seconds: float) -> None:
+    """Wait so many seconds by the clock of the engine that asks, or by the machine's if none does."""
+    await _sleep.get()(seconds)
+
+
+def sleep_by(engine_sleep: Sleep) -> None:
+    """Let `sleep` wait by an engine's clock from now on, in this task and in those that it begins."""
+    _sleep.set(engine_sleep)
+
+
+class Call(Value, metaclass=CheckedCall, frozen=True):
     """A tool call in a scripted reply. Without an `id` it gets `call_1`, `call_2` and so on, in the order of use."""
 
     name: str
@@ -34,16 +46,16 @@ class Call:
     id: str | None = None
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class Reply:
+class _Text(Value, metaclass=CheckedCall, frozen=True):
+    text: str = ""
+
+
+class Reply(_Text, frozen=True, kw_only=True):
     """One scripted reply: reasoning, then text, then calls, then the finish; or exactly `parts`.
 
     It can go wrong on purpose. The two `_after` count the parts of any type that are still sent.
     """
 
-    text: str = ""
-    _: dataclasses.KW_ONLY
     reasoning: str = ""
     signature: str | None = None
     calls: Sequence[Call] = ()
@@ -68,7 +80,7 @@ class Reply:
 
     def __post_init__(self) -> None:
         if self.parts is not None:
-            object.__setattr__(self, "parts", tuple(self.parts))
+            force_setattr(self, "parts", tuple(self.parts))
         _usage(self)  # or a misspelt figure would be missed only when the reply is given
 
 
@@ -121,7 +133,7 @@ class ScriptedModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the next reply, with its delays and failures."""
-        copied = dataclasses.replace(request, messages=list(request.messages), parameters=dict(request.parameters))
+        copied = replace(request, messages=list(request.messages), parameters=dict(request.parameters))
         self.requests.append(copied)
         reply = self._next_reply(request)
         parts = self._parts(reply)

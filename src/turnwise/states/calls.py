@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 from pydantic import AfterValidator, SkipValidation
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, SubagentAction
-from turnwise.states.values.checked import checked
 from turnwise.states.values.digests import guarded
 from turnwise.states.values.limits import Description, Name, json_at_most
 from turnwise.states.values.plain import GIVEN, SAID, Limits, Misfit, plain, shown
-from turnwise.states.values.values import Counter, Json, Time, Value, unshared
+from turnwise.states.values.values import CheckedCall, Counter, Json, Time, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""
@@ -23,22 +21,18 @@ _ERASED: Final = "Its arguments were erased."
 _ERASED_AFTER_START: Final = "Its arguments were erased after it had been started."
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class ClientTool:
+class ClientTool(Value, metaclass=CheckedCall, frozen=True, omit_defaults=False):
     """A tool that the model may call and only the client can run."""
 
     name: Name
     description: Description
     input_schema: Annotated[dict[str, Any], AfterValidator(json_at_most(262_144))]
     """JSON schema of the arguments: an object schema."""
-    deadline: float | None = field(default=None, kw_only=True)
+    deadline: float | None = None
     """Seconds the client has to answer; `None` waits for ever."""
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(Value, metaclass=CheckedCall, frozen=True):
     """A client's answer to one of its calls. `output` is any JSON value."""
 
     call_id: str
@@ -48,7 +42,7 @@ class ToolResult:
 
     def __post_init__(self) -> None:
         try:
-            object.__setattr__(self, "output", plain(self.output, self._limits))
+            force_setattr(self, "output", plain(self.output, self._limits))
         except Misfit as misfit:
             problem = f"the output of call {shown(self.call_id)} {misfit.problem}"
             raise InvalidContent(problem, argument="output") from None
@@ -87,8 +81,7 @@ class ToolResult:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class SubagentResult(ToolResult):
+class SubagentResult(ToolResult, frozen=True):
     """A subagent's answer to a call of its parent, which may hold whatever models and tools have said."""
 
     _limits: ClassVar[Limits] = SAID
@@ -247,8 +240,7 @@ class ToolCall(Value, frozen=True, kw_only=True):
         return replace(self, deadline=deadline)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOutcome:
+class CallOutcome(Value, frozen=True, kw_only=True):
     """How a call ended, with the result that the model will see."""
 
     call_id: str
@@ -257,6 +249,6 @@ class CallOutcome:
     is_error: bool
     synthetic: bool = False
     attachments: tuple[Any, ...] = ()
-    error: BaseException | None = field(default=None, compare=False, repr=False)
+    error: BaseException | None = None
     """The exception of the tool, for observers; it is not stored."""
     answer: Answer | None = None

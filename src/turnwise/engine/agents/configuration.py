@@ -19,10 +19,9 @@ from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.sources import Offer, sources_in, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.foreign import guarded
-from turnwise.providers.answer_schemas import takes_answer_schema
-from turnwise.providers.protocol import Model, refusal_of
-from turnwise.providers.tool_choice import FREE, forced_tool
-from turnwise.providers.windows import window_of
+from turnwise.providers.figures import window_of
+from turnwise.providers.parameters import FREE, forced_tool
+from turnwise.providers.protocol import Model, refusal_of, takes_answer_schema
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits, Profile

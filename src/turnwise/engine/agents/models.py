@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from turnwise.engine.isolation.tasks import run_in_thread
-from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.providers.failures import CannotAsk
 from turnwise.providers.from_name import model_named
 from turnwise.providers.prices import load_prices
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field
 
+from turnwise.providers.figures import window_of
 from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model, ToolSpec
-from turnwise.providers.windows import window_of
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits
 from turnwise.states.files import is_type_pattern

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from turnwise.engine.isolation.user_code import CLOSE_TIMEOUT_S, UserCalls
 from turnwise.foreign import described, is_the_programs
 from turnwise.logger import logger
-from turnwise.providers.sleep import Sleep
+from turnwise.providers.scripted import Sleep
 from turnwise.states.errors import EngineClosed, EngineInUse, SettingsError
 
 T = TypeVar("T")

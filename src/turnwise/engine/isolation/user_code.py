@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from turnwise.foreign import described, guarded, is_the_programs
 from turnwise.logger import logger
-from turnwise.providers.sleep import Sleep, sleep_by
+from turnwise.providers.scripted import Sleep, sleep_by
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.providers.figures import is_for_answers
+from turnwise.providers.parameters import forced_tool, freed
 from turnwise.providers.protocol import Model, ModelRequest, Purpose, SentReminder, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
-from turnwise.providers.tool_choice import forced_tool, freed
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from turnwise.persistence.audit.asides import Aside, aside_of
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.decide import Decision
 from turnwise.states.values.digests import canonical, canonical_row
+from turnwise.states.values.values import Value
 
 GENESIS: Final = "0" * 64
 """The `prev` of a chat's first record."""
@@ -41,8 +42,7 @@ class WriteRecord(NamedTuple):
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord:
+class AuditRecord(Value, frozen=True, kw_only=True):
     """One committed transition. `hash` covers every other field, and through `prev` every record before it."""
 
     chat_id: str
@@ -166,7 +166,7 @@ def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
         fields = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash, **fields}
     record = _record_of(fields)
     reason = Aside.load(entry.aside).reason
-    return record if reason is None else dataclasses.replace(record, reason=reason)
+    return record if reason is None else replace(record, reason=reason)
 
 
 def hash_of(record: AuditRecord) -> str:

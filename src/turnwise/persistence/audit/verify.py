@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, NamedTuple
 
+from msgspec.structs import replace
 from pydantic import InstanceOf
 
 from turnwise.persistence.audit import record as audit_log
@@ -24,10 +24,10 @@ from turnwise.persistence.rows import GARBLED
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.values.checked import checked
+from turnwise.states.values.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Value, frozen=True, repr_omit_defaults=True):
     """The result of a check. The check stops at the first problem."""
 
     ok: bool
@@ -39,9 +39,9 @@ class Verdict:
     0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound. Of a
     family it is a version of the subagent that the problem names first, or of the chat which that subagent answered.
     """
-    covered: int | None = field(default=None, repr=False)
+    covered: int | None = None
     """The version up to which published checkpoints bear the log out; `None` if none were asked for."""
-    place: str | None = field(default=None, repr=False)
+    place: str | None = None
     """The stored value that is not what the log says: `table[row].column`. `None` if the log itself is wrong."""
 
 

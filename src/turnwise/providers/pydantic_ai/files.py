@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model
 
-from turnwise.providers.pydantic_ai.classes import classes_of
+from turnwise.providers.pydantic_ai.naming import classes_of
 from turnwise.states.file_heads import HEAD_BYTES, fault_of_head, pages_of, pixels_of
 from turnwise.states.files import is_address, kind_of
 from turnwise.states.left_out import note_of_file

@@ -15,24 +15,33 @@ from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
-from turnwise.providers.answer_schemas import TakesAnswerSchema
+from turnwise.providers.parameters import freed
 from turnwise.providers.prices import priced
-from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
+from turnwise.providers.protocol import (
+    ModelPart,
+    ModelReply,
+    ModelRequest,
+    ProviderDefinition,
+    TakesAnswerSchema,
+    refusal_of,
+)
 from turnwise.providers.pydantic_ai.cache import Retention, with_own_marks
-from turnwise.providers.pydantic_ai.classes import classes_of
-from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
+from turnwise.providers.pydantic_ai.definitions import (
+    searches_web,
+    sends_definitions,
+    with_definitions,
+    with_web_search,
+)
 from turnwise.providers.pydantic_ai.errors import classified, writing
 from turnwise.providers.pydantic_ai.files import limits_of, refusal_of_file, taken_by
-from turnwise.providers.pydantic_ai.naming import their_model
+from turnwise.providers.pydantic_ai.naming import classes_of, their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.pydantic_ai.streams import WatchedStream
-from turnwise.providers.pydantic_ai.web_search import searches_web, with_web_search
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
-from turnwise.providers.tool_choice import freed
 from turnwise.states.errors import ModelError, SettingsError
 from turnwise.states.values.checked import checked
 from turnwise.states.values.limits import Count

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
-from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.providers.failures import CannotAsk
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.plain import type_name
 
@@ -83,3 +84,10 @@ def _provider(kind: str, their_kind: str, base_url: str | None) -> Provider[Any]
     configurable: Any = infer_provider_class(their_kind)
     provider: Provider[Any] = configurable(base_url=base_url)
     return provider
+
+
+def classes_of(model: Model) -> frozenset[str]:
+    """Return the names of a model's classes; of one that wraps another, those of the other."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return frozenset(base.__name__ for base in type(model).__mro__)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from turnwise.states.messages import Part
+from turnwise.states.values.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Value, frozen=True):
     """A provider and its address, as they stand in the metadata of the parts it made."""
 
     provider: str

@@ -12,12 +12,10 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.figures import is_for_answers
-from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS
-from turnwise.providers.protocol import ModelRequest
-from turnwise.providers.pydantic_ai.web_search import with_web_search
-from turnwise.providers.tool_choice import freed
+from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS, freed
+from turnwise.providers.protocol import ModelRequest, TakesAnswerSchema
+from turnwise.providers.pydantic_ai.definitions import with_web_search
 from turnwise.states.errors import ModelError
 
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from pydantic_ai import messages as theirs
 
-from turnwise.providers.per_message import PerMessage
 from turnwise.providers.pydantic_ai import whole_parts
 from turnwise.providers.pydantic_ai.cache import Retention, stays
 from turnwise.providers.pydantic_ai.files import NO_LIMITS, Limits, Takes, sendable_file
 from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.repair_history import PerMessage
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 

@@ -21,7 +21,6 @@ from turnwise.states.actions.compaction import (
     order_room,
     owe_compaction,
 )
-from turnwise.states.actions.failing import clear_error, restore_invariants, set_error, set_overflow
 from turnwise.states.actions.history import append_user_message, cut_history, erase_content
 from turnwise.states.actions.profile import (
     change_configuration,
@@ -40,14 +39,26 @@ from turnwise.states.actions.queue import (
     remove_queued,
     take_queue_head,
 )
-from turnwise.states.actions.settling import commit_partial, mark_settled, note_interrupt, promote_when_settled
-from turnwise.states.actions.steps import (
+from turnwise.states.actions.settling import (
+    clear_error,
+    commit_partial,
+    mark_settled,
+    note_interrupt,
+    promote_when_settled,
+    restore_invariants,
+    set_error,
+    set_overflow,
+)
+from turnwise.states.actions.turns import (
     begin_step,
     commit_reply,
     discard_attempt,
     drop_lease,
+    finish_turn,
     grant_lease,
+    name_spent_budget,
+    reopen_turn,
     start_attempt,
+    start_turn,
     take_back_attempt,
 )
-from turnwise.states.actions.turns import finish_turn, name_spent_budget, reopen_turn, start_turn

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from turnwise.states.actions.receipts import record_receipt
-from turnwise.states.actions.steps import lose_attempt
+from turnwise.states.actions.queue import record_receipt
+from turnwise.states.actions.turns import lose_attempt
 from turnwise.states.draft import Draft
 from turnwise.states.events import ActionRequiredEvent, ErrorEvent, HistoryResetEvent, MessageEvent
 from turnwise.states.messages import Message, recorded_calls, recorded_results

@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from turnwise.states.errors import InvalidContent, WrongCall
-from turnwise.states.values.checked import no_such_argument
+from turnwise.states.values.checked import Parameters, no_such_argument
 from turnwise.states.values.plain import COUNTABLE
 
 if TYPE_CHECKING:
@@ -198,6 +198,29 @@ class Checked(Readable):
             problem = f"a field cannot be read: that raised {type(error).__name__}"
             raise InvalidContent(f"{cls.__name__}: {problem}") from error
         return value
+
+
+class CheckedCall(Readable):
+    """The metaclass of values that others make by place, too: their arguments are checked as those of functions are.
+
+    As with `Checked`, what is read from a store goes past it.
+    """
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:  # noqa: N805 - a class is what this is called on
+        """Return the value that has these fields.
+
+        Raises:
+            InvalidArgument: an argument is not what its type hint says.
+            InvalidContent: it is of that type, but cannot be stored.
+            WrongCall: an argument is missing, or there is none of that name.
+        """
+        args_fit, options_fit = _parameters_of(cls).fit(args, options)
+        return super().__call__(*args_fit, **options_fit)
+
+
+@cache
+def _parameters_of(cls: Any) -> Parameters:
+    return Parameters(cls, "")
 
 
 def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
