@@ -62,7 +62,7 @@ async def following(shelf: Shelf, *, after: int = 0, **options: Any) -> AsyncIte
         tasks.cancel_scope.cancel()
 
 
-# A listener
+# A subscription
 
 
 @pytest.mark.parametrize(
@@ -79,29 +79,29 @@ async def following(shelf: Shelf, *, after: int = 0, **options: Any) -> AsyncIte
     ],
     ids=["all", "rest", "late", "gap", "gap later", "order", "thousand", "too many"],
 )
-def test_listener_takes_events_and_reports_gaps(
+def test_subscription_takes_events_and_reports_gaps(
     buffered: list[int], after: int, batch: list[int], *, behind: bool
 ) -> None:
-    listener = Subscription()
-    assert listener.behind, "it has read nothing yet"
-    listener.behind = False
+    subscription = Subscription()
+    assert subscription.behind, "it has read nothing yet"
+    subscription.behind = False
     for number in buffered:
-        listener.ring(events(number))
-    assert ([event.seq for event in listener.take(after)], listener.behind) == (batch, behind)
-    assert list(listener.take(after)) == [], "each is taken once"
+        subscription.ring(events(number))
+    assert ([event.seq for event in subscription.take(after)], subscription.behind) == (batch, behind)
+    assert list(subscription.take(after)) == [], "each is taken once"
 
 
-async def test_close_ends_present_and_later_listeners() -> None:
+async def test_close_ends_present_and_later_subscriptions() -> None:
     hub = Broadcaster()
     with hub.listen("a") as early, hub.listen("b") as other:
         hub.close("shut down")
         hub.close("again")
         assert hub.closed == "shut down"
         with hub.listen("a") as late:
-            for listener in (early, other, late):
-                await listener.wait()  # it may read once more
+            for subscription in (early, other, late):
+                await subscription.wait()  # it may read once more
                 with pytest.raises(EngineClosed, match="shut down"):
-                    await listener.wait()
+                    await subscription.wait()
 
 
 # The latest events
@@ -259,7 +259,7 @@ class Deliveries:
         self.notifications = 0
         self.seen: list[int] = []
         self.after: int | None = None
-        self.listeners: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []
         self.listening = ExitStack()
 
     def commit(self) -> Committed:
@@ -283,7 +283,7 @@ class Deliveries:
                 self.notifications -= 1
                 broadcaster.notify("c")
             case "listen":
-                self.listeners.append(self.listening.enter_context(broadcaster.listen("c")))
+                self.subscriptions.append(self.listening.enter_context(broadcaster.listen("c")))
             case "follow" if self.after is None and tasks is not None:
                 self.after = max(len(self.shelf.stored) - place, 0)
                 tasks.start_soon(self.follow, self.after)
@@ -299,7 +299,7 @@ STEPS = ["start", "start", "commit", "commit", "foreign", "deliver", "deliver", 
 @settings(max_examples=examples(150))
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=20), last=st.integers(1, 3))
 def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int) -> None:
-    """In any order of commits, deliveries and notifications; and no listener keeps facts older than what is stored."""
+    """In any order of commits, deliveries and notifications; no subscription keeps facts older than the stored ones."""
 
     async def live() -> None:
         chat = Deliveries()
@@ -319,7 +319,9 @@ def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int)
         assert chat.after is not None
         newest = len(chat.shelf.stored)
         assert chat.seen == [*range(chat.after + 1, newest + 1)]
-        assert {listener.facts.version for listener in chat.listeners if listener.facts is not None} <= {newest}
+        assert {
+            subscription.facts.version for subscription in chat.subscriptions if subscription.facts is not None
+        } <= {newest}
         chat.listening.close()
 
     anyio.run(live)
@@ -341,7 +343,7 @@ class Hints:
 async def test_watch_resets_back_off_and_survives_bad_notifications(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The listeners of this process are woken first, whatever the worker makes of the notification."""
+    """The subscriptions of this process are woken first, whatever the worker makes of the notification."""
     calls: list[float | str | None] = []
     woken: list[str | None] = []
     hub = Broadcaster()

@@ -166,7 +166,7 @@ async def test_forged_removal_note_removes_nothing(
         assert await engine._chats().unreferenced_files(limit=10) == []
     assert victim.exists()
     assert WORD not in raw(folder)
-    assert "loose_file_unreadable" in caplog.text
+    assert "unreferenced_file_unreadable" in caplog.text
 
 
 async def test_swept_slow_put_fails(either_url: str) -> None:

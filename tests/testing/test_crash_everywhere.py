@@ -172,7 +172,7 @@ async def test_tool_that_an_engine_begins_twice_is_found(shop: Shop, monkeypatch
 
     async def start_again(job: Any, call: Any, running: Any) -> None:
         if call.status is CallStatus.started:
-            run_tools.ToolRun(job._leased, running, call).start()
+            run_tools.ToolTask(job._leased, running, call).start()
         else:
             await start(job, call, running)
 

@@ -101,7 +101,7 @@ class Admin(msgspec.Struct, frozen=True):
             removed = await self.runtime.files.collect()
             return await store.scrub() and removed
         except StoreError as error:
-            logger.warning("bytes_left", problem=error.problem)
+            logger.warning("bytes_not_removed", problem=error.problem)
             return False
 
     async def _relatives(self, chat_id: str, *, earlier: _Relatives | None = None) -> _Relatives:
@@ -115,7 +115,7 @@ class Admin(msgspec.Struct, frozen=True):
         except StoreError as error:
             if earlier is None:
                 raise
-            logger.warning("forks_not_asked_again", chat_id=chat_id, problem=error.problem)
+            logger.warning("forks_not_updated", chat_id=chat_id, problem=error.problem)
             return earlier
 
     async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:

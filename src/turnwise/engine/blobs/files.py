@@ -212,14 +212,14 @@ class Files(msgspec.Struct, frozen=True):
                     await self._remove(digest)
                     await self.store.settle_unreferenced(number)
         except StoreError as error:
-            logger.warning("files_left", problem=str(error))
+            logger.warning("files_not_removed", problem=str(error))
             return False
         return True
 
     async def _remove(self, digest: str) -> None:
         """Remove a blob that no chat holds."""
         if not isinstance(digest, str) or not is_digest(digest):  # it may name anything: a file elsewhere, for one
-            logger.error("loose_file_unreadable", digest=shown(digest))
+            logger.error("unreferenced_file_unreadable", digest=shown(digest))
             return
         is_unreferenced = partial(self.store.is_unreferenced, digest)
         if await is_unreferenced():  # usually a chat still holds it: its sender releases it, too

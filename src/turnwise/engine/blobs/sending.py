@@ -147,7 +147,7 @@ class Sending:
         try:
             return await self._kept(part)
         except (InvalidContent, StoreError) as error:
-            logger.warning("file_not_kept", chat_id=self.chat_id, problem=str(error))
+            logger.warning("file_not_stored", chat_id=self.chat_id, problem=str(error))
             return part
 
     async def attached(self, outcome: CallOutcome) -> CallOutcome:
@@ -163,7 +163,7 @@ class Sending:
                 problem = error.problem if isinstance(error, InvalidContent | FileNotFound) else "it cannot be stored"
                 left_out.append(f"[the file {file.name or file.media_type} was left out: {problem}]")
                 if isinstance(error, StoreError):
-                    logger.warning("file_not_kept", chat_id=self.chat_id, problem=str(error))
+                    logger.warning("file_not_stored", chat_id=self.chat_id, problem=str(error))
         return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(files))
 
 

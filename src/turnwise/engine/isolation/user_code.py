@@ -111,7 +111,7 @@ class UserCall(Generic[T]):
 
     def leave_behind(self) -> None:
         """Leave running code behind that does not end."""
-        self.log("user_code_left_behind")
+        self.log("user_code_abandoned")
         self._cancellation_shield.shield = True
         # Otherwise `asyncio.run` would wait for it for ever, and the program could not end.
         asyncio._unregister_task(self.task)  # noqa: SLF001 - documented for those who own tasks

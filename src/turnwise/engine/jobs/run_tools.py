@@ -16,7 +16,7 @@ from turnwise.engine.isolation.error_texts import private_text, public_text
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.reply import never_answered
 from turnwise.engine.jobs.running_calls import Running, ToolEnvironment
-from turnwise.engine.jobs.tool_run import ToolRun
+from turnwise.engine.jobs.tool_run import ToolTask
 from turnwise.engine.tools.toolbox import failed
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.foreign import text_of
@@ -81,7 +81,7 @@ class ToolJob:
             await self._leased.fire(Finish(self._leased, outcome, following))
             await self._let_go(outcome)
             if following is not None:
-                ToolRun(self._leased, running, following).start()
+                ToolTask(self._leased, running, following).start()
 
     async def _start(self, call: ToolCall, running: Running) -> None:
         """Start one of the job's first calls; record it first, unless the transition into the state did so."""
@@ -90,7 +90,7 @@ class ToolJob:
         if began_here or call.call_id not in leased.started_calls:
             not_done = False
             if began_here or call.status is CallStatus.started:
-                cut_off = ToolRun(leased, running, call)
+                cut_off = ToolTask(leased, running, call)
                 found = await cut_off.reconciled()
                 if isinstance(found, CallOutcome):
                     cut_off.finish(found)
@@ -99,7 +99,7 @@ class ToolJob:
                 may_be_done = not not_done
             started = CallStarted(token=leased.token, call_id=call.call_id, not_done=not_done)
             await leased.fire(partial(_start_again, started))
-        ToolRun(leased, running, call, began=may_be_done).start()
+        ToolTask(leased, running, call, began=may_be_done).start()
 
     def _began_here(self, call: ToolCall) -> bool:
         """Return whether the tool of a call has begun in this process, whatever the store knows of that."""

@@ -30,7 +30,7 @@ from turnwise.states.values.plain import copied, type_name
 from turnwise.states.values.values import Json
 
 
-class ToolRun:
+class ToolTask:
     """Runs one call.
 
     Args:

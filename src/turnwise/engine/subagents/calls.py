@@ -195,7 +195,7 @@ class SubagentCalls:
         except VersionMismatch:
             return await self._begin(await self._read_again(call), name)
         except ChatExists:
-            logger.debug("subagent_begun_by_another", chat_id=name)
+            logger.debug("subagent_started_elsewhere", chat_id=name)
             return await self._subagent_for(call)
         return await self._store.facts(name)
 

@@ -127,7 +127,7 @@ class Subagents:
     def _log_failure(self, chat_id: str, error: Exception) -> None:
         """Log that a chat's subagents could not be looked after: once, until that succeeds or fails differently."""
         if self._failures.is_new(chat_id, error):
-            logger.warning("subagents_not_looked_after", chat_id=chat_id, problem=described(error))
+            logger.warning("subagents_not_updated", chat_id=chat_id, problem=described(error))
 
 
 async def stop_subagent(runtime: Runtime, chat_id: str) -> None:

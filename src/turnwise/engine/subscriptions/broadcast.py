@@ -23,9 +23,9 @@ from turnwise.states.values.values import unshared
 _VERSIONS: Final = 4096
 """Chats of which it is known what was published last: two commits are published within moments."""
 MAX_BUFFERED = 1000
-"""Events that are buffered for a listener; one that falls further behind reads the database."""
+"""Events that are buffered for a subscription; one that falls further behind reads the database."""
 MAX_BUFFERED_BYTES: Final = 1_048_576
-"""The bytes of those events: a listener with more of them reads the database, too."""
+"""The bytes of those events: a subscription with more of them reads the database, too."""
 
 
 class Subscription:
@@ -128,10 +128,10 @@ class Subscription:
 
 
 class Broadcaster:
-    """Passes commits to the listeners of their chats."""
+    """Passes commits to the subscriptions of their chats."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, dict[Subscription, None]] = {}
+        self._subscriptions: dict[str, dict[Subscription, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
         self._forgetters: list[Callable[[str], None]] = []
         self.latest = LatestEvents()
@@ -153,30 +153,30 @@ class Broadcaster:
     def listen(self, chat_id: str, *, after: int | None = None, at_once: bool = False) -> Iterator[Subscription]:
         """Listen to one chat; with `at_once` to what is there already.
 
-        If events after number `after` are remembered they are buffered already, and the listener is not `behind`.
+        If events after number `after` are remembered they are buffered already, and the subscription is not `behind`.
         """
-        listener = Subscription(self.notifications, at_once=at_once)
+        subscription = Subscription(self.notifications, at_once=at_once)
         latest = [] if after is None else self.latest.after(chat_id, after)
         if latest:
-            listener.ring(latest)
-            listener.behind = False
+            subscription.ring(latest)
+            subscription.behind = False
         if self.closed is not None:
-            listener.end(self.closed)
-        self._listeners.setdefault(chat_id, {})[listener] = None
+            subscription.end(self.closed)
+        self._subscriptions.setdefault(chat_id, {})[subscription] = None
         try:
-            yield listener
+            yield subscription
         finally:
-            listeners = self._listeners[chat_id]
-            del listeners[listener]
-            if not listeners:
-                del self._listeners[chat_id]
+            subscriptions = self._subscriptions[chat_id]
+            del subscriptions[subscription]
+            if not subscriptions:
+                del self._subscriptions[chat_id]
 
     def publish(self, committed: Committed, latest: Latest | None = None, *, notifications: int) -> None:
         """Pass on what a transaction committed, with `latest` and `notifications` as they were before it began.
 
-        Without `latest` it is not remembered. A listener that was given a notification meanwhile reads the store for
-        the facts: the notification may have announced a later commit of another process. So do all if a later commit
-        was published before: a listener that began in between does not know that.
+        Without `latest` it is not cached. A subscription that got a notification meanwhile reads the facts from the
+        store: the notification may have announced a later commit of another process. So do all subscriptions if a
+        later commit was published before: one that began in between does not know that.
         """
         facts = committed.facts
         is_late = self._is_late(facts)
@@ -187,8 +187,10 @@ class Broadcaster:
         else:
             self.latest.add(facts.chat_id, committed.events, latest)
         self.publish_facts(facts)
-        for listener in self._listeners.get(facts.chat_id, ()):
-            listener.ring(committed.events, None if is_late or listener.was_notified_since(notifications) else facts)
+        for subscription in self._subscriptions.get(facts.chat_id, ()):
+            subscription.ring(
+                committed.events, None if is_late or subscription.was_notified_since(notifications) else facts
+            )
 
     def _is_late(self, facts: Facts) -> bool:
         """Return whether a later version of the chat was published before, and remember the newest."""
@@ -204,41 +206,41 @@ class Broadcaster:
             observer(facts)
 
     def show(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
-        """Give stored events to the chat's listeners, and remember them; `latest` as in `publish`."""
+        """Give stored events to the chat's subscriptions, and remember them; `latest` as in `publish`."""
         self.latest.add(chat_id, events, latest)
-        for listener in self._listeners.get(chat_id, ()):
-            listener.ring(events, listener.facts)
+        for subscription in self._subscriptions.get(chat_id, ()):
+            subscription.ring(events, subscription.facts)
 
     def notify(self, chat_id: str | None) -> None:
-        """Wake the listeners of a chat, or all: another process may have changed something."""
+        """Wake the subscriptions of a chat, or all: another process may have changed something."""
         self.latest.forget(chat_id)
         self.notifications += 1
-        for name in list(self._listeners) if chat_id is None else [chat_id]:
-            for listener in self._listeners.get(name, ()):
-                listener.notify(self.notifications)
+        for name in list(self._subscriptions) if chat_id is None else [chat_id]:
+            for subscription in self._subscriptions.get(name, ()):
+                subscription.notify(self.notifications)
 
     def forget(self, chat_id: str) -> None:
-        """Wake the listeners of a chat that was deleted: they read the store, which raises `ChatDeleted`."""
+        """Wake the subscriptions of a chat that was deleted: they read the store, which raises `ChatDeleted`."""
         for forget in self._forgetters:
             forget(chat_id)
         self._versions.pop(chat_id, None)
         self.notify(chat_id)
 
     def rewind(self, facts: Facts) -> None:
-        """Forget what was published of a chat after these facts: the store took it back. Its listeners read again."""
+        """Forget later facts of a chat than these: the store took them back. Its subscriptions read again."""
         self._versions[facts.chat_id] = facts.version
         self.notify(facts.chat_id)
 
     def fail(self, chat_id: str, failure: Exception) -> None:
-        """Wake the listeners of a chat with an error: its state could not be stored."""
-        for listener in self._listeners.get(chat_id, ()):
-            listener.fail(failure)
+        """Wake the subscriptions of a chat with an error: its state could not be stored."""
+        for subscription in self._subscriptions.get(chat_id, ()):
+            subscription.fail(failure)
 
     def close(self, why: str) -> None:
-        """End all listeners, and those that come later. The first reason stands."""
+        """End all subscriptions, and those that come later. The first reason stands."""
         if self.closed is not None:
             return
         self.closed = why
-        for listeners in self._listeners.values():
-            for listener in listeners:
-                listener.end(why)
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
+                subscription.end(why)

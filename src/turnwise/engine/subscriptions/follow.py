@@ -50,15 +50,15 @@ async def follow(  # noqa: PLR0913 - what a subscriber may want
     batch: Sequence[Event] | None
     with (
         _ended_by(broadcaster),
-        broadcaster.listen(chat_id, after=after if live else None, at_once=at_once) as listener,
+        broadcaster.listen(chat_id, after=after if live else None, at_once=at_once) as subscription,
     ):
         while True:
-            if listener.behind:
-                listener.behind = False
+            if subscription.behind:
+                subscription.behind = False
                 batch = page = await _next_page(store, chat_id, cursor, last)
-                listener.behind |= page is None or page.more
+                subscription.behind |= page is None or page.more
             else:
-                batch = listener.take(cursor, last)
+                batch = subscription.take(cursor, last)
             if batch is None:
                 cursor, last = 0, None
                 yield HistoryResetEvent(chat_id=chat_id, first_removed="")
@@ -66,18 +66,18 @@ async def follow(  # noqa: PLR0913 - what a subscriber may want
             for event in batch:
                 yield event
                 cursor, last = event.seq, event
-            if batch or listener.behind:
+            if batch or subscription.behind:
                 continue
             if not live:
                 return
             if until_rest:
-                facts = listener.facts or await store.facts(chat_id)
+                facts = subscription.facts or await store.facts(chat_id)
                 if facts.resting and (facts.last_seq <= cursor or facts.version == looked_again):
                     return
                 if facts.resting:  # it came to rest since the events were read
-                    looked_again, listener.behind = facts.version, True
+                    looked_again, subscription.behind = facts.version, True
                     continue
-            await listener.wait()
+            await subscription.wait()
 
 
 async def _next_page(store: ChatStore, chat_id: str, cursor: int, last: Event | None) -> EventPage | None:
@@ -111,11 +111,11 @@ async def wait_for(
         EngineClosed: the engine was closed, or released its subscribers, before that.
         TimeoutError: with `at_once`, it would have to wait.
     """
-    with _ended_by(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as listener:
+    with _ended_by(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as subscription:
         facts = await store.facts(chat_id)
         while not arrived(facts):
-            await listener.wait()
-            facts = listener.facts or await store.facts(chat_id)
+            await subscription.wait()
+            facts = subscription.facts or await store.facts(chat_id)
         return facts
 
 
@@ -139,7 +139,7 @@ Notify = Callable[[str | None], Awaitable[None]]
 
 
 async def watch(store: ChatStore, broadcaster: Broadcaster, notify: Notify) -> None:
-    """Pass the store's notifications on for ever, to the listeners and to the worker.
+    """Pass the store's notifications on for ever, to the subscriptions and to the worker.
 
     Notifications only save time, so a failure is logged once, and the watch begins anew after a growing pause.
     """
