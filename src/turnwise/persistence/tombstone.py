@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from turnwise.persistence.stored_chat import UNKNOWN_TIME, PartialRead, is_count, is_hash
 from turnwise.states.errors import ChatDeleted, ChatNotFound
+from turnwise.states.values.values import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstone:
+class Tombstone(Value, frozen=True, kw_only=True):
     """Proof that a chat was there. Nothing that was said is in it; two of the same deletion are equal."""
 
     chat_id: str
@@ -26,15 +25,24 @@ class Tombstone:
     """The hash of the last of them: an export of the log that ends with it is that of this chat. `None` if it could not
     be read any more.
     """
-    forks: tuple[str, ...] = field(default=(), compare=False)
+    forks: tuple[str, ...] = ()
     """Chats that began with this one's history, and still hold copies of it. Only `delete_chat` fills this in, as
     what follows.
     """
-    children: tuple[str, ...] = field(default=(), compare=False)
+    children: tuple[str, ...] = ()
     """Other chats that name this one as their parent."""
-    overwritten: bool = field(default=False, compare=False)
+    overwritten: bool = False
     """Whether the database's files are free of it. `False` on PostgreSQL, in a SQLite file of more than 32 MB, and
     where readers, a full disk or a store out of reach were in the way."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tombstone) and self._proof() == other._proof()
+
+    def __hash__(self) -> int:
+        return hash(self._proof())
+
+    def _proof(self) -> tuple[object, ...]:
+        return self.chat_id, self.created_at, self.deleted_at, self.actor, self.records, self.head
 
 
 def tombstone_of(rest: PartialRead, *, at: datetime, actor: str, records: int, head: object) -> Tombstone:

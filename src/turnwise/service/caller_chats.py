@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.admin.explain import Explanation

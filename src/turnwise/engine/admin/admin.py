@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
@@ -10,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine.admin.diagnose import is_repairable, issues_of, repair
 from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
@@ -126,7 +126,7 @@ class Admin(msgspec.Struct, frozen=True):
         relatives = await self._relatives(chat_id)
         tombstone = await self.runtime.writer.delete(chat_id, permission, actor=self.actor)
         forks, children = await self._relatives(chat_id, earlier=relatives)
-        return dataclasses.replace(tombstone, forks=forks, children=children, overwritten=await self._clean())
+        return replace(tombstone, forks=forks, children=children, overwritten=await self._clean())
 
     async def import_chat(
         self,

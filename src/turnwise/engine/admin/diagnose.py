@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from turnwise.engine.blobs.files import Files
@@ -19,6 +18,7 @@ from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.errors import REPAIRED, ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.triggers import Repaired
+from turnwise.states.values.values import Value
 
 CHATS_PER_READ: Final = 200
 _MOST_CHARACTERS: Final = 2000
@@ -47,8 +47,7 @@ _NOT_LOOKED_AT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Value, frozen=True):
     """The issues and lost files of one chat, or the issues of rows that belong to no chat."""
 
     chat_id: str | None

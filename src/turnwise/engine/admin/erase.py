@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Any, Final, Literal, get_args
 
@@ -21,6 +20,7 @@ from turnwise.states.errors import InvalidArgument, MessageNotFound
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message, recorded_calls
 from turnwise.states.names import Audience
+from turnwise.states.values.values import Value
 
 Erasable = Literal["everything", "messages", "quarantine", "title", "metadata", "system", "errors", "reasons"]
 """Parts of a chat that can be erased: `messages` are all that were ever said, cut or queued; `quarantine` are the
@@ -37,8 +37,7 @@ _WORDS: Final = get_args(Erasable)
 _LABELS: Final = frozenset(_WORDS[3:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erasure:
+class Erasure(Value, frozen=True, kw_only=True):
     """The erased messages and labels, and the places where copies may remain."""
 
     chat: Chat

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -20,13 +19,13 @@ from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_invariants
 from turnwise.states.names import LEASED, SPECS, CallStatus, ChatState, StopReason
 from turnwise.states.turn_limits import BUDGETS
+from turnwise.states.values.values import Value
 
 _AS_WISHED: Final = (StopReason.end_turn, StopReason.stop_after_tool)
 """Stop reasons after which a turn is complete, even if it could go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Value, frozen=True, kw_only=True):
     """Where a chat stands, for an operator."""
 
     chat_id: str

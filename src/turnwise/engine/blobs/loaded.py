@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine.blobs.files import Files, noted
 from turnwise.persistence.blobs.pieces import intact

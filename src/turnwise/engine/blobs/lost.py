@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from turnwise.engine.blobs.files import Files
@@ -17,13 +16,13 @@ from turnwise.persistence.rows import GARBLED, QUEUE, message_of
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import StoreError, TurnwiseError
 from turnwise.states.messages import Part, files_in
+from turnwise.states.values.values import Value
 
 _TABLES: Final = (*REFERRING, "partial_events")
 NOT_HELD: Final = "is not held by the chat"
 
 
-@dataclass(frozen=True, slots=True)
-class LostFile:
+class LostFile(Value, frozen=True):
     """A file that a chat refers to, and that cannot be read as it was put. The chat itself can."""
 
     digest: str

@@ -77,8 +77,7 @@ class Chat(Value, frozen=True, kw_only=True):
     """Why the chat cannot be read, and where in the store; `None` for a sound chat. The rest is what could be."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+class SendReceipt(Value, frozen=True):
     """Proof that a message was accepted."""
 
     chat: Chat
@@ -90,8 +89,7 @@ class SendReceipt:
     """The number of the last event before it was accepted: `events(after=seq)` yields everything after it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class Compaction(Value, frozen=True, kw_only=True):
     """A compaction: what the model sees in place of older messages."""
 
     step: int
@@ -108,8 +106,7 @@ class Compaction:
     """What the summary cost; `None` if no model was called for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageEntry:
+class UsageEntry(Value, frozen=True):
     """The usage of one model call."""
 
     purpose: Purpose
@@ -121,8 +118,7 @@ class UsageEntry:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionReceipt:
+class SubmissionReceipt(Value, frozen=True):
     """Proof that tool results were accepted. A replay has the first submission's `receipt_id`."""
 
     chat: Chat

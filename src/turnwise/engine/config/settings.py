@@ -19,6 +19,7 @@ from turnwise.states.names import AfterFinalStep
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked, checked_within
 from turnwise.states.values.limits import Count, Positive, said
+from turnwise.states.values.values import Value
 
 SUMMARY_PROMPT: Final = """\
 The conversation above is about to be replaced by your summary; nothing else of it will be kept. Write for the \
@@ -27,8 +28,7 @@ were taken and why; facts, names, paths and figures that will be needed; errors 
 what is done, what is under way, what is left; and the very action in flight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionInput:
+class CompactionInput(Value, frozen=True, kw_only=True):
     """The figures that a compaction strategy gets beside the messages."""
 
     context_tokens: int | None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+
+from msgspec.structs import replace
 
 from turnwise.engine.blobs.left_out import newly_refused
 from turnwise.engine.isolation.clock import sleep

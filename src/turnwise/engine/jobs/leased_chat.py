@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -67,46 +66,51 @@ class LastCommit(NamedTuple):
     """By the monotonic clock."""
 
 
-@dataclass(slots=True)
 class LeasedChat:
     """One chat in the hands of one worker, under one lease."""
 
-    runtime: Runtime
-    facts: Facts
-    token: int
-    configuration: Configuration = field(init=False)
+    configuration: Configuration
     """How the chat's last model call was made, or how its tools run: a change counts from the next call on."""
-    deps: HeldDeps = field(init=False)
-    job: Job | None = None
-    """The running job. It changes the chat only while the chat is in the job's state."""
-    asked_at: float = 0.0
-    """When the last commit began, by the monotonic clock."""
-    renewed_at: float = field(init=False)
-    """When the store was asked to grant or renew the lease, by the machine's monotonic clock."""
-    started_calls: set[str] = field(default_factory=set)
-    """Calls that this holder started."""
-    view: View | None = None
-    """What the model sees; `None` if it has to be read."""
-    history: StoredHistory = field(init=False)
-    """What the model does not see."""
-    committed: Facts | None = None
-    """The facts after this holder's last commit."""
-    stop_calls: Callable[[], object] | None = None
-    """Stops the calls that run."""
-    is_firing: bool = False
-    """Whether the job waits for a change of its own to be stored."""
-    ended: bool = False
-    """Whether the holder ends its lease: the chat went back behind what it knows, or the lease has run out."""
-    is_committing: bool = False
-    """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
-    last_commit: LastCommit | None = None
-    _started_attempt: HeldAttempt | None = None
-    """The attempt that this holder began last."""
 
-    def __post_init__(self) -> None:
-        self.renewed_at = time.monotonic() - (self.runtime.clock.monotonic() - self.asked_at)
-        self.history = StoredHistory(self.runtime.store, self.chat_id)
-        self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls, self.runtime.clock)
+    def __init__(
+        self,
+        runtime: Runtime,
+        facts: Facts,
+        token: int,
+        *,
+        job: Job | None = None,
+        view: View | None = None,
+        asked_at: float = 0.0,
+    ) -> None:
+        self.runtime = runtime
+        self.facts = facts
+        self.token = token
+        self.job = job
+        """The running job. It changes the chat only while the chat is in the job's state."""
+        self.view = view
+        """What the model sees; `None` if it has to be read."""
+        self.asked_at = asked_at
+        """When the last commit began, by the monotonic clock."""
+        self.renewed_at = time.monotonic() - (runtime.clock.monotonic() - asked_at)
+        """When the store was asked to grant or renew the lease, by the machine's monotonic clock."""
+        self.started_calls: set[str] = set()
+        """Calls that this holder started."""
+        self.history = StoredHistory(runtime.store, facts.chat_id)
+        """What the model does not see."""
+        self.deps = HeldDeps(runtime.deps, runtime.tasks.user_calls, runtime.clock)
+        self.committed: Facts | None = None
+        """The facts after this holder's last commit."""
+        self.stop_calls: Callable[[], object] | None = None
+        """Stops the calls that run."""
+        self.is_firing = False
+        """Whether the job waits for a change of its own to be stored."""
+        self.ended = False
+        """Whether the holder ends its lease: the chat went back behind what it knows, or the lease has run out."""
+        self.is_committing = False
+        """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
+        self.last_commit: LastCommit | None = None
+        self._started_attempt: HeldAttempt | None = None
+        """The attempt that this holder began last."""
         self.configure()
 
     def configure(self) -> None:

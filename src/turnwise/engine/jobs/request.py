@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
@@ -82,7 +83,7 @@ class Requests:
             messages = [*messages, transient("user", note, messages[-1])]
         paired = as_stored and view.is_paired  # a hook may have parted a call from its result
         request = await self.build("step", messages, self._parameters_of_step(), paired=paired)
-        return dataclasses.replace(request, reminders=sent) if sent else request
+        return replace(request, reminders=sent) if sent else request
 
     def _parameters_of_step(self) -> Mapping[str, Any]:
         """Return the chat's parameters. They force a call until the turn has a result, of a tool that is offered."""
@@ -148,7 +149,7 @@ class Requests:
             has_results=self._leased.facts.turn.has_results,
             answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
         )
-        return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
+        return request if paired else replace(request, messages=HistoryRepair().paired(request))
 
     def parameters_for_summaries(self) -> dict[str, Any]:
         """Return the chat's parameters without what forces tools, a form of the answer or an early end.

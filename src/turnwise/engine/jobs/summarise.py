@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -142,7 +141,7 @@ def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
     """Return a request without the tools that only the chat's own provider knows: a summary calls none of them."""
     with guarded():
         tools = tuple(tool for tool in request.tools if refusal_of(model, [tool], {}) is None)
-    return dataclasses.replace(request, tools=tools)
+    return replace(request, tools=tools)
 
 
 def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:

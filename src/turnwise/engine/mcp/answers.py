@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import mcp
+import msgspec
 from mcp import types
 from mcp.types import methods
 from pydantic import ValidationError
@@ -23,13 +23,12 @@ _COMPLETE: Final = "complete"
 _LONGEST: Final = 200
 
 
-@dataclass
-class ResponseInfo:
+class ResponseInfo(msgspec.Struct):
     """The metadata of a server's answer."""
 
     status: int | None = None
     """The status of the HTTP response; `None` without HTTP."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
     """Notes for the model about invalid parts of the answer."""
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from operator import methodcaller
 from time import perf_counter
@@ -27,8 +26,7 @@ from turnwise.states.unicode import well_formed
 from turnwise.states.values.plain import type_name
 
 
-@dataclass(slots=True, kw_only=True)
-class ModelCall:
+class ModelCall(msgspec.Struct, kw_only=True):
     """One call of a model. Fields with a default are filled in at its end."""
 
     provider: str
@@ -63,8 +61,7 @@ class ModelCall:
         return "succeeded" if finished else "cancelled"
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolRun:
+class ToolRun(msgspec.Struct, kw_only=True):
     """One run of a local tool. Fields with a default are filled in at its end."""
 
     chat_id: str
@@ -87,8 +84,7 @@ class ToolRun:
         return self.result.status.value if self.result is not None else "cancelled"
 
 
-@dataclass(slots=True, kw_only=True)
-class CompactionRun:
+class CompactionRun(msgspec.Struct, kw_only=True):
     """One attempt to fold a history. Fields with a default are filled in at its end."""
 
     chat_id: str

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from turnwise.states.names import Audience, Purpose
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values.checked import checked
 from turnwise.states.values.plain import type_name
+from turnwise.states.values.values import Value
 
 T = TypeVar("T")
 
@@ -25,20 +26,18 @@ WINDOW = 5
 """How many of the last calls a reminder producer sees."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastCall:
+class PastCall(Value, frozen=True):
     """A call that has its result."""
 
     name: str
     succeeded: bool
     call_id: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = {}
     output: Any = None
     """The result that the model saw."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopState:
+class LoopState(Value, frozen=True, kw_only=True):
     """Where the turn's loop stands, for reminder producers."""
 
     chat_id: str
@@ -81,8 +80,7 @@ Reminder = Callable[[LoopState], Reminded | Awaitable[Reminded]]
 """Produces reminders."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(Value, frozen=True, kw_only=True):
     """The purpose of a request, for a hook that prepares its messages."""
 
     chat_id: str

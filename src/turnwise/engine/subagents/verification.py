@@ -8,8 +8,9 @@ works: a log only grows, so what it does not hold when it is read once more, it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from turnwise.engine.agents.delegate import subagent_id
 from turnwise.engine.isolation.tasks import run_in_thread

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol
 
+import msgspec
 from pydantic import SkipValidation
 
 from turnwise.engine.blobs.streams import FileContent, source_of
@@ -45,8 +46,7 @@ class PutFile(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ToolContext(Generic[Deps]):
+class ToolContext(msgspec.Struct, Generic[Deps]):
     """The context of a call. A tool gets it in a parameter annotated with this class.
 
     `ToolContext[MyDeps]` says what the tool expects of `deps`, which the engine was given.

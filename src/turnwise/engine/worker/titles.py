@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import anyio
 import msgspec
+from msgspec import structs
 
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.config.results import Spending
@@ -162,7 +163,7 @@ class Titles:
                 attempt=tried.failures + 1,
                 parameters=parameters_for_titles(settings),
             )
-            request = dataclasses.replace(request, messages=HistoryRepair().paired(request))
+            request = structs.replace(request, messages=HistoryRepair().paired(request))
             try:
                 return await self._generate(facts, request, spending)
             except ModelError as error:
