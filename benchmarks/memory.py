@@ -63,7 +63,7 @@ async def measure(what: str, count: int, url: str) -> dict[str, float]:
         else:
             model.may_end.clear()
             for _ in range(count):
-                await engine.send_message((await engine.create_chat()).id, USER)
+                await engine.create_chat(message=USER)
             while model.begun < begun + count:  # noqa: ASYNC110 - it costs less than an event for each chat
                 await asyncio.sleep(0.1)
         gc.collect()

@@ -74,7 +74,7 @@ async def scale(url: str, workers: int, chats: int) -> dict[str, float]:
     """
     async with Engine(url, model=FakeModel(), tools=[lookup], settings=Settings(run_worker=False)) as engine:
         for _ in range(chats):
-            await engine.send_message((await engine.create_chat()).id, USER)
+            await engine.create_chat(message=USER)
     processes = [await _start_worker(url) for _ in range(workers)]
     await asyncio.sleep(2)  # they import
     start, busy_before, own = time.perf_counter(), busy(), time.process_time()

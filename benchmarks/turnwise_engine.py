@@ -67,9 +67,10 @@ class Turnwise(Contestant):
         """Send the message and follow the chat until the turn is finished."""
         self._model.deltas = self.deltas
         if chat not in self._seen:
-            self._seen[chat] = ((await self._engine.create_chat()).id, 0)
-        chat_id, cursor = self._seen[chat]
-        await self._engine.send_message(chat_id, USER)
+            chat_id, cursor = (await self._engine.create_chat(message=USER)).id, 0
+        else:
+            chat_id, cursor = self._seen[chat]
+            await self._engine.send_message(chat_id, USER)
         characters = 0
         async for event in self._engine.events(chat_id, after=cursor):
             if event.kind == "part" and event.part.type == "text":

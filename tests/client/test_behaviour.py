@@ -23,6 +23,7 @@ from turnwise import (
     ConflictingReplay,
     Engine,
     FileNotFound,
+    FilePart,
     IllegalTransition,
     ImportRefused,
     InvalidArgument,
@@ -66,11 +67,13 @@ async def test_chat_is_created_read_and_listed(chats: Chats) -> None:
 
 
 async def test_message_is_answered(chats: Chats) -> None:
-    chat = await chats.create_chat()
-    result = await chats.ask(chat.id, "Hello")
+    chat = await chats.create_chat(message="Hello", client_id="tab")
+    result = await chats.ask(chat.id, "Hello", client_id="tab")
     messages = await chats.messages(chat.id)
+    created, sent = [(record.trigger, record.at) for record in (await chats.audit(chat.id))[:2]]
 
     assert (result.text, result.stop_reason, result.message_state) == ("You said: Hello", "end_turn", "taken")
+    assert (created, sent) == (("create", sent[1]), ("send_message", created[1])), "one commit"
     assert result.messages == messages
     assert result.chat == await chats.get_chat(chat.id)
     assert (result.usage.input_tokens, result.usage.output_tokens) == (3, 2)
@@ -323,6 +326,8 @@ REFUSALS: tuple[Callable[[Any, str], Awaitable[Any]], ...] = (
     lambda c, _: c.list_chats(state="asleep"),
     lambda c, _: c.create_chat(agent="nobody"),
     lambda c, _: c.create_chat(parent="none"),
+    lambda c, _: c.create_chat(message=" "),
+    lambda c, _: c.create_chat(message=[FilePart("image/png", blob="0" * 64)]),
     lambda c, i: c.send_message(i, " "),
     lambda c, i: c.send_message(i, 7),
     lambda c, i: c.send_message(i, "Hi!", when_busy="later"),

@@ -15,7 +15,7 @@ from turnwise import Chat, ChatArchived, ChatDeleted, Engine, Settings, Settings
 from turnwise.engine.chat_ids import chat_id_for, new_chat_id
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.states.errors import VersionMismatch
+from turnwise.states.errors import ConflictingReplay, VersionMismatch
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import digest
 
@@ -25,21 +25,26 @@ async def test_client_id_makes_chat_creation_idempotent(open_engine: Any, strict
         made: list[Chat] = []
 
         async def create() -> None:
-            made.append(await engine.create_chat(owner="ada", client_id="tab-1", title="T"))
+            made.append(await engine.create_chat(owner="ada", client_id="tab-1", title="T", message="hi"))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
                 tasks.start_soon(create)
         assert {chat.id for chat in made} == {made[0].id}
 
-        await engine.ask(made[0].id, "hi")
-        again = await engine.create_chat(owner="ada", client_id="tab-1", title="another")
-        assert (again.id, again.title, again.turn) == (made[0].id, "T", 1)
+        await engine.wait(made[0].id)
+        for content in ("hi", None):
+            again = await engine.create_chat(owner="ada", client_id="tab-1", title="another", message=content)
+            assert (again.id, again.title, again.turn) == (made[0].id, "T", 1)
+        with pytest.raises(ConflictingReplay):
+            await engine.create_chat(owner="ada", client_id="tab-1", message="bye")
         others = [
             await engine.create_chat(owner=owner, client_id=client_id)
             for owner, client_id in (("bob", "tab-1"), (None, "tab-1"), ("ada", "tab-2"))
         ]
         assert len({chat.id for chat in (*others, again)}) == 4
+        with pytest.raises(ConflictingReplay):  # it was created without one
+            await engine.create_chat(owner="bob", client_id="tab-1", message="hi")
 
         await engine.delete_chat(again.id)
         with pytest.raises(ChatDeleted):

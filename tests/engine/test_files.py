@@ -131,9 +131,11 @@ async def test_file_limits_apply_to_inline_files(open_chat: OpenChat) -> None:
             (FilePart.from_bytes(bytes(400_001), "image/png"), "at most 400,000 bytes"),
             (FilePart(media_type="image/png", url=f"data:image/png;base64,{content}"), "at most 400,000 bytes"),
         ):
-            with pytest.raises(InvalidContent, match=problem):
-                await engine.send_message(chat.id, [good, bad])
+            for command in (engine.send_message(chat.id, [good, bad]), engine.create_chat(message=[good, bad])):
+                with pytest.raises(InvalidContent, match=problem):
+                    await command
         assert await engine._store.held_files(chat.id) == {}
+        assert await engine.chat_ids() == [chat.id]
 
 
 async def test_large_data_url_is_stored_as_a_reference(open_chat: OpenChat) -> None:
@@ -151,8 +153,10 @@ async def test_inline_limit_is_inclusive(open_engine: OpenEngine) -> None:
         most, more = (FilePart.from_bytes(b"x" * size, "image/png") for size in (10, 11))
         away = FilePart(media_type="image/png", url="https://example.org/a.png")
         await engine.send_message(chat.id, [most, away, more])
-        (message,) = await engine.messages(chat.id)
-        assert message.parts == (most, away, FilePart(media_type="image/png", blob=digest_of(b"x" * 11), size=11))
+        for one in (chat, await engine.create_chat(message=[most, away, more])):
+            (message,) = await engine.messages(one.id)
+            assert message.parts == (most, away, FilePart(media_type="image/png", blob=digest_of(b"x" * 11), size=11))
+            assert await whole(engine, one.id, message.parts[2]) == b"x" * 11
 
 
 BAD_ATTACHMENTS = {

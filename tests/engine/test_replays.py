@@ -93,17 +93,6 @@ async def test_repeated_edit_changes_nothing(open_chat: OpenChat) -> None:
         assert lines_of(await engine.messages(chat.id)) == ["user: good day", "assistant: two"]
 
 
-async def test_edit_conflicts_with_message_of_same_client_id(open_chat: OpenChat) -> None:
-    async with open_chat(["one", "two", "three"]) as (engine, chat, _):
-        first = (await engine.ask(chat.id, "hello")).messages[0]
-        sent = await engine.send_message(chat.id, "x", client_id="k")
-        await engine.wait(chat.id)
-        with pytest.raises(ConflictingReplay):
-            await engine.edit_message(chat.id, first.id, "x", client_id="k")
-        assert lines_of(await engine.messages(chat.id))[2:] == ["user: x", "assistant: two"]
-        assert (await engine.messages(chat.id))[2].id == sent.message_id
-
-
 async def test_late_result_is_refused_without_worker(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
@@ -192,6 +181,8 @@ async def test_repeated_message_returns_first_receipt(open_chat: OpenChat) -> No
                 assert again == dataclasses.replace(then, chat=now, replayed=True)
             with pytest.raises(ConflictingReplay, match="'one'"):
                 await engine.send_message(chat.id, "two", client_id="one")
+            with pytest.raises(ConflictingReplay):
+                await engine.edit_message(chat.id, first.message_id, "one", client_id="one")
         assert not (await engine.send_message(chat.id, "one")).replayed
         assert not (await engine.send_message(chat.id, "one", client_id="three")).replayed
 

@@ -108,7 +108,8 @@ async def test_page_position_reveals_no_foreign_chat(demo: Served, ada: httpx.As
 async def test_chat_is_created_once_per_owner_and_key(demo: Served, ada: httpx.AsyncClient) -> None:
     key = {"Idempotency-Key": "tab-1"}
     async with demo.client("bob") as bob, demo.client("operator") as operator:
-        made, again, bobs = [await who.post("/chats", json={"title": "A"}, headers=key) for who in (ada, ada, bob)]
+        made, again, bobs = [await who.post("/chats", json={"message": "A"}, headers=key) for who in (ada, ada, bob)]
+        other = await ada.post("/chats", json={"message": "B"}, headers=key)
         for_ada = await operator.post("/chats", json={"owner": "ada"}, headers=key)
         own = await ada.post("/chats", json={"owner": "ada"})
         refused = await ada.post("/chats", json={"owner": "bob"})
@@ -116,7 +117,7 @@ async def test_chat_is_created_once_per_owner_and_key(demo: Served, ada: httpx.A
         beside = await ada.post("/chats", json={"parent": made.json()["id"]})
     chat_id = made.json()["id"]
     assert [answer.json()["id"] for answer in (again, for_ada)] == [chat_id, chat_id]
-    assert bobs.json()["id"] != chat_id
+    assert (bobs.json()["id"] != chat_id, other.status_code) == (True, 409)
     assert made.headers["location"] == f"chats/{chat_id}"
     assert [answer.json()["owner"] for answer in (own, for_nobody)] == ["ada", None]
     assert (refused.status_code, refused.json()["needed"]) == (403, "'operator' for the field 'owner' of 'create_chat'")

@@ -114,11 +114,12 @@ async def test_settings_allow_owners_more_or_less() -> None:
             await ada.patch(path, json={"title": "Mine"}),
             await ada.patch(path, json={"title": "Mine", "metadata": {}}),
             await ada.post(f"{path}/messages", json={"content": "Hello!"}),
+            await ada.post("/chats", json={"message": "Hello!"}),
             await ada.post("/agui", json=RUN | {"messages": SAID}),
             await ada.post("/agui", json=RUN | {"messages": [], "tools": [tool]}),
             await ada.delete(path),
         ]
-        assert [one.status_code for one in answers] == [200, 403, 403, 403, 403, 200]
+        assert [one.status_code for one in answers] == [200, 403, 403, 403, 403, 403, 200]
         assert (await engine.list_chats()).items == [], "a page's refused message creates no chat"
     with pytest.raises(SettingsError, match=r"owners_may: must name operations, .*; there is no 'update_chat.name'"):
         router(engine, auth=TOKENS, settings=replace(STRICT, owners_may={"update_chat.name"}))

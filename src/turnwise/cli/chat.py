@@ -241,7 +241,8 @@ class Talk:
         chats, portal = self.chats, self.portal
         if line and not line.startswith("/") and self.chat_id is None:
             created = partial(chats.create_chat, system=self._system, agent=self._agent, client_tools=[ASK_USER])
-            self.chat_id = portal.call(created).id
+            self.chat_id = portal.call(partial(created, message=line)).id
+            return
         chat_id = self.chat_id
         match line:
             case "":

@@ -14,7 +14,11 @@ from turnwise.states.errors import ChatNotFound, InvalidArgument
 from turnwise.states.messages import parts_of
 from turnwise.states.values.plain import shown
 
-_AS_JSON: Final[Mapping[str, Callable[[Any], Any]]] = {"content": parts_of, "history": list}
+_AS_JSON: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "content": parts_of,
+    "message": parts_of,
+    "history": list,
+}
 """What makes JSON of arguments that may be more than JSON knows."""
 
 

@@ -86,6 +86,7 @@ class ToolResultBody(ValueBody):
 
 _TYPES: Final[Mapping[str, Any]] = {
     "content": UserContent,
+    "message": UserContent | None,
     "client_tools": list[ClientToolBody],
     "results": list[ToolResultBody],
     "history": list[dict[str, Any]] | None,
@@ -96,6 +97,7 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "model": "The name of a model that the service declares; a 400 for any other names them all.",
     "parameters": "Of model calls, each instead of the agent's of that name; all but `provider_options`.",
     "history": "Messages that were said elsewhere.",
+    "message": "What the user says first; it is sent with the creation, or neither is done.",
 }
 _EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "create_chat": {"title": "A parcel", "metadata": {"tier": "gold"}},

@@ -20,6 +20,7 @@ from turnwise.service.caller import Caller
 from turnwise.service.problems import rest_of_request
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidContent
+from turnwise.states.messages import Content
 from turnwise.states.names import Audience
 
 
@@ -44,18 +45,24 @@ class CallerChats(ActingChats):
         parameters: Mapping[str, Any] | None = None,
         active_tools: Sequence[str] | None = None,
         history: History | None = None,
+        message: Content | None = None,
         client_id: str | None = None,
         **rest: Any,
     ) -> Chat:
-        """Create a chat. An owner's chats are its own; an operator may name another owner, or none.
+        """Create a chat, and send its first message, if one is given.
 
-        The same `Idempotency-Key` for the same owner creates nothing again: the answer is the chat that there is.
+        An owner's chats are its own; an operator may name another owner, or none.
+
+        The same `Idempotency-Key` for the same owner creates and sends nothing again: the answer is the chat that there
+        is, or 409 if its first message is another.
         """
         caller = self._caller
+        if message is not None:
+            await caller.check("send_message")
         whose = owner if caller.principal.sees_all or owner is not None else caller.principal.name
         chat = None if client_id is None else await self._created_before(chat_id_for(whose, client_id))
-        if chat is not None:
-            return chat
+        if chat is not None:  # with the same message, or else it is refused
+            return await caller.chats.create_chat(owner=whose, message=message, client_id=client_id)
         if parent is not None:
             await caller.chat(parent)
         caller.service.choices.check(model, parameters)
@@ -70,6 +77,7 @@ class CallerChats(ActingChats):
             parameters=parameters,
             active_tools=active_tools,
             history=history,
+            message=message,
             client_id=client_id,
             **rest,
         )

@@ -22,6 +22,7 @@ OWNERS_MAY: Final = frozenset(
     {
         "create_chat.title",
         "create_chat.agent",
+        "create_chat.message",
         "list_chats",
         "list_ids",
         "list_agents",

@@ -26,16 +26,18 @@ def parts_within(settings: Settings, content: Content) -> tuple[Part, ...]:
     return parts
 
 
-def check_message(settings: Settings, content: Content) -> None:
-    """Check what a message says by itself, before anything is done.
+def check_message(settings: Settings, content: Content) -> tuple[Part, ...]:
+    """Return the parts of a message, once what it says by itself is checked: before anything is done.
 
     Raises:
         InvalidContent: no chat would take it, as it is now or as its files are.
     """
-    for part in parts_within(settings, content):
+    parts = parts_within(settings, content)
+    for part in parts:
         problem = refusal_of(settings, part) if isinstance(part, FilePart) else None
         if problem is not None:
             raise InvalidContent(problem)
+    return parts
 
 
 def refusal_of(settings: Settings, part: FilePart) -> str | None:

@@ -12,6 +12,7 @@ from turnwise.engine.config.results import Chat, Page
 from turnwise.engine.prompt.imported_history import History
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool
+from turnwise.states.messages import Content
 from turnwise.states.names import Answerer, ChatState
 from turnwise.states.values.limits import JsonObject, Key, Label, Name, Ordinal, PageSize
 
@@ -34,9 +35,10 @@ class ChatManagement(Commanded):
         parameters: JsonObject | None = None,
         active_tools: Sequence[str] | None = None,
         history: History | None = None,
+        message: Content | None = None,
         client_id: Name | None = None,
     ) -> Chat:
-        """Create a chat, in `waiting`.
+        """Create a chat, in `waiting`, or send its first `message` in the same transaction.
 
         Args:
             system: the system prompt, instead of the agent's.
@@ -54,15 +56,19 @@ class ChatManagement(Commanded):
             history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
                 mappings with the fields of one. They are marked as `imported`, numbered anew, and hold nothing of what
                 only the provider knows: no signatures and no metadata.
-            client_id: the client's own name of the chat: the same `owner` with the same one again creates nothing, and
-                gets the chat as it stands.
+            message: what the user says first, as in `send_message`. Its files are given as bytes or addresses: a new
+                chat holds none to refer to.
+            client_id: the client's own name of the chat, and of its first message: the same `owner` with the same one
+                again creates and sends nothing, and gets the chat as it stands.
 
         Raises:
             ChatDeleted: the chat of that `client_id` was deleted.
+            ConflictingReplay: it was created with another message, or with none.
             SettingsError: a client tool is invalid, or there is no such agent, model, parameter or tool.
-            InvalidContent: a message of the history cannot stand there. The text names it.
+            InvalidContent: a message of the history cannot stand there, or the first message cannot be sent. The text
+                names it.
             ChatNotFound: there is no chat `parent`.
-            StoreError: a large file of the history cannot be stored.
+            StoreError: a large file cannot be stored.
         """
 
     @command("GET", "/chats")

@@ -95,10 +95,12 @@ class Commands(msgspec.Struct, frozen=True):
             edit = EditQueued(queued_id=queued_id, parts=await sending.accepted(parts))
             return await self.change(chat_id, edit, if_version=if_version)
 
-    async def create(self, begin: Change, *, chat_id: str | None = None, parent: tuple[str, int] | None = None) -> Chat:
-        """Create a chat, of that id if one is given; `begin` fires `create`."""
-        chat_id = chat_id or chat_ids.new_chat_id()
-        return chat_of((await self.runtime.writer.create(chat_id, begin, actor=self.actor, parent=parent)).facts)
+    async def create(self, chat_id: str, begin: Change, message: SendMessage | None = None) -> Chat:
+        """Create a chat, and send its first message if one is given, in one transaction; `begin` fires `create`."""
+        writer = self.runtime.writer
+        if message is None:
+            return chat_of((await writer.create(chat_id, begin, actor=self.actor)).facts)
+        return chat_of((await writer.create_and_adopt(chat_id, begin, message, actor=self.actor)).facts)
 
     async def fork(self, chat_id: str, at_version: int) -> Chat:
         """Create a chat that begins with another's history as of a version."""
@@ -106,7 +108,8 @@ class Commands(msgspec.Struct, frozen=True):
             # If something of it is erased before the fork is there, the history is read again: it would say it.
             with suppress(VersionMismatch):
                 begin, parent = await fork_of(self._store, chat_id, at_version)
-                return await self.create(begin, parent=parent)
+                forked = self.runtime.writer.create(chat_ids.new_chat_id(), begin, actor=self.actor, parent=parent)
+                return chat_of((await forked).facts)
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""

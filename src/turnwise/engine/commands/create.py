@@ -7,20 +7,32 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine import chat_ids
+from turnwise.engine.blobs.allowed import check_message
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.config.results import Chat, chat_of
 from turnwise.engine.config.settings import LONGEST
 from turnwise.engine.prompt.imported_history import History, imported_history
+from turnwise.engine.prompt.imported_message import NO_REFERENCE
 from turnwise.engine.tools.limited_checks import TO_DECLARE, limited
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.transactions.chat_writer import UnitOfWork
+from turnwise.engine.transactions.idempotency import digest_of_parts, first_receipt
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, SettingsError
+from turnwise.states.errors import (
+    ChatDeleted,
+    ChatExists,
+    ChatNotFound,
+    ConflictingReplay,
+    InvalidContent,
+    SettingsError,
+)
 from turnwise.states.facts import Profile
-from turnwise.states.triggers import Create
+from turnwise.states.messages import Content, FilePart
+from turnwise.states.triggers import Create, SendMessage
 from turnwise.states.values.checked import fit
 from turnwise.states.values.limits import at_most
 
@@ -40,6 +52,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, Any] | None = None
     active_tools: Sequence[str] | None = None
     history: History | None = None
+    message: Content | None = None
     client_id: str | None = None
 
     async def create(self) -> Chat:
@@ -49,9 +62,10 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
         fit("system", at_most(limit), self.system or "")
         history = () if self.history is None else self.history
         imported = imported_history(history, limit=limit, refusal=runtime.files.refusal)
+        message = self._first_message()
         own_id = None if self.client_id is None else chat_ids.chat_id_for(self.owner, self.client_id)
         # What was created once is there, on whatever ground it would be refused now.
-        if own_id is not None and (chat := await self._created_before(own_id)) is not None:
+        if own_id is not None and (chat := await self._created_before(own_id, message)) is not None:
             return chat
         agent, client_tools = await self._chosen()
 
@@ -65,14 +79,40 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
         try:
             async with Sending(runtime.files, chat_id) as sending:
                 imported = await imported.with_parts(sending.imported)
-                return await self.commands.create(begin, chat_id=chat_id)
+                if message is not None:
+                    parts = await sending.imported(message.parts)
+                    message = replace(message, parts=parts, trace=runtime.observers.turn_trace(chat_id))
+                return await self.commands.create(chat_id, begin, message)
         except ChatExists:
-            chat = None if own_id is None else await self._created_before(own_id)
+            chat = None if own_id is None else await self._created_before(own_id, message)
             if chat is None:
                 raise
             return chat
 
-    async def _created_before(self, chat_id: str) -> Chat | None:
+    def _first_message(self) -> SendMessage | None:
+        """Return the message to send, with its files as they came.
+
+        Raises:
+            InvalidContent: no new chat takes it.
+        """
+        if self.message is None:
+            return None
+        try:
+            parts = check_message(self.commands.runtime.settings, self.message)
+        except InvalidContent as error:
+            raise InvalidContent(error.problem, argument="message") from None
+        if any(isinstance(part, FilePart) and part.blob is not None for part in parts):
+            raise InvalidContent(f"the first message of a chat {NO_REFERENCE}", argument="message")
+        content_digest = None if self.client_id is None else digest_of_parts(parts)
+        return SendMessage(parts=parts, client_id=self.client_id, content_digest=content_digest)
+
+    async def _created_before(self, chat_id: str, message: SendMessage | None) -> Chat | None:
+        """Return the chat that the same request created; `None` if there is none.
+
+        Raises:
+            ChatDeleted: it was deleted.
+            ConflictingReplay: it was created with another message, or without one.
+        """
         store = self.commands.runtime.store
         try:
             chat = chat_of(await store.facts(chat_id))
@@ -80,7 +120,10 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
             raise
         except ChatNotFound:
             return None
-        await store.confirm()
+        if message is None:
+            await store.confirm()
+        elif await first_receipt(store, chat_id, self.client_id, message.content_digest) is None:
+            raise ConflictingReplay(client_id=self.client_id)
         return chat
 
     async def _chosen(self) -> tuple[str, tuple[ClientTool, ...]]:

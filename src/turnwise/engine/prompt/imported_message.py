@@ -202,16 +202,17 @@ def _with_files_inline(part: Part) -> Part:
     return inlined(part) if isinstance(part, FilePart) else part
 
 
-_REFERENCE: Final = (
+NO_REFERENCE: Final = (
     "must not refer to a file by its digest (blob): only the chat that holds it may; "
     "give the bytes (data) or an address (url), or fork that chat"
 )
+"""Why a chat that is not there yet refuses a reference."""
 
 
 def _check_files(place: str, part: Part) -> None:
     for file in files_in([part]):
         if file.blob is not None:
-            refuse(place, "parts", _REFERENCE)
+            refuse(place, "parts", NO_REFERENCE)
         fault = fault_of_file(file.media_type, file.data, file.url)
         fault = fault or fault_of_lines(file.lines, file.media_type, file.url)
         if fault is not None:

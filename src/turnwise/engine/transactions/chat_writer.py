@@ -21,7 +21,7 @@ from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.subscriptions.latest_events import Latest
 from turnwise.logger import about, logger
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.protocol import ChatStore, Committed, Permission, Runs
+from turnwise.persistence.protocol import ChatStore, Committed, Permission, Plan, Runs
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, decide
@@ -172,7 +172,7 @@ class ChatWriter:
         """Change a chat, and run it in this process if it then wants a worker and there is room."""
         if self._worker is None:
             return await self.commit(chat_id, *changes, actor=actor)
-        return await run_shielded(self._change_and_adopt(self._worker, chat_id, changes, actor))
+        return await run_shielded(self._change_and_adopt(self._worker, chat_id, changes, actor, self.store.change))
 
     async def commit(
         self,
@@ -193,16 +193,21 @@ class ChatWriter:
     async def create(
         self,
         chat_id: str,
-        change: Change,
-        *,
+        *changes: Change,
         actor: str,
         parent: tuple[str, int] | None = None,
         unchanged: bool = False,
     ) -> Committed:
         """Create a chat; `parent`, `unchanged` and their errors are those of `ChatStore.create`."""
-        plan = self._plan((change,), actor)
+        plan = self._plan(changes, actor)
         work = partial(self.store.create, chat_id, plan, parent=parent, unchanged=unchanged)
         return await run_shielded(self._commit(chat_id, work))
+
+    async def create_and_adopt(self, chat_id: str, *changes: Change, actor: str) -> Committed:
+        """Create a chat, and run it in this process if it then wants a worker and there is room."""
+        if self._worker is None:
+            return await self.create(chat_id, *changes, actor=actor)
+        return await run_shielded(self._change_and_adopt(self._worker, chat_id, changes, actor, self.store.create))
 
     async def import_chat(self, chat: WholeChat, change: Change, *, actor: str) -> Committed:
         """Take a chat in, and change it."""
@@ -226,13 +231,18 @@ class ChatWriter:
         return _Plan(changes, limits_of or self._limits_of, actor)
 
     async def _change_and_adopt(
-        self, worker: LocalWorker, chat_id: str, changes: Sequence[Change], actor: str
+        self,
+        worker: LocalWorker,
+        chat_id: str,
+        changes: Sequence[Change],
+        actor: str,
+        work: Callable[[str, Plan], Awaitable[Committed]],
     ) -> Committed:
         # The commit may give the chat to the worker. Until it is adopted its place is taken: no claim fills it, a
         # worker that stops waits for it, and no lease is released for want of a runner.
         with worker.reserve(chat_id, 1) as adoption, self._noted(chat_id):
             plan = self._plan((*changes, adoption.begin), actor)
-            committed = await self._commit(chat_id, partial(self.store.change, chat_id, plan))
+            committed = await self._commit(chat_id, partial(work, chat_id, plan))
             adoption.adopt(committed)
         return committed
 
