@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from fastapi import Header, Path, Query
+from fastapi import Header, Query
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 from starlette.responses import Response
@@ -26,7 +26,6 @@ from turnwise.states.transcript import Transcript
 
 _ANY_FORM: Final = format_of("any", {"type": "object"})
 _TRANSCRIPT: Final = TypeAdapter(Transcript)
-MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
 
 
 async def ask(
