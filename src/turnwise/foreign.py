@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
@@ -106,13 +107,19 @@ def or_else(code: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def is_the_programs(error: BaseException) -> bool:
-    """Return whether the error has to end the program: a `KeyboardInterrupt`, or what a signal handler raised.
+    """Return whether the error comes from a signal (Ctrl-C, or a handler that exits) and has to end the program.
 
-    A handler runs on top of other code, so its frame is in the traceback.
+    A handler runs on top of other code, so its frame is in the traceback. Python's own handler of SIGINT has no frame:
+    where it is installed, every `KeyboardInterrupt` of the main thread may be Ctrl-C. `asyncio.run` and servers install
+    another one.
     """
     if isinstance(error, Exception):
         return False
-    if isinstance(error, KeyboardInterrupt):
+    if (
+        isinstance(error, KeyboardInterrupt)
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        and threading.current_thread() is threading.main_thread()
+    ):
         return True
     handlers = {_code_of(signal.getsignal(number)) for number in range(1, signal.NSIG)}
     return any(frame.tb_frame.f_code in handlers for frame in _frames(error.__traceback__))

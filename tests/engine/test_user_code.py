@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -341,8 +340,17 @@ def test_signals_end_the_program_inside_user_code() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_exit_in_user_code_is_an_error_of_the_code() -> None:
-    assert isinstance(caught(sys.exit), UserCodeError)
+@pytest.mark.parametrize("exit_error", [SystemExit, KeyboardInterrupt])
+def test_exit_in_user_code_is_an_error_of_the_code(exit_error: type[BaseException]) -> None:
+    """`asyncio.run` handles Ctrl-C itself: a `KeyboardInterrupt` in user code is the code's own."""
+
+    def fail() -> None:
+        raise exit_error
+
+    async def run() -> BaseException:
+        return caught(fail)
+
+    assert isinstance(asyncio.run(run()), UserCodeError)
 
 
 def test_every_error_can_be_described() -> None:

@@ -36,10 +36,14 @@ class Unspeakable(Exception):
     __repr__ = __str__
 
 
+class Abort(BaseException):
+    """An exception that no `except Exception` catches, as a library may raise to end a program."""
+
+
 RAISED: Final[dict[str, Callable[[str], BaseException]]] = {
     "a cancellation of its own": asyncio.CancelledError,
     "an exit": SystemExit,
-    "a key stroke": KeyboardInterrupt,
+    "an abort": Abort,
     "the end of a generator": GeneratorExit,
     "a group": lambda text: BaseExceptionGroup(text, [SystemExit(1), ValueError("one of them")]),
     "the unspeakable": Unspeakable,
