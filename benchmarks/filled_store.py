@@ -146,12 +146,19 @@ def _waiting(chunk: list[_Copy], firsts: Mapping[str, str]) -> list[str]:
 
 def _inserted(table: str, columns: list[str]) -> str:
     """Return the statement that copies a table's rows of the first chats."""
-    key = "id" if table == "chats" else "chat_id"
-    changed = {key: "new_id"} | ({"owner": "copies.owner"} if table == "chats" else {})
+    if table == "chats":
+        changed, joined = {"id": "new_id", "owner": "copies.owner"}, "chats AS rows ON rows.id = first_id"
+    else:
+        key, first = ("chat", "old.number") if "chat" in columns else ("chat_id", "first_id")
+        changed = {"chat": "new.number", "chat_id": "new_id"}
+        joined = (
+            "chats AS old ON old.id = first_id JOIN chats AS new ON new.id = new_id"
+            f" JOIN {table} AS rows ON rows.{key} = {first}"
+        )
     values = ", ".join(changed.get(column, f"rows.{column}") for column in columns)
     return (
         f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values}"  # noqa: S608 - names of our own
-        f" FROM copies JOIN {table} AS rows ON rows.{key} = first_id ORDER BY new_id"
+        f" FROM copies JOIN {joined} ORDER BY new_id"
     )
 
 

@@ -19,7 +19,7 @@ from support.processes.postgres_server import Server
 from support.processes.service_process import AUTHORIZED, TOKEN, Process, running
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("src", "examples")
+SHIPPED = ("src", "clients", "examples")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
 
 pytestmark = pytest.mark.timeout(600)  # pip asks its index for the dependencies

@@ -62,6 +62,10 @@ async def live(path: Path) -> None:
     await store.close()
 
 
+_INTEGERS: Final = {("chats", "number"), ("profiles", "chat")}
+"""Columns of which SQLite itself refuses whatever is no integer."""
+
+
 def _columns() -> list[tuple[str, str]]:
     with closing(sqlite3.connect(":memory:")) as on:
         SQLiteStore(None).prepare(on)
@@ -70,7 +74,7 @@ def _columns() -> list[tuple[str, str]]:
             (table, name)
             for table in tables
             for _, name, *_ in on.execute(f"PRAGMA table_info({table})")
-            if table not in _OF_NO_CHAT and not table.startswith("turnwise") and name != "number"
+            if table not in _OF_NO_CHAT and not table.startswith("turnwise") and (table, name) not in _INTEGERS
         ]
 
 

@@ -19,7 +19,7 @@ from turnwise.states.names import ChatState
 
 CHATS: Final = 3
 SENSIBLE: Final = {
-    ("leases", "worker", "poison"),  # any word may be a worker's name: the lease runs out
+    ("chats", "worker", "poison"),  # any word may be a worker's name: the lease runs out
     ("chat_files", "chat_id", "poison"),  # it may be a chat's that is about to arrive: it is let go after a while
     ("chat_files", "chat_id", b"\xff\x00"),
 }
@@ -34,7 +34,7 @@ PLAIN: Final = {
     ("chats", "version", "bytes"),
     ("messages", "body", "words"),
     ("calls", "body", "depth"),
-    ("leases", "token", "words"),
+    ("chats", "token", "words"),
     ("audit", "body", "words"),
 }
 """Columns and poisons of `make test`; `make prove` tries all."""
@@ -94,7 +94,9 @@ def _is_unreadable(found: Diagnosis) -> bool:
 
 
 def _tells_of_identity(table: str, column: str, named: Collection[str]) -> bool:
-    """Whether rows that lost their chat are found as rows of no chat."""
+    """Whether rows that lost their chat are found as rows of no chat, or a record without its digests as no record."""
+    if (table, column) == ("audit", "digests"):
+        return "audit.body" in named
     return (table, column) == ("chats", "id") or (column == "chat" and f"{table}.chat" in named)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol
 
@@ -98,7 +98,7 @@ class ToolContext(msgspec.Struct, Generic[Deps]):
             put_file=_put_inline,
             deps=deps,
         )
-        return replace(made, **fields)
+        return msgspec.structs.replace(made, **fields)
 
 
 async def _put_inline(content: FileContent, *, media_type: str | None = None, name: str | None = None) -> FilePart:
