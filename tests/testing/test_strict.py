@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -163,7 +162,7 @@ async def test_tool_alone_is_given_a_whole_context() -> None:
         file = await context.put_file(b"abc", media_type="text/plain")
         return ToolOutput({context.chat_id, context.chat.id} == {"mine", "chat"}, (file,))
 
-    context = replace(ToolContext.for_tests(chat_id="mine"), report=shown.append)
+    context = ToolContext.for_tests(chat_id="mine", report=shown.append)
     output = await attach(context=context)
     assert output == ToolOutput(output=True, attachments=(FilePart.from_bytes(b"abc", "text/plain"),))
     assert shown == [{"half": True}]
