@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
-from turnwise.engine.chats.declaration import UNCHANGED, Call, Unchanged, changes_of
+from turnwise.engine.chats.declaration import Call, changes_of
 from turnwise.engine.commands.acting import ActingChats
 from turnwise.engine.config.results import Chat, SubmissionReceipt
 from turnwise.engine.prompt.imported_history import History
@@ -91,20 +91,10 @@ class CallerChats(ActingChats):
         except ChatNotFound:
             return None
 
-    async def configure(  # noqa: PLR0913 - the contract
-        self,
-        chat_id: str,
-        *,
-        agent: str | Unchanged = UNCHANGED,
-        model: str | Unchanged | None = UNCHANGED,
-        parameters: Mapping[str, Any] | Unchanged | None = UNCHANGED,
-        active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
-        system: str | Unchanged | None = UNCHANGED,
-        if_version: int | None = None,
-    ) -> Chat:
+    async def configure(self, chat_id: str, *, if_version: int | None = None, **fields: Any) -> Chat:
         """Change who answers, or how, from the next model call on."""
         caller, chat = self._caller, await self._caller.chat(chat_id)
-        changes = changes_of(agent=agent, model=model, parameters=parameters, active_tools=active_tools, system=system)
+        changes = changes_of(**fields)
         caller.service.choices.check(changes.get("model"), changes.get("parameters"))
 
         async def configured(seen: Chat, version: int) -> Chat:

@@ -94,35 +94,22 @@ class Handlers(ReportHandlers):
     async def subagents(self, chat_id: str) -> list[Chat]:
         return [chat_of(facts) for facts in await subagents_of(self._store, chat_id)]
 
-    async def update_chat(
-        self,
-        chat_id: str,
-        *,
-        title: str | Unchanged | None = UNCHANGED,
-        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
-        archived: bool | Unchanged = UNCHANGED,
-        if_version: int | None = None,
-    ) -> Chat:
-        changes = changes_of(title=title, metadata=metadata, archived=archived)
-        return await self._commands.update(chat_id, changes, if_version=if_version)
+    async def update_chat(self, chat_id: str, *, if_version: int | None = None, **fields: Any) -> Chat:
+        return await self._commands.update(chat_id, changes_of(**fields), if_version=if_version)
 
-    async def configure(  # noqa: PLR0913 - the contract
+    async def configure(
         self,
         chat_id: str,
         *,
-        agent: str | Unchanged = UNCHANGED,
-        model: str | Unchanged | None = UNCHANGED,
         parameters: Mapping[str, Any] | Unchanged | None = UNCHANGED,
         active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
-        system: str | Unchanged | None = UNCHANGED,
         if_version: int | None = None,
+        **fields: Any,
     ) -> Chat:
         changes = changes_of(
-            agent=agent,
-            model=model,
             parameters=dict(parameters) if isinstance(parameters, Mapping) else parameters,
             active_tools=tuple(active_tools) if isinstance(active_tools, Sequence) else active_tools,
-            system=system,
+            **fields,
         )
         fit("system", at_most(self._runtime.settings.message_limit_bytes), changes.get("system") or "")
         return await self._commands.configure(chat_id, changes, if_version=if_version)
