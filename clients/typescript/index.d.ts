@@ -320,7 +320,7 @@ export interface QueueEvent extends Numbered {
   before?: string | null;
 }
 
-/** The client has to answer these open calls, all that there are; told anew if an erasure blanks some of them. */
+/** All open calls, which the client has to answer; published again if an erasure blanks some of them. */
 export interface ActionRequiredEvent extends Numbered {
   kind: "action_required";
   calls: ToolCall[];
@@ -386,7 +386,7 @@ export interface TurnFinishedEvent extends Numbered {
   usage: Usage;
 }
 
-/** The chat cannot continue without the user; told anew if the text of the error is erased. */
+/** The chat cannot continue without the user; published again if the text of the error is erased. */
 export interface ErrorEvent extends Numbered {
   kind: "error";
   error: ErrorInfo;

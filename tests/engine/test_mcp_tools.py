@@ -538,7 +538,7 @@ async def test_silent_server_is_unreachable_after_the_timeout() -> None:
 
     server: Any = mcp.server.Server("silence", on_list_tools=silence)
     tools = MCPTools(lambda: mcp.Client(server), name="silence", connect_timeout=0.1)
-    with anyio.fail_after(60), pytest.raises(MCPUnreachable, match=r"it has not told its tools within 0\.1 s"):
+    with anyio.fail_after(60), pytest.raises(MCPUnreachable, match=r"it has not listed its tools within 0\.1 s"):
         await tools.__aenter__()
 
 

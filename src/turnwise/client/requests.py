@@ -37,7 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     repeatable: bool = False
     """Whether doing it twice is the same as once: it is sent again until there is an answer."""
     waits_out_limits: bool = False
-    """Whether it is sent again, too, if there were too many: it belongs to something that has begun already."""
+    """Whether to retry it after a 429, too: it continues an operation that the service has accepted."""
 
 
 def request_of(call: Call) -> Request:

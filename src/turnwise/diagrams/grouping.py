@@ -122,7 +122,7 @@ def captions(lines: Iterable[Line]) -> tuple[Caption, ...]:
 
 
 def _condition(lines: list[Line]) -> str:
-    """What must hold for one of the lines: the guards all of them demand, then those by which they differ."""
+    """The guards of one line: first those that all lines share, then those that differ."""
     if not any(line.when for line in lines):
         return "otherwise" if len(lines) == 1 and lines[0].otherwise else ""
     common = [guard for guard in lines[0].when if all(guard in line.when for line in lines)]

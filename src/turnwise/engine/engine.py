@@ -217,7 +217,7 @@ class Engine(HandledChats):
                     self._broadcaster.close(CLOSED)
 
     def _fail(self) -> None:
-        """Let nobody wait for an engine that ends by an error."""
+        """End every waiting call with an error."""
         self._closed = FAILED
         self._broadcaster.close(FAILED)
         for callback in self._failure_callbacks:

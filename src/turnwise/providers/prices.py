@@ -24,7 +24,7 @@ _EXACT: Final = Context(prec=50)
 
 
 def priced(model: Model, usage: Usage | None, at: datetime) -> Usage | None:
-    """Return the usage of one call with what it costs, by the list price of the time `at`; as it is if nobody knows.
+    """Return the usage of one call with its cost, by the list price of the time `at`; unchanged if that is unknown.
 
     A figure that cannot be booked is unknown. A cost that the model reports itself stays. If input or output are
     unknown, the cost leaves them out and says so.

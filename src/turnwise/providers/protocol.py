@@ -122,7 +122,7 @@ class ModelPart(Value, frozen=True):
     | `provider_result` | `call_id`, `output`, `metadata` |
     | `source` | `url`, `title`, `id`, `source_type`, `metadata` |
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
-    | `heartbeat` | (the model has begun to answer: from now on the attempt is paid) |
+    | `heartbeat` | (the model has started to answer: from now on the attempt is paid) |
     | `usage` | `usage` (all that was reported so far: it counts if no `finish` has one) |
     | `finish` | `stop_reason`, `usage`, `context_limit`, `metadata` (`reason`, `response_id`, `response_model`) |
 

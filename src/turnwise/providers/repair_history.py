@@ -99,7 +99,7 @@ def _with_one_result_each(messages: Sequence[tuple[Message, _Checked]], changes:
 
 
 def _framed(messages: list[Message], changes: list[str]) -> list[Message]:
-    """Return the messages, begun by the user and with something to answer."""
+    """Return the messages so that the user's comes first and the last one asks for an answer."""
     first = next((message for message in messages if message.role != "system"), None)
     if first is None:
         return messages

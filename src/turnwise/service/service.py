@@ -22,7 +22,7 @@ _REMEMBERED: Final = 10_000
 _PROBE_INTERVAL_S: Final = 0.1
 _PROBE_TIMEOUT_S: Final = 2.0
 _ENOUGH: Final = 0.99
-"""Of a request: the time until the next one is told in three digits, so who waits as told comes a little early."""
+"""Of a request: `Retry-After` is rounded to three digits, so a caller that obeys it may come a little early."""
 
 
 class Rates:

@@ -66,7 +66,7 @@ class SubagentAnswer(Value, frozen=True, kw_only=True):
     usage: Usage = NO_USAGE
     """What the subagent and its own subagents have used since an answer of it was last brought."""
     owes: bool = False
-    """Whether the chat has still to hear from it."""
+    """Whether its answer is still to come."""
 
 
 class Summary(Value, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class Erasing(Value, frozen=True, kw_only=True):
     errors: bool = False
     reasons: bool = False
     quarantine: bool = False
-    """Whether to delete the rows in `quarantine`: nobody can tell whose words they hold."""
+    """Whether to delete the rows in `quarantine`: it is unknown whose text they hold."""
 
     @property
     def is_of_nothing(self) -> bool:

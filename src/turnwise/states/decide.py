@@ -25,7 +25,7 @@ from turnwise.states.writes import Write
 def possible_triggers(facts: Facts) -> tuple[str, ...]:
     """Return the names of the triggers that would be accepted with the right arguments, in order of declaration.
 
-    `imported` is not among them: it is what brings a chat into a store, and nobody asks it of one that is there.
+    `imported` is not among them: it brings a chat into a store, and is no trigger of a stored one.
     """
     draft = Draft[Any](facts, _NOTHING, _NOTHING)
     return tuple(

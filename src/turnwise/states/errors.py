@@ -91,7 +91,7 @@ class MessageNotFound(TurnwiseError):
 class FileNotFound(TurnwiseError):
     """The chat holds no file of that digest, or the bytes are gone. Nothing was written.
 
-    A file of another chat is told from one that never was by nobody.
+    Files of other chats are indistinguishable from files that never existed.
     """
 
     def __init__(self, chat_id: str, digest: str, problem: str = "is not there") -> None:
@@ -392,9 +392,9 @@ class ModelError(TurnwiseError):
     `kind` is one of `ModelErrorKind`: `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`,
     `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`,
     `rejected_reply`. A model of yours may say others. `retry_after` is in seconds; `status` the HTTP status. Both may
-    be given as headers spell them, and are `None` if that is no number: no call fails for how its failure is told.
+    be given as headers spell them, and are `None` if that is no number: a malformed header fails no call.
     `timed_out`: a time limit of turnwise ended the call, and the next attempt gets a longer one. `finish_reason` is the
-    provider's word for a `rejected_reply`: the model is told it.
+    provider's word for a `rejected_reply`; the model sees it.
 
     A `bad_request` may name what of the request's messages the provider has `refused`: the engine leaves that out, with
     a note in its place, and asks again.

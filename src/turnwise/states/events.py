@@ -150,7 +150,7 @@ class QueueEvent(_Event, frozen=True, kw_only=True):
 
 
 class ActionRequiredEvent(_Event, frozen=True, kw_only=True):
-    """The client has to answer these open calls, all that there are; told anew if an erasure blanks some of them."""
+    """All open calls, which the client has to answer; published again if an erasure blanks some of them."""
 
     kind: ClassVar[Literal["action_required"]] = "action_required"
     calls: tuple[ToolCall, ...]
@@ -228,7 +228,7 @@ class TurnFinishedEvent(_Event, frozen=True, kw_only=True):
 
 
 class ErrorEvent(_Event, frozen=True, kw_only=True):
-    """The chat cannot continue without the user; told anew if the text of the error is erased."""
+    """The chat cannot continue without the user; published again if the text of the error is erased."""
 
     kind: ClassVar[Literal["error"]] = "error"
     error: ErrorInfo

@@ -83,7 +83,7 @@ class TurnFacts(Value, frozen=True):
 
     number: Counter = 0
     steps: Counter = 0
-    """Model steps begun in this turn; compactions don't count."""
+    """Model steps started in this turn; compactions don't count."""
     first_step: int = 0
     after: int = 0
     """The position in the history after which the turn's messages stand."""
@@ -104,7 +104,7 @@ class TurnFacts(Value, frozen=True):
     refused: int = 0
     """Answers of the chat's agent in this turn that did not have the form that it wants."""
     open: bool = False
-    """Whether the turn's end was not told yet."""
+    """Whether the end of the turn is still to be published."""
     usage: Usage = NO_USAGE
     subagents_usage: Usage = NO_USAGE
     """What subagents have used for this turn, in chats of their own."""
@@ -136,7 +136,7 @@ class StepFacts(Value, frozen=True):
     failures: Counter = 0
     """Attempts of this step that failed in a row."""
     paid: Mapping[str, Counter] = field(default_factory=dict)
-    """How many of these failed after the model had begun to answer, by the kind of their error."""
+    """How many of these failed after the model had started to answer, by the kind of their error."""
     timeouts: Counter = 0
     """Attempts of this step that a time limit ended in a row: the next one gets a longer limit."""
     rejected_as: str | None = None
@@ -249,11 +249,11 @@ class Facts(Value, frozen=True, kw_only=True):
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE
     subagents_usage: Usage = NO_USAGE
-    """What its subagents, and theirs, have used in chats of their own, as far as their answers were heard."""
+    """What its subagents, and theirs, have used in chats of their own, as far as their answers were read."""
     left_out: tuple[LeftOut, ...] = ()
     """What the providers of models have refused of its messages."""
     background: tuple[str, ...] = ()
-    """The subagents that work beside it, or have an answer that it has not heard yet."""
+    """The subagents that work in the background, or whose answers it has not read yet."""
     last_error: ErrorInfo | None = None
     stop_reason: StopReason | None = None
     updated_at: Time | None = None

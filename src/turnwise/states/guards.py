@@ -66,7 +66,7 @@ def history_unfinished(draft: Draft[t.Trigger]) -> bool:
 
 
 def something_said(draft: Draft[t.Trigger]) -> bool:
-    """The user has said something: a turn was begun, here or in what the chat began with."""
+    """The user has sent a message: a turn has started, here or in the history that the chat inherited."""
     return draft.turn.number > 0
 
 
@@ -172,7 +172,7 @@ def turn_over(draft: Draft[t.Trigger]) -> bool:
 def turn_goes_on(draft: Draft[t.Compacted | t.CompactionFailed]) -> bool:
     """After the compaction the model is asked again: to go on from results or, unless it helps, once with the summary.
 
-    The answer of a subagent stands: its parent hears what is said last.
+    The answer of a subagent stands: its parent reads the last one.
     """
     turn = draft.turn
     if draft.trigger.usage is not None:
@@ -204,8 +204,8 @@ def invariant_broken(draft: Draft[t.Trigger]) -> bool:
 def _is_over(draft: Draft[t.Trigger], turn: TurnFacts) -> bool:
     if turn_limits.stop_after_succeeded(draft.calls):
         return True
-    begun = draft.step.stage in (Stage.asking, Stage.refused)
-    return not begun and turn_limits.why_spent(turn, draft.limits, draft.now) is not None
+    started = draft.step.stage in (Stage.asking, Stage.refused)
+    return not started and turn_limits.why_spent(turn, draft.limits, draft.now) is not None
 
 
 def _asks(call: ToolCall | None) -> bool:

@@ -60,7 +60,7 @@ def queue_is_empty(facts: Facts) -> bool:
 
 
 def model_owes_an_answer(facts: Facts) -> bool:
-    """The history ends in something the model must answer or continue, and a step has begun."""
+    """The history ends in something the model must answer or continue, and a step has started."""
     return facts.step.stage is Stage.asking and facts.history.unfinished
 
 

@@ -44,7 +44,7 @@ class TextPart(_Part, frozen=True, kw_only=True, tag="text"):
 
 
 class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
-    """The model's reasoning. `signature` goes back to the provider byte by byte, and to nobody else."""
+    """The model's reasoning. `signature` goes back to its provider, byte by byte, and nowhere else."""
 
     type: ClassVar[Literal["reasoning"]] = "reasoning"
     text: str = ""

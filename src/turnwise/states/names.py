@@ -16,7 +16,7 @@ class ChatState(StrEnum):
     waiting = "waiting"
     """Nothing to do until someone writes. No lease, no open call, an empty queue."""
     pending = "pending"
-    """Work to do and nobody has it. No lease: any worker may claim it."""
+    """Work to do, and no lease: any worker may claim it."""
     streaming = "streaming"
     """Leased. The model is answering; no open call."""
     executing_tools = "executing_tools"
@@ -44,13 +44,13 @@ class Stage(StrEnum):
     """How far the chat's current step is."""
 
     asking = "asking"
-    """The step has begun, and the model's reply is not committed yet."""
+    """The step has started, and the model's reply is not committed yet."""
     refused = "refused"
-    """The step has begun, and the provider refused its prompt as too long: it is asked again once there is room."""
+    """The step has started, and the provider refused its prompt as too long: it is asked again once there is room."""
     acting = "acting"
     """The reply is committed and its local calls are not concluded."""
     done = "done"
-    """The reply is committed and no local call is left; or no step has begun."""
+    """The reply is committed and no local call is left; or no step has started."""
 
 
 class Tail(StrEnum):
@@ -129,10 +129,10 @@ DEFAULT_AGENT: Final = "default"
 """The name of the agent that an engine makes of its own model and tools."""
 
 SYSTEM: Final = "system"
-"""Who acts where nobody is named: turnwise itself."""
+"""The default actor: turnwise itself."""
 
 WORKER: Final = "worker:"
-"""What the name of a worker begins with where it acts; nobody else's does."""
+"""The prefix of a worker's name as an actor; no other actor has it."""
 
 Party = Literal["client", "lease holder", "clock", "administrator"]
 """Who fires triggers."""

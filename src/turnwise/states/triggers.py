@@ -197,7 +197,7 @@ class AttemptDiscarded(Held, frozen=True, kw_only=True):
     """Seconds until the next attempt may start. This and `retry_at` are needed unless the step waits for room."""
     retry_at: datetime | None = None
     paid: bool = False
-    """Whether the model had begun to answer."""
+    """Whether the model had started to answer."""
     timed_out: bool = False
     """Whether a time limit ended the attempt."""
     rejected_as: str | None = None
@@ -277,8 +277,7 @@ class Failed(Held, frozen=True, kw_only=True):
     error: ErrorInfo
     partial: Partial | None = None
     takes_back: bool = False
-    """Whether subscribers are told that what they were shown of the reply is not kept: it could not be stored or
-    read."""
+    """Whether subscribers have to discard the shown parts of the reply: it could not be stored or read."""
 
 
 # From the clock

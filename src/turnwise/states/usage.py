@@ -14,7 +14,7 @@ _Count = TypeVar("_Count", int, Decimal, "Usage")
 
 
 class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
-    """What model calls consumed, in tokens, and what that costs. `None` means that nobody knows the figure.
+    """What model calls consumed, in tokens, and what that costs. `None` means that the figure is unknown.
 
     A figure that a model reports counts as unknown if it is no whole number from 0 to 10^15.
     """

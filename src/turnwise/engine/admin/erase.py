@@ -28,7 +28,7 @@ rows that repairs have set aside; `everything` is all of it."""
 
 OUTSIDE: Final = (
     "Backups and copies of the database keep what they hold.",
-    "So do logs and traces, if they were told to record content, and whoever followed the chat.",
+    "So do logs and traces, if they are set to record content, and everyone who followed the chat.",
     "PostgreSQL keeps overwritten rows until VACUUM, and its write-ahead log until it is recycled.",
     "A SQLite file of more than 32 MB keeps copies of rows that SQLite has moved in it, until VACUUM.",
     "The model's provider keeps what it was sent for as long as it says.",

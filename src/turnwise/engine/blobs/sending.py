@@ -27,9 +27,9 @@ _AnyPartial = TypeVar("_AnyPartial", Partial, Partial | None)
 class Sending:
     """Files between the moment in which they are stored and the commit that refers to them.
 
-    An erasure in another process may meanwhile take the last message that referred to the same bytes, and the chat with
-    it lets go of them. So they have a holder of their own, beside the chat, until this context is left. If it is never
-    left, a sweep releases its files after `Settings.keep_unsent_files`, like all files that were never sent.
+    An erasure in another process may meanwhile remove the last message that refers to the same bytes, and with it the
+    chat's reference to them. This context therefore holds one of its own until it is left. If it is never left, a sweep
+    releases its files after `Settings.keep_unsent_files`, like all files that were never sent.
 
     Args:
         files: the files of the engine.

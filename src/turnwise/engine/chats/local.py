@@ -48,7 +48,7 @@ class LocalChats(Chats):
         Every line is checked, and every row against the chat's audit log, before anything is written; then all of it
         is written in one transaction. The log goes on with a record of the import. A chat that was being worked on
         waits for a worker of this store. With a `key` the lines must be signed with it. Import subagents before their
-        parent, which else begins those anew that it waits for.
+        parent, or it starts the ones that it waits for again.
 
         Args:
             lines: what `export_chat` yielded.

@@ -54,8 +54,8 @@ class ChatManagement(Commanded):
                 `provider_options`: they are sent as they are, and may replace the key, the prompt and the model.
             active_tools: the tools to offer, as in `Settings.active_tools`.
             history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
-                mappings with the fields of one. They are marked as `imported`, numbered anew, and hold nothing of what
-                only the provider knows: no signatures and no metadata.
+                mappings with the fields of one. They are marked as `imported` and get new numbers; a
+                provider's signatures and metadata are left out.
             message: what the user says first, as in `send_message`. Its files are given as bytes or addresses: a new
                 chat holds none to refer to.
             client_id: the client's own name of the chat, and of its first message: the same `owner` with the same one

@@ -146,7 +146,7 @@ class Reports(Commanded):
         checkpoints: Annotated[str, InstanceOf] | None = None,
         public_key: bytes | None = None,
     ) -> Verdict:
-        """Check the log's unit, every transition and promise against the table, and every row against the log.
+        """Check the log's hash chain, each transition and invariant against the table, and each row against the log.
 
         Args:
             chat_id: the chat.

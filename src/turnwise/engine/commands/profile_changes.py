@@ -1,4 +1,4 @@
-"""Changes of a chat's profile: what it is called, and who answers in it, and how."""
+"""Changes of a chat's profile: its labels, its agent, model, parameters, tools and system prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system"
 
 
 class Labelling(msgspec.Struct, frozen=True):
-    """Changes a chat's labels, and whether it is archived; what is as given stays."""
+    """Changes a chat's labels, and whether it is archived. Equal values change nothing."""
 
     labels: Mapping[str, Any]
 
@@ -53,7 +53,7 @@ def _is_called(facts: Facts, title: str | None) -> bool:
 
 
 class Configuring(msgspec.Struct, frozen=True):
-    """Changes who answers in a chat, or how; what is not given stays, unless the agent changes."""
+    """Changes the agent of a chat, or its options. Another agent resets the options that are not given."""
 
     agents: Agents
     choices: Mapping[str, Any]

@@ -28,7 +28,7 @@ else:
 Item = TypeVar("Item")
 
 MessageState = Literal["taken", "queued", "removed"]
-"""What became of a message: its turn has begun, it waits in the queue, or it was deleted or cut away by an edit."""
+"""What became of a message: its turn has started, it waits in the queue, or it was deleted or cut away by an edit."""
 
 
 class Chat(Value, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class Chat(Value, frozen=True, kw_only=True):
     parent_call: str | None = None
     """For a subagent: the call of its parent that it answers."""
     subagents_usage: Usage = NO_USAGE
-    """What its subagents, and theirs, have used in chats of their own, as far as it has heard their answers."""
+    """What its subagents, and theirs, have used in chats of their own, as far as it has read their answers."""
     model: str | None = None
     """The model that is asked instead of the agent's; `None` for the agent's."""
     parameters: dict[str, Any] | None = None

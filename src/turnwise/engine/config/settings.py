@@ -36,7 +36,7 @@ class CompactionInput(Value, frozen=True, kw_only=True):
     compactions: int
     """Compactions committed in this chat so far."""
     system: str | None = None
-    """The system prompt of the chat's requests; `should_compact` is not told it."""
+    """The system prompt of the chat's requests; `should_compact` does not get it."""
     tools: Sequence[ToolSpec] = ()
     """The tools that the model is offered, likewise."""
     model: Model | None = None
@@ -93,7 +93,7 @@ class RetryPolicy:
     reconnects: Positive | None = None
     """How often a stream that broke once it was open is opened again; `None` leaves it to `attempts`."""
     alike: Positive | None = 3
-    """How many attempts may fail with the same kind of error after the model had begun to answer: each of them is
+    """How many attempts may fail with the same kind of error after the model had started to answer: each of them is
     paid. `None` leaves it to `attempts`."""
     max_retry_after: PositiveSeconds | None = 3600
     """The longest wait that a provider may ask for (`Retry-After`); a longer one ends in `error`, with the time until

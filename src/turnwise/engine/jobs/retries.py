@@ -1,6 +1,6 @@
 """Retries: whether and when another attempt follows a failed one, and the note that the model then gets.
 
-An attempt counts as paid once the model has begun to answer: with a piece of the reply, a heartbeat or its usage. An
+An attempt counts as paid once the model has started to answer: with a piece of the reply, a heartbeat or its usage. An
 attempt that failed earlier, by a refusal or without a connection, cost nothing and may be repeated often.
 """
 

@@ -102,7 +102,7 @@ class ToolJob:
         ToolTask(leased, running, call, began=may_be_done).start()
 
     def _began_here(self, call: ToolCall) -> bool:
-        """Return whether the tool of a call has begun in this process, whatever the store knows of that."""
+        """Return whether the tool of a call has started in this process, whatever the store says."""
         return (self._leased.chat_id, call.call_id) in self._leased.runtime.started_calls
 
     async def _let_go(self, outcome: CallOutcome) -> None:
@@ -113,7 +113,7 @@ class ToolJob:
     # Calls that end the chat
 
     async def _end(self, outcomes: Sequence[CallOutcome], error: ErrorInfo) -> None:
-        """End the chat in `error`; calls that have ended, or had not begun, have results already.
+        """End the chat in `error`; calls that have ended, or never started, have results already.
 
         In one commit: were the chat to end later, a crash in between would have the model go on from these results.
         """

@@ -72,7 +72,7 @@ class Running(msgspec.Struct):
         return self._finished.popleft()
 
     def stop(self, outcome_of: Callable[[ToolCall, FatalToolError], CallOutcome]) -> list[CallOutcome]:
-        """Stop what runs; return what became of the calls that have ended and were not taken yet, or had not begun.
+        """Stop the running calls; return the outcomes of calls that ended unnoticed or never started.
 
         Args:
             outcome_of: makes an outcome of a tool's wish to end the chat, which ends for another reason.
@@ -83,7 +83,7 @@ class Running(msgspec.Struct):
         ]
         self._finished.clear()
         for call_id, run in self.calls.items():
-            run.stop()  # first: a tool that has not begun by then never does
+            run.stop()  # first: a tool that has not started by then never does
             if not run.began:
                 outcomes.append(_cancelled(call_id))
         self.calls.clear()
@@ -103,7 +103,7 @@ class Run(msgspec.Struct):
     call: UserCall[None] | None = None
     result: CallOutcome | FatalToolError | None = None
     began: bool = False
-    """Whether the tool has begun, here or in the hands of one that is gone; once stopped, it no longer does."""
+    """Whether the tool has started, here or on a worker that is gone. A stopped call never starts."""
 
     def begin(self) -> None:
         """Note that the tool begins."""

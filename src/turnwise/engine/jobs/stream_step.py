@@ -86,7 +86,7 @@ class Attempt:
         self._call: UserCall[None] | None = None
         self._first_part_after: float | None = None
         self._answered = False
-        """Whether the model has begun to answer: the attempt is paid."""
+        """Whether the model has started to answer: the attempt is paid."""
 
     async def run(self) -> None:
         """Stream the reply, show it, commit it.

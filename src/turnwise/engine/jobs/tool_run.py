@@ -37,7 +37,7 @@ class ToolTask:
         leased: the chat.
         running: gets the outcome.
         call: as the job read it; one whose arguments were erased since is answered instead of run.
-        began: whether the tool may have begun before, in a worker that is gone.
+        began: whether the tool may have started before, on a worker that is gone.
     """
 
     def __init__(self, leased: LeasedChat, running: Running, call: ToolCall, *, began: bool = False) -> None:

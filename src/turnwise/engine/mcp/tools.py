@@ -215,7 +215,7 @@ class MCPTools:
             with fail_after(self._connect_timeout):
                 listing = await tasks.start(connection.keep)
         except TimeoutError:
-            late = TimeoutError(f"it has not told its tools within {self._connect_timeout:g} s")
+            late = TimeoutError(f"it has not listed its tools within {self._connect_timeout:g} s")
             raise MCPUnreachable(self._name, late) from None
         self._take(listing)
         return connection

@@ -11,9 +11,9 @@ from turnwise.states.writes import digest_of_lease
 def wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> str | None:
     """Return what is wrong with the actor of a record made under the lease of that token and digest, or under none.
 
-    Names of workers alone begin with `worker:`, and the digest of a lease is also of its holder's name. Whoever comes
-    may end a lease or a deadline, repair a chat, and settle an interrupted one that nobody holds. Where nobody was
-    named, as in decisions that were made without an engine, it may be anybody.
+    Names of workers alone begin with `worker:`, and the digest of a lease is also of its holder's name. Any actor
+    may end a lease or a deadline, repair a chat, and settle an interrupted one without a lease. A decision without an
+    actor, made without an engine, is accepted from any.
     """
     if record.actor == SYSTEM:
         return None

@@ -224,7 +224,7 @@ class Evidence:
         for name, expected in self._expected.spans.items():
             first, last = spans[name]
             if not self._could_be_told(first, last):
-                yield Mismatch(expected.version, Place("events", name), "the log says that more was told than ever was")
+                yield Mismatch(expected.version, Place("events", name), "the log has more events than were published")
                 continue
             spanned = numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
             yield from self._span(expected, first, last, [rows.pop(seq) for seq in spanned if seq in rows])
@@ -243,7 +243,7 @@ class Evidence:
             return  # reported with its record
         digests = digest_of_events(first, last, map(digested_fields, rows), salt=salt)
         if [one.digest for one in digests] != [expected.digest]:
-            problem = f"what was told is something else, or `audit.aside` of version {expected.version} was changed"
+            problem = f"the events are not those of the log, or `audit.aside` of version {expected.version} was changed"
             yield Mismatch(expected.version, Place("events", f"{first}-{last}", EVENT_COLUMNS), problem)
         for row in rows:
             for columns, problem in _unlike(row, {"at": micros_of(at)}, "the log"):

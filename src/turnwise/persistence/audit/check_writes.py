@@ -104,7 +104,7 @@ class WriteChecker:
             call.digest = None
 
     def erase_queued(self, write: WriteRecord) -> None:
-        """A message that has left the queue is blanked in the events that told it."""
+        """An erased message that has left the queue is blanked in its events."""
         if write.id not in self._ids or write.id in self.queue:
             self._refuse(f"it erases {write.id!a:.40}, which never waited, or waits still")
 

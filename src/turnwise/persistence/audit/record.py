@@ -237,7 +237,7 @@ def export(
     """Return a chat's log as JSON Lines: a header, the records in order, and a checkpoint.
 
     The checkpoint states the number of records and the last hash. Signed, with a `key` that its reader has as well or
-    by a `signer` whose public key anybody may have, it shows that nobody else has cut or rewritten the log.
+    by a `signer` whose public key is no secret, it proves that the log was neither cut nor rewritten.
     """
     head = records[-1].hash if records else GENESIS
     checkpoint: dict[str, Any] = {"count": len(records), "head": head}

@@ -64,7 +64,7 @@ class SigningKey:
 
     @property
     def private_pem(self) -> bytes:
-        """The private key as PEM, not encrypted, to be kept where nobody else reads it."""
+        """The private key as PEM, not encrypted, to be stored as a secret."""
         return _private_pem(self._key)
 
     def signature_of(self, content: bytes) -> str:

@@ -59,7 +59,7 @@ class BucketFiles(FileStore):
       unreferenced, then deletes those that it has listed. Nobody deletes the place of anybody else otherwise.
     - Say that a chat holds the blob since the `note` of some put. Its place was named after that. What replaces it was
       named later still, and so on. So a removal that has listed the place where the blob stands now asks after the
-      `note`, is told that the blob is held, and deletes nothing. One that asked before that has not listed it.
+      `note`, learns that the blob is held, and deletes nothing. One that asked before that has not listed it.
 
     `Arrivals` says why no piece is tidied away that belongs to a name.
 

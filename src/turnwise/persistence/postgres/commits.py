@@ -129,7 +129,7 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
     """Return those of the unanswered commits that were stored.
 
     The lost session may still be running its statement: it holds the row's lock until that has ended. If the server has
-    not begun with it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
+    not started it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
     """
     stored: list[Committed] = []
     # In the order of their ids: two processes that look for the same chats never wait for each other in a ring.

@@ -64,7 +64,7 @@ _NEVER: Final = frozenset(
         "failed_to_download_image",
     }
 )
-"""Codes by which OpenAI's Responses refuse a request that had begun to be answered: no status tells it."""
+"""Error codes of OpenAI's Responses API inside a stream, where no HTTP status says that the request is refused."""
 _UNCLEAR: Final = frozenset({"bad_request", "server_error"})
 """Kinds as which providers report that a prompt is too long."""
 _GONE: Final = frozenset({400, 401, 403, 404, 410, 451})

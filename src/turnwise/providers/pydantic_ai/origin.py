@@ -1,4 +1,4 @@
-"""Origin: which provider made a part, so that its own data about the part goes back to it and to nobody else."""
+"""Origin: which provider made a part, so that its own data about the part goes back to it alone."""
 
 from __future__ import annotations
 

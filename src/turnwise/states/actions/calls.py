@@ -122,7 +122,7 @@ def give_up_started_calls(draft: Draft[Trigger]) -> None:
 
 
 def close_open_calls(draft: Draft[Trigger]) -> None:
-    """Answer every open call: nobody will run it any more."""
+    """Answer every open call: none of them will run."""
     for call in draft.calls:
         if not call.open:
             continue

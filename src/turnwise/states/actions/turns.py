@@ -154,7 +154,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
 
 
 def lose_attempt(draft: Draft[Trigger], reason: str, *, usage: Usage | None = None) -> None:
-    """End an attempt that nobody will finish: take back its shown parts, and book what is known of its usage."""
+    """End an abandoned attempt: take back its shown parts, and book what is known of its usage."""
     if draft.step.attempt_open:
         draft.take_back(reason)
         draft.book(usage, lost=True)

@@ -171,7 +171,7 @@ def misfit_of(errors: Iterable[ErrorDetails], value: Any, *, depth: int = 0) -> 
     """Return the errors of one value as one: the innermost place where it is wrong, and what would be right there.
 
     The value itself stands `depth` steps inside of what was validated. A union has an error for each of its kinds:
-    those that are about the kind alone are told together.
+    those about the type alone are joined into one.
     """
     placed = [(_steps(error["loc"][depth:], value), error) for error in errors]
     steps = max((steps for steps, _ in placed), key=len)
@@ -214,6 +214,6 @@ def _misfit(error: ErrorDetails) -> Misfit:
 
 
 def _joined(misfits: Iterable[Misfit]) -> Misfit:
-    told = [misfit.problem.removeprefix("must be ").partition("; it was ") for misfit in misfits]
-    wanted = " or ".join(dict.fromkeys(one for one, _, _ in told if one))
-    return Misfit(f"must be {wanted}; it was {told[0][2]}", type_only=True)
+    problems = [misfit.problem.removeprefix("must be ").partition("; it was ") for misfit in misfits]
+    wanted = " or ".join(dict.fromkeys(one for one, _, _ in problems if one))
+    return Misfit(f"must be {wanted}; it was {problems[0][2]}", type_only=True)

@@ -14,7 +14,7 @@ BIGGEST: Final = 2**63
 LONGEST_NUMBER: Final = 4300
 """How many digits a whole number in JSON may have: Python reads and writes no more."""
 COUNTABLE: Final = 2**62
-"""The first whole number from which nobody counts on: it is damage, and 64 bits would soon hold no next one."""
+"""Numbers from here on are damage: no counter gets this far, and 64 bits would soon overflow."""
 
 
 class Limits(NamedTuple):
