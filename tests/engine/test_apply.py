@@ -16,7 +16,7 @@ from support.stores import Delegate, stored_at
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
-from turnwise.states.arguments import Reply
+from turnwise.states.arguments import StepReply
 from turnwise.states.decide import Decision
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
@@ -201,7 +201,7 @@ async def test_first_call_starts_in_the_commit_that_plans_it(
     calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))
     unit = UnitOfWork(life.facts, TransitionContext(now=NOW, limits=Limits(), actor="client"))
     token = life.facts.lease.token
-    unit.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
+    unit.fire(StepFinished(token=token, reply=StepReply(parts=parts_of(calls), calls=calls)))
     runtime.begin(unit, claims=True, deps_of=deps.get("open"))
     follows = unit.decisions[1:]
     assert [(decision.trigger.name, decision.actor) for decision in follows] == [

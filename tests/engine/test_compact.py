@@ -27,7 +27,7 @@ from turnwise.engine.jobs.compact import CompactionJob
 from turnwise.engine.jobs.context_window import CompactionRule
 from turnwise.engine.observers.observer import CompactionRun
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.states.arguments import Reply as StepReply
+from turnwise.states.arguments import StepReply
 from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart
 
 

@@ -25,7 +25,7 @@ from turnwise.engine.worker.runner import IDLE_ROUNDS, JOBS, Runner
 from turnwise.engine.worker.slots import Slots
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.arguments import Origin, Reply
+from turnwise.states.arguments import Origin, StepReply
 from turnwise.states.errors import StoreError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
@@ -72,7 +72,7 @@ async def _for_ever(_leased: LeasedChat) -> None:
 
 async def answers(leased: LeasedChat) -> None:
     """Finish the step, and with it the turn."""
-    await leased.fire(StepFinished(token=leased.token, reply=Reply(parts=(TextPart(text="done"),))))
+    await leased.fire(StepFinished(token=leased.token, reply=StepReply(parts=(TextPart(text="done"),))))
 
 
 def raises(error: BaseException) -> Does:

@@ -22,7 +22,7 @@ from support.life import (
     summary_of,
 )
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Cut, Erasing, Partial, Reply, SubagentAnswer
+from turnwise.states.arguments import Cut, Erasing, Partial, StepReply, SubagentAnswer
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.invariants import broken_invariants
@@ -179,7 +179,7 @@ def _replies(facts: Facts) -> Iterator[Move]:
         calls = _of_step(tools, facts)
         for tokens, over in ((10, ""), (90, ", over the threshold"), (79, ", too long with what follows")):
             said_ = HELLO if tokens != 79 else said("hello" * WINDOW)
-            reply = Reply(parts=said_ + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)
+            reply = StepReply(parts=said_ + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)
             yield Move("progress", t.StepFinished, {"reply": reply}, note + over)
             if not calls:
                 asked_again = {"reply": replace(reply, refused=True)}

@@ -24,7 +24,7 @@ from turnwise import ChatState, Engine, ModelError, Settings, ToolContext, tool
 from turnwise.engine.tools.declare import Tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Reply as Answer
+from turnwise.states.arguments import StepReply
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import PartDelta, PartEvent, StatusEvent
 from turnwise.states.table import BUSY
@@ -63,7 +63,7 @@ def stop(walk: Walk) -> None:
     assert walk.facts.state is S.interrupted
     late = {
         t.AttemptStarted: {},
-        t.StepFinished: {"reply": Answer(parts=said("late"))},
+        t.StepFinished: {"reply": StepReply(parts=said("late"))},
         t.Compacted: {"summary": summary_of("late")},
         t.ToolsFinished: {},
         **({t.CallStarted: {"call_id": min(still_open)}} if still_open else {}),

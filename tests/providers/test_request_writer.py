@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai import messages as theirs
 
 from turnwise import FilePart, TextPart
-from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.origin import ProviderOrigin
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.repair_history import PerMessage
 from turnwise.states.messages import Message, Part, ReasoningPart, Role, SourcePart, ToolCallPart, ToolResultPart
@@ -29,7 +29,7 @@ def message(role: Role, *parts: Part | str, **fields: Any) -> Message:
 def sent(*messages: Message, **options: Any) -> list[Any]:
     """Return what each message becomes: its parts."""
     usual = {"takes_system": True, "needs_signature": False, "keeps_items": False}
-    writer = RequestWriter(Origin("openai", ""), **usual | {"takes": lambda _: True} | options)
+    writer = RequestWriter(ProviderOrigin("openai", ""), **usual | {"takes": lambda _: True} | options)
     return [list(message.parts) for message in writer.history(messages)]
 
 
@@ -82,7 +82,7 @@ def test_call_and_result_share_an_id_of_valid_form(call_id: str, *, short_ids: b
 
 def test_reply_keeps_its_provider_and_is_written_once() -> None:
     writer = RequestWriter(
-        Origin("openai", ""), takes_system=True, needs_signature=False, keeps_items=False, takes=lambda _: True
+        ProviderOrigin("openai", ""), takes_system=True, needs_signature=False, keeps_items=False, takes=lambda _: True
     )
     own = message("assistant", TextPart(text="a", metadata=OWN))
     for history in ([own], [message("assistant", "b"), own]):
@@ -180,7 +180,7 @@ def test_cache_entry_is_dropped_with_its_message() -> None:
 # Whose data a part carries
 
 
-HERE = Origin("openai", "https://one.example")
+HERE = ProviderOrigin("openai", "https://one.example")
 OURS = {"provider": "openai", "endpoint": "https://one.example"}
 OTHER = {"provider": "stranger", "endpoint": "https://two.example", "id": "i", "details": {"key": "k"}}
 

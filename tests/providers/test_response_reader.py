@@ -14,7 +14,7 @@ from tests.wire.requests import asked, reply_of
 
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.pydantic_ai import PydanticAIModel
-from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.origin import ProviderOrigin
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader, usage_of
 from turnwise.providers.reply_builder import join
 from turnwise.states.names import StopReason
@@ -22,7 +22,7 @@ from turnwise.states.usage import Usage
 
 
 def parts_of(*events: theirs.ModelResponseStreamEvent) -> list[ModelPart]:
-    reader = ResponseReader(Origin("openai", "gpt-5"))
+    reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
     return [part for event in events for part in reader.hear(event)]
 
 
@@ -68,7 +68,7 @@ def test_call_keeps_its_first_id(*, is_readable: bool) -> None:
     spelled = '{"at": 1}' if is_readable else '{"at": 1'
     fragment = theirs.ToolCallPartDelta(args_delta=spelled, tool_call_id="c2")
     later = theirs.ToolCallPart("look", spelled, tool_call_id="c2")
-    reader = ResponseReader(Origin("openai", "gpt-5"))
+    reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
     events = [
         begun(0, call(None)),
         theirs.PartDeltaEvent(index=0, delta=fragment),
@@ -112,7 +112,7 @@ def cited(*urls: str) -> theirs.TextPart:
 
 
 def test_source_is_yielded_once_however_often_cited() -> None:
-    reader = ResponseReader(Origin("openai", "gpt-5"))
+    reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
     first, *sources = reader.begin(0, cited("u1", "u1"))
     assert first == ModelPart("text_delta", text="a", metadata=KEPT)
     document = ModelPart("source", id="d", source_type="document")
@@ -130,7 +130,7 @@ def finished(reader: ResponseReader, *parts: theirs.ModelResponsePart, **fields:
 
 
 def test_open_calls_are_yielded_before_the_finish() -> None:
-    reader = ResponseReader(Origin("openai", "gpt-5"))
+    reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
     early = theirs.ToolCallPart("look", '{"at": 0}', tool_call_id="c0")
     late = theirs.ToolCallPart("look", '{"at"', tool_call_id="c1")
     for index, part in enumerate((early, late, late)):
@@ -156,7 +156,7 @@ def test_open_calls_are_yielded_before_the_finish() -> None:
 def test_finish_has_stop_reason_and_response_metadata(
     fields: dict[str, Any], stop_reason: StopReason, reason: str
 ) -> None:
-    reader = ResponseReader(Origin("openai", "gpt-5"))
+    reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
     said = theirs.TextPart("Hi.")  # or a word that is not known would reject the reply
     *_, finish = finished(reader, said, provider_response_id="r1", model_name="gpt-5-mini", usage=usage(5), **fields)
     assert finish.stop_reason is stop_reason
@@ -181,7 +181,7 @@ def ended(response: theirs.ModelResponse) -> theirs.ModelResponse:
 
 
 def test_usage_before_a_pause_counts() -> None:
-    reader = ResponseReader(Origin("openai", "gpt-5"))
+    reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
     assert [*reader.measure(used(1)), *reader.pause(used(1))] == [ModelPart("usage", usage=tokens(2, 1))]
     same, more, end = reader.measure(used(1)), reader.measure(used(4)), reader.finish(ended(used(4)), closed=True)
     assert [part.usage for part in (*same, *more, *end)] == [tokens(4, 2), tokens(4, 5), tokens(4, 5)]
@@ -190,11 +190,11 @@ def test_usage_before_a_pause_counts() -> None:
 def test_response_without_usage_makes_the_sum_partial() -> None:
     silent = theirs.ModelResponse([], usage=unmeasured())
     for first, second in ((silent, used(1)), (used(1), silent)):
-        reader = ResponseReader(Origin("openai", "gpt-5"))
+        reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
         list(reader.pause(first))
         (finish,) = reader.finish(ended(second), closed=True)
         assert finish.usage == tokens(2, 1).marked_partial()
-    (finish,) = ResponseReader(Origin("openai", "gpt-5")).finish(ended(silent), closed=True)
+    (finish,) = ResponseReader(ProviderOrigin("openai", "gpt-5")).finish(ended(silent), closed=True)
     assert finish.usage is None
 
 
@@ -206,13 +206,13 @@ def test_each_response_of_a_reply_is_priced_alone() -> None:
         asked.append((usage, at))
         return usage and replace(usage, cost=Decimal(len(asked)))
 
-    reader, first, second = ResponseReader(Origin("openai", "gpt-5"), price), used(1), ended(used(4))
+    reader, first, second = ResponseReader(ProviderOrigin("openai", "gpt-5"), price), used(1), ended(used(4))
     list(reader.pause(first))
     (finish,) = reader.finish(second, closed=True)
     assert finish.usage == replace(tokens(4, 5), cost=Decimal(3))
     assert asked == [(tokens(2, 1), first.timestamp), (tokens(2, 4), second.timestamp)]
     asked.clear()
-    (whole,) = ResponseReader(Origin("openai", "gpt-5"), price).finish(second, closed=True)
+    (whole,) = ResponseReader(ProviderOrigin("openai", "gpt-5"), price).finish(second, closed=True)
     assert (whole.usage, asked) == (tokens(2, 4), []), "whoever asked for a single response prices it"
 
 
@@ -231,7 +231,7 @@ def test_all_reported_token_counts_are_stored(provider: str | None) -> None:
 
 
 WAV = theirs.BinaryContent(b"RIFF", media_type="audio/wav")
-ORIGIN = Origin("function", "")
+ORIGIN = ProviderOrigin("function", "")
 MINE: dict[str, Any] = {"provider_name": "function"}
 WHOLE = [
     theirs.CompactionPart("They spoke of foxes.", **MINE),

@@ -26,7 +26,7 @@ from support.life import (
 )
 from turnwise.states import ChatState, Trigger, decide
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Erasing, Reply
+from turnwise.states.arguments import Erasing, StepReply
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import job_of, legal_triggers
 from turnwise.states.draft import Draft
@@ -252,7 +252,7 @@ def test_result_after_its_deadline_is_refused() -> None:
 @pytest.mark.parametrize(("token", "actor"), [(None, "worker:w"), (0, "worker:w"), (2, "worker:w"), (1, "worker:late")])
 def test_stale_lease_is_refused(token: int | None, actor: str) -> None:
     """The worker counts, too: a database that went back grants a token twice."""
-    more = {"token": token, "reply": Reply(parts=()), "actor": actor}
+    more = {"token": token, "reply": StepReply(parts=()), "actor": actor}
     error = refused(streaming(), StaleLease, lambda life: life.fire(t.StepFinished, **more))
     assert (error.token, error.current) == (token, 1)
 

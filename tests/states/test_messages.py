@@ -31,7 +31,7 @@ from support.life import (
 from turnwise import FilePart, Message, QueuedMessage, TextPart
 from turnwise.states import ChatState
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Erasing, Reply
+from turnwise.states.arguments import Erasing, StepReply
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import InvalidContent
 from turnwise.states.events import Event, PartDelta, PartEvent
@@ -76,7 +76,7 @@ def test_client_never_sees_provider_metadata() -> None:
 def test_commit_keeps_metadata_that_events_leave_out() -> None:
     life = streaming()
     part = TextPart(text="hi", metadata={"k": 1})
-    decided = life.held(t.StepFinished, reply=Reply(parts=(part,)))
+    decided = life.held(t.StepFinished, reply=StepReply(parts=(part,)))
     assert life.messages[-1].parts == (part,)
     assert decided.events[0].message == without_secrets(life.messages[-1]) != life.messages[-1]
 

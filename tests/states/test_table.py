@@ -15,7 +15,7 @@ from support.life import BLANK, ERROR, NOW, OVERFLOW, Life, anything_for, client
 from turnwise.states import TABLE, ChatState, IllegalTransition, decide
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Reply
+from turnwise.states.arguments import StepReply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import legal_triggers
 from turnwise.states.draft import Draft
@@ -231,7 +231,7 @@ def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
             )
         ),
         when_busy=draw(st.sampled_from(["queue", "interrupt"])),
-        reply=Reply(
+        reply=StepReply(
             parts=parts_of(asked),
             calls=asked,
             context_tokens=draw(st.sampled_from([None, 10, 90])),
@@ -249,7 +249,7 @@ IDLE: Final = built(replace(row, actions=()) for row in TABLE)
 
 
 @given(facts_of_any_kind, arguments_of_any_kind())
-@example(replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": Reply(parts=())})
+@example(replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": StepReply(parts=())})
 def test_first_row_that_holds_is_taken(facts: Facts, arguments: dict[str, Any]) -> None:
     for trigger in triggers_in(facts.state):
         draft = Draft(facts, *trigger_of(trigger, anything_for(trigger, **arguments)))

@@ -27,7 +27,7 @@ from support.life import (
 )
 from turnwise.states import ChatState, IllegalTransition
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Erasing, Reply
+from turnwise.states.arguments import Erasing, StepReply
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
 from turnwise.states.facts import CompactionFacts, Limits, TurnFacts
@@ -342,7 +342,7 @@ def test_threshold_is_a_share_of_the_window(
 
 @pytest.mark.parametrize("limits", [{"threshold_percent": 100}, {"context_limit": 0}])
 def test_should_compact_is_ignored_where_compaction_is_off(limits: dict[str, int]) -> None:
-    reply = Reply(parts=(), should_compact=True)
+    reply = StepReply(parts=(), should_compact=True)
     assert wants_compaction(reply, Limits())
     assert not wants_compaction(replace(reply, should_compact=False), Limits())
     assert not wants_compaction(reply, Limits(**limits))

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Cut, Erasing, Partial, Reply, SubagentAnswer, Summary
+from turnwise.states.arguments import Cut, Erasing, Partial, StepReply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import ErrorInfo, Event
@@ -40,7 +40,7 @@ def anything_for(trigger: type[Trigger], **arguments: Any) -> dict[str, Any]:
         **dict.fromkeys(("token", "profile", "parts", "cut", "queued_id", "worker", "title", "metadata", "agent")),
         "results": (),
         "error": ERROR,
-        "reply": Reply(parts=()),
+        "reply": StepReply(parts=()),
         "call_id": "a",
         "outcome": CallOutcome(call_id="a", status=CallStatus.failed, output=None, is_error=True),
         "summary": summary_of("s"),
@@ -209,7 +209,7 @@ class Life:
     ) -> Decision:
         """Finish the step with a reply that uses `tokens` of the window."""
         calls = tuple(replace(call, step=self.facts.step.number) for call in calls)
-        reply = Reply(
+        reply = StepReply(
             parts=(said(text) if text else ()) + parts_of(calls),
             calls=calls,
             usage=usage,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.life import own_of
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, entry_of, export, hash_of, record_in
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Cut, Erasing, Partial, Reply, SubagentAnswer, Summary
+from turnwise.states.arguments import Cut, Erasing, Partial, StepReply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import decide
 from turnwise.states.events import ErrorInfo
@@ -57,7 +57,7 @@ class Life:
 
     def answer(self, text: str, *, tokens: int | None = None, calls: tuple[ToolCall, ...] = ()) -> None:
         parts: tuple[Part, ...] = (TextPart(text=text), *map(part_of, calls))
-        self.fire(t.StepFinished, reply=Reply(parts=parts, calls=calls, context_tokens=tokens))
+        self.fire(t.StepFinished, reply=StepReply(parts=parts, calls=calls, context_tokens=tokens))
 
     def call(self, call_id: str, **arguments: Any) -> ToolCall:
         arguments = {"executor": Executor.local, "index": 0, "step": self.facts.step.number, **arguments}

@@ -8,13 +8,13 @@ from turnwise.states import ChatState, decide
 from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Reply
+from turnwise.states.arguments import StepReply
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import Party, StopReason
 from turnwise.states.table import _on
 
-REPLY = Reply(parts=())
+REPLY = StepReply(parts=())
 
 
 def fire(unit: UnitOfWork) -> None:

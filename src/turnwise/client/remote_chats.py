@@ -22,7 +22,7 @@ from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.answer_format import format_of
 from turnwise.engine.blobs.streams import FileContent, source_of
 from turnwise.engine.chats.chats import Chats
-from turnwise.engine.chats.declaration import Call
+from turnwise.engine.chats.declaration import CommandCall
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.config.results import Chat, Page, SendReceipt, TurnResult
 from turnwise.engine.prompt.imported_history import imported_history
@@ -203,7 +203,7 @@ class RemoteChats(Chats):
             return verdict
         return verify_export(await self.export_audit(chat_id), checkpoints=checkpoints, public_key=public_key)
 
-    async def _run(self, call: Call) -> Any:
+    async def _run(self, call: CommandCall) -> Any:
         if (history := call.arguments.get("history")) is not None:
             imported_history(history, limit=sys.maxsize)  # the service knows its own limit
         request = request_of(call)
@@ -211,7 +211,7 @@ class RemoteChats(Chats):
             return await self._all(request, call.command.result)
         return await self._connection.ask(request, call.command.result)
 
-    def _follow(self, call: Call) -> AsyncGenerator[Any, None]:
+    def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         arguments = dict(call.arguments)
         path, after = path_of(arguments.pop("chat_id"), "events"), arguments.pop("after")
         return EventReader(self._connection, path, after, **arguments).events()

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from turnwise.engine.chats.declaration import HEADERS, Call
+from turnwise.engine.chats.declaration import HEADERS, CommandCall
 from turnwise.states.errors import ChatNotFound, InvalidArgument
 from turnwise.states.messages import parts_of
 from turnwise.states.values.plain import shown
@@ -40,7 +40,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to retry it after a 429, too: it continues an operation that the service has accepted."""
 
 
-def request_of(call: Call) -> Request:
+def request_of(call: CommandCall) -> Request:
     """Return the request of a call. Arguments at their defaults are left out, so that older services take it, too.
 
     Without a `client_id` a new one is sent, so that what is asked for is not done twice if its answer is lost.

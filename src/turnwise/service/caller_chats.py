@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
-from turnwise.engine.chats.declaration import Call, changes_of
+from turnwise.engine.chats.declaration import CommandCall, changes_of
 from turnwise.engine.commands.acting import ActingChats
 from turnwise.engine.config.results import Chat, SubmissionReceipt
 from turnwise.engine.prompt.imported_history import History
@@ -31,7 +31,7 @@ class CallerChats(ActingChats):
         super().__init__(caller.engine, caller.actor)
         self._caller = caller
 
-    async def _run(self, call: Call) -> Any:
+    async def _run(self, call: CommandCall) -> Any:
         await self._caller.chat(call.arguments["chat_id"])
         return await super()._run(call)
 

@@ -22,7 +22,7 @@ class Origin(Value, frozen=True, kw_only=True):
     tools_digest: str | None = None
 
 
-class Reply(Value, frozen=True, kw_only=True):
+class StepReply(Value, frozen=True, kw_only=True):
     """One finished reply of the model."""
 
     parts: tuple[Part, ...]

@@ -12,7 +12,7 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, SubagentAction
 from turnwise.states.values.digests import guarded
 from turnwise.states.values.limits import Description, Name, json_at_most
-from turnwise.states.values.plain import GIVEN, SAID, Limits, Misfit, plain, shown
+from turnwise.states.values.plain import GIVEN, SAID, JsonLimits, Misfit, plain, shown
 from turnwise.states.values.values import CheckedCall, Counter, Json, Time, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
@@ -38,7 +38,7 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
     call_id: str
     output: Annotated[Json, SkipValidation]
     is_error: bool = False
-    _limits: ClassVar[Limits] = GIVEN
+    _limits: ClassVar[JsonLimits] = GIVEN
 
     def __post_init__(self) -> None:
         try:
@@ -84,7 +84,7 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
 class SubagentResult(ToolResult, frozen=True):
     """A subagent's answer to a call of its parent, which may hold whatever models and tools have said."""
 
-    _limits: ClassVar[Limits] = SAID
+    _limits: ClassVar[JsonLimits] = SAID
 
 
 class Answer(Value, frozen=True):

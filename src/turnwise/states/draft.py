@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec.structs import asdict, replace
 
-from turnwise.states.arguments import Partial, Reply
+from turnwise.states.arguments import Partial, StepReply
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, Profile, StepFacts, TurnFacts
@@ -106,7 +106,7 @@ class Draft(Generic[_Kind_co]):
         partial: bool = False,
         synthetic: bool = False,
         instead_of: Message | None = None,
-        reply: Reply | Partial | None = None,
+        reply: StepReply | Partial | None = None,
     ) -> Message:
         """Append a message to the history, which then ends in `tail`, and show it to those who may see it.
 
@@ -244,9 +244,9 @@ _CHANGED_BY_ACTIONS: Final = tuple(name for name in Facts.__struct_fields__ if n
 _what_actions_change: Final = attrgetter(*_CHANGED_BY_ACTIONS)
 
 
-def _origin_of(reply: Reply | Partial | None) -> dict[str, Any]:
+def _origin_of(reply: StepReply | Partial | None) -> dict[str, Any]:
     """Return the fields of a model's message that name its origin."""
     if reply is None or reply.origin is None:
         return {}
-    finish_reason = reply.provider_reason if isinstance(reply, Reply) else None
+    finish_reason = reply.provider_reason if isinstance(reply, StepReply) else None
     return {**asdict(reply.origin), "usage": reply.usage, "finish_reason": finish_reason}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, Reply, SubagentAnswer, Summary
+from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, StepReply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolResult
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
@@ -211,7 +211,7 @@ class AttemptDiscarded(Held, frozen=True, kw_only=True):
 class StepFinished(Held, frozen=True, kw_only=True):
     """The model has replied."""
 
-    reply: Reply
+    reply: StepReply
 
 
 @_declared("lease holder", own_write="call:started")

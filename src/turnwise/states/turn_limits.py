@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from turnwise.states.arguments import Reply
+from turnwise.states.arguments import StepReply
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.names import CallStatus, StopReason
@@ -30,7 +30,7 @@ def over_threshold(tokens: int | None, limit: int | None, limits: Limits) -> boo
     return tokens * _ALL >= limits.threshold_percent * limit
 
 
-def wants_compaction(reply: Reply, limits: Limits) -> bool:
+def wants_compaction(reply: StepReply, limits: Limits) -> bool:
     """Return whether a compaction is due after this reply, by the service's own rule or else the threshold.
 
     Where compaction is switched off, no rule switches it on.

@@ -103,7 +103,7 @@ class Command:
         text = inspect.cleandoc(self.function.__doc__ or "")
         return text.partition("\n\nArgs:")[0].partition("\n\nRaises:")[0]
 
-    def call(self, *args: Any, **options: Any) -> Call:
+    def call(self, *args: Any, **options: Any) -> CommandCall:
         """Return a call with its arguments checked.
 
         Args:
@@ -117,10 +117,10 @@ class Command:
         places, named = self._checked.fit(args, options)
         arguments = {**named}
         arguments.update(zip(self.parameters, places[1:], strict=False))
-        return Call(self, arguments)
+        return CommandCall(self, arguments)
 
 
-class Call(msgspec.Struct, frozen=True):
+class CommandCall(msgspec.Struct, frozen=True):
     """A call of a command."""
 
     command: Command
@@ -140,10 +140,10 @@ class Commanded(ABC):
     """An object with commands: it says how a call of one is run."""
 
     @abstractmethod
-    async def _run(self, call: Call) -> Any: ...
+    async def _run(self, call: CommandCall) -> Any: ...
 
     @abstractmethod
-    def _follow(self, call: Call) -> AsyncGenerator[Any, None]: ...
+    def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]: ...
 
 
 def command(

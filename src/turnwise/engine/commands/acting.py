@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from turnwise.engine.agents.agent import Agent, Output
-from turnwise.engine.chats.declaration import Call
+from turnwise.engine.chats.declaration import CommandCall
 from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.commands.handlers import Handlers
 from turnwise.engine.config.results import TurnResult
@@ -21,10 +21,10 @@ class HandledChats(LocalChats):
     def _handlers(self, *, changes: bool) -> Handlers:
         """Return the handlers; those that change chats are gone before those that read them."""
 
-    async def _run(self, call: Call) -> Any:
+    async def _run(self, call: CommandCall) -> Any:
         return await call.run(self._handlers(changes=not call.command.is_read))
 
-    def _follow(self, call: Call) -> AsyncGenerator[Any, None]:
+    def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         return call.follow(self._handlers(changes=False))
 
     async def _answer(

@@ -12,7 +12,7 @@ from turnwise.engine.admin.explain import Explanation, explanation
 from turnwise.engine.blobs.left_out import without_refused
 from turnwise.engine.blobs.lost import verify_files
 from turnwise.engine.blobs.streams import FileContent
-from turnwise.engine.chats.declaration import Call
+from turnwise.engine.chats.declaration import CommandCall
 from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.config.results import (
@@ -68,11 +68,11 @@ class ReportHandlers(LocalChats):
         self._broadcaster = broadcaster
         self._lifetime = lifetime
 
-    async def _run(self, call: Call) -> Any:
+    async def _run(self, call: CommandCall) -> Any:
         self._lifetime.check_loop()
         return await getattr(self, call.command.name)(**call.arguments)
 
-    def _follow(self, call: Call) -> AsyncGenerator[Any, None]:
+    def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         return self._lifetime.here(getattr(self, call.command.name)(**call.arguments))
 
     @property

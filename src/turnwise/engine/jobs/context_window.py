@@ -12,7 +12,7 @@ from turnwise.engine.config.settings import CompactionInput, ShouldCompact
 from turnwise.engine.isolation.clock import time_limit
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.logger import logger
-from turnwise.states.arguments import Reply
+from turnwise.states.arguments import StepReply
 from turnwise.states.messages import Message
 from turnwise.states.turn_limits import compaction_is_on
 from turnwise.states.values.values import unshared
@@ -24,7 +24,7 @@ class CompactionRule:
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
 
-    async def judge(self, reply: Reply) -> Reply:
+    async def judge(self, reply: StepReply) -> StepReply:
         """Return the reply with the answer of the service's `should_compact`, if there is one and compaction is on.
 
         A rule that fails, or takes longer than `CompactionPolicy.timeout`, is logged and counts as "no": the reply must

@@ -43,7 +43,7 @@ from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of, stop_reason_of
-from turnwise.states.arguments import Reply
+from turnwise.states.arguments import StepReply
 from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
 from turnwise.states.messages import CHARACTERS_PER_TOKEN
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
@@ -256,7 +256,7 @@ class Attempt:
     def _priced(self, reply: ModelReply) -> ModelReply:
         return priced_reply(self._leased.configuration.model, reply, self._leased.runtime.clock.now())
 
-    def _reply(self, request: ModelRequest) -> Reply:
+    def _reply(self, request: ModelRequest) -> StepReply:
         leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
         self._warn_of_unknown_cost(finish.usage)
@@ -267,7 +267,7 @@ class Attempt:
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
         may_be_refused = not calls and outcome_of(stop_reason) is ReplyOutcome.complete
-        return Reply(
+        return StepReply(
             parts=parts,
             calls=calls,
             refused=may_be_refused and lacks_form(leased.configuration.answer, request, parts),

@@ -27,7 +27,7 @@ _USUAL_WINDOW: Final = 200_000
 """Tokens; models with a larger window take more pages."""
 
 
-class Limits(NamedTuple):
+class FileLimits(NamedTuple):
     """What a provider takes of the content of a file; `None` where no limit is known."""
 
     pixels: int | None
@@ -36,7 +36,7 @@ class Limits(NamedTuple):
     """Of a PDF."""
 
 
-NO_LIMITS: Final = Limits(None, None)
+NO_LIMITS: Final = FileLimits(None, None)
 Takes = Callable[[str], bool]
 """Whether a provider takes a media type."""
 
@@ -62,16 +62,16 @@ def refusal_of_file(model: Model, media_type: str, size: int) -> str | None:
     return None
 
 
-def limits_of(model: Model) -> Limits:
+def limits_of(model: Model) -> FileLimits:
     """Return what a model's provider takes of a file's content; of those that are not known here, everything."""
     classes = classes_of(model)
     if "AnthropicModel" in classes:
         is_large = (model.context_window or 0) > _USUAL_WINDOW
-        return Limits(8000, 600 if is_large else 100)
-    return Limits(None, 1000) if "GoogleModel" in classes else NO_LIMITS
+        return FileLimits(8000, 600 if is_large else 100)
+    return FileLimits(None, 1000) if "GoogleModel" in classes else NO_LIMITS
 
 
-def sendable_file(part: FilePart, takes: Takes, limits: Limits = NO_LIMITS) -> theirs.UserContent:
+def sendable_file(part: FilePart, takes: Takes, limits: FileLimits = NO_LIMITS) -> theirs.UserContent:
     """Return a file as pydantic-ai sends it, or a note in its place that says why it is left out.
 
     It is sent as what was asked for, in small letters and without parameters: providers compare media types as text.
@@ -96,7 +96,7 @@ def sendable_file(part: FilePart, takes: Takes, limits: Limits = NO_LIMITS) -> t
     return url
 
 
-def _fault_of_size(kind: str, content: bytes, limits: Limits) -> str | None:
+def _fault_of_size(kind: str, content: bytes, limits: FileLimits) -> str | None:
     most_pixels, most_pages = limits
     if kind in _PICTURES and most_pixels is not None:
         width, height = pixels_of(content[:HEAD_BYTES]) or (0, 0)

@@ -35,7 +35,7 @@ from turnwise.providers.pydantic_ai.definitions import (
 from turnwise.providers.pydantic_ai.errors import classified, writing
 from turnwise.providers.pydantic_ai.files import limits_of, refusal_of_file, taken_by
 from turnwise.providers.pydantic_ai.naming import classes_of, their_model
-from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.origin import ProviderOrigin
 from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
@@ -85,7 +85,7 @@ class PydanticAIModel:
             raise SettingsError("model", "must be one model: a FallbackModel does not say what its models can do")
         self._settings = settings or ModelSettings()
         self._native_tools = tuple(native_tools)
-        self._origin = Origin(self._model.system, self._model.base_url or "")
+        self._origin = ProviderOrigin(self._model.system, self._model.base_url or "")
         self._history_repair = HistoryRepair()
         self.searches_web = searches_web(self._model)
         self._sends_definitions = sends_definitions(self._model)

@@ -1,4 +1,4 @@
-"""Origin: which provider made a part, so that its own data about the part goes back to it alone."""
+"""Which provider made a part, so that its own data about the part goes back to it alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.states.messages import Part
 from turnwise.states.values.values import Value
 
 
-class Origin(Value, frozen=True):
+class ProviderOrigin(Value, frozen=True):
     """A provider and its address, as they stand in the metadata of the parts it made."""
 
     provider: str

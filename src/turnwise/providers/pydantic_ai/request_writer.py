@@ -14,8 +14,8 @@ from pydantic_ai import messages as theirs
 
 from turnwise.providers.pydantic_ai import whole_parts
 from turnwise.providers.pydantic_ai.cache import Retention, stays
-from turnwise.providers.pydantic_ai.files import NO_LIMITS, Limits, Takes, sendable_file
-from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.files import NO_LIMITS, FileLimits, Takes, sendable_file
+from turnwise.providers.pydantic_ai.origin import ProviderOrigin
 from turnwise.providers.repair_history import PerMessage
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
@@ -32,7 +32,7 @@ _MISTRALS: Final = re.compile(r"[A-Za-z0-9]{9}")
 class RequestWriter:
     """Writes requests for one provider."""
 
-    origin: Origin
+    origin: ProviderOrigin
     """Whose own data goes back with the parts."""
     _: KW_ONLY
     takes_system: bool
@@ -45,7 +45,7 @@ class RequestWriter:
     """Whether the ids of calls have nine letters and digits, as Mistral wants them."""
     takes: Takes
     """Whether the provider takes files of a media type."""
-    limits: Limits = NO_LIMITS
+    limits: FileLimits = NO_LIMITS
     """What it takes of their content."""
 
     def __post_init__(self) -> None:

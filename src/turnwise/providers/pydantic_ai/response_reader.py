@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.pydantic_ai import whole_parts
-from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.origin import ProviderOrigin
 from turnwise.providers.reply_outcome import ReplyOutcome, is_rejected, outcome_of, stop_reason_of
 from turnwise.states.errors import REJECTED_REPLY, ModelError
 from turnwise.states.names import Executor
@@ -33,7 +33,7 @@ class ResponseReader:
     """
 
     def __init__(
-        self, origin: Origin, price: Callable[[Usage | None, datetime], Usage | None] = lambda usage, _at: usage
+        self, origin: ProviderOrigin, price: Callable[[Usage | None, datetime], Usage | None] = lambda usage, _at: usage
     ) -> None:
         self._origin = origin
         self._price = price

@@ -13,7 +13,7 @@ from pydantic_ai import messages as theirs
 from pydantic_core import to_jsonable_python
 
 from turnwise.providers.protocol import ModelPart
-from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.origin import ProviderOrigin
 from turnwise.states.messages import FilePart, Part, ReasoningPart, TextPart
 
 WholePart = theirs.CompactionPart | theirs.SpeechPart
@@ -22,7 +22,7 @@ _SPEECH: Final = "speech"
 _OF_SPEECH: Final = ("interrupted_at_ms", "timestamps")
 
 
-def read(part: WholePart, origin: Origin) -> Iterator[ModelPart]:
+def read(part: WholePart, origin: ProviderOrigin) -> Iterator[ModelPart]:
     """Convert a compaction or speech to the parts that turnwise stores."""
     provider = part.provider_name or origin.provider
     metadata = {**(origin.metadata(provider, part.id, part.provider_details) or {})}

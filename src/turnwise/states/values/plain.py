@@ -17,7 +17,7 @@ COUNTABLE: Final = 2**62
 """Numbers from here on are damage: no counter gets this far, and 64 bits would soon overflow."""
 
 
-class Limits(NamedTuple):
+class JsonLimits(NamedTuple):
     """What a JSON value may hold."""
 
     levels: int
@@ -26,9 +26,9 @@ class Limits(NamedTuple):
     """Whether its text may hold the character NUL."""
 
 
-GIVEN: Final = Limits(DEEPEST, nul=False)
+GIVEN: Final = JsonLimits(DEEPEST, nul=False)
 """The limits of what an application gives."""
-SAID: Final = Limits(DEEPEST + 8, nul=True)
+SAID: Final = JsonLimits(DEEPEST + 8, nul=True)
 """The limits of a message with what models and tools have said, who are not asked to mend it."""
 _TOO_LONG: Final = 10**LONGEST_NUMBER
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
@@ -91,7 +91,7 @@ def text(value: str, *, nul: bool = False) -> str:
     return own
 
 
-def plain(value: Any, limits: Limits = GIVEN, depth: int = 0) -> Any:
+def plain(value: Any, limits: JsonLimits = GIVEN, depth: int = 0) -> Any:
     """Return a JSON value as Python's own objects, a copy.
 
     Raises:
@@ -145,7 +145,7 @@ def is_shallow(value: Any, room: int = DEEPEST) -> bool:
     return True
 
 
-def _key(key: Any, limits: Limits) -> str:
+def _key(key: Any, limits: JsonLimits) -> str:
     if not isinstance(key, str):
         raise Misfit(f"must have strings as keys; one was {shown(key)}", unstorable=True)
     return text(key, nul=limits.nul)

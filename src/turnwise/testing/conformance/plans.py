@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Origin, Reply, SubagentAnswer, Summary
+from turnwise.states.arguments import Origin, StepReply, SubagentAnswer, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import PartDelta, PartEvent
@@ -164,7 +164,7 @@ def reply(
         )
         asked_by = Origin(agent=facts.profile.agent, model="model", provider="provider")
         usage = Usage(input_tokens=tokens)
-        finished = Reply(parts=parts, calls=calls, usage=usage, context_tokens=tokens, origin=asked_by)
+        finished = StepReply(parts=parts, calls=calls, usage=usage, context_tokens=tokens, origin=asked_by)
         return move(t.StepFinished(token=HOLDER, reply=finished))(facts, now)
 
     return made
