@@ -199,7 +199,7 @@ def test_builder_adds_hidden_data_to_shown_parts() -> None:
 def test_latest_usage_wins_and_finish_is_last() -> None:
     builder = ReplyBuilder()
     builder.add(ModelPart("usage", usage=Usage(input_tokens=7)))
-    assert not builder.begun
+    assert not builder.visible
     assert builder.reply().usage == Usage(input_tokens=7)
     builder.add(ModelPart("usage", usage=Usage(input_tokens=7, output_tokens=1)))
     assert builder.reply().usage == Usage(input_tokens=7, output_tokens=1)
@@ -304,24 +304,6 @@ def test_shown_deltas_fold_to_the_reply_without_signatures(
     assert parts_from_shown(events(shown)) == tuple(visible)
     last = max((index for index, _ in shown), default=-1)
     assert parts_from_shown(events(shown), builder) == tuple(whole[: last + 1])
-
-
-@pytest.mark.parametrize(
-    ("parts", "begun"),
-    [
-        ((), False),
-        ((ModelPart("heartbeat"), ModelPart("usage", usage=Usage(input_tokens=1)), text("")), False),
-        ((text("a"),), True),
-        ((thought("", "s"),), True),
-        ((start("c"),), True),
-        ((FINISH,), True),
-    ],
-)
-def test_first_part_or_finish_starts_a_reply(parts: Sequence[ModelPart], *, begun: bool) -> None:
-    builder = ReplyBuilder()
-    for part in parts:
-        builder.add(part)
-    assert builder.begun is begun
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai import messages as theirs
 
 from turnwise import FilePart, TextPart
-from turnwise.providers.pydantic_ai.origin import ProviderOrigin
+from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.repair_history import PerMessage
 from turnwise.states.messages import Message, Part, ReasoningPart, Role, SourcePart, ToolCallPart, ToolResultPart

@@ -14,7 +14,7 @@ from tests.wire.requests import asked, reply_of
 
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.pydantic_ai import PydanticAIModel
-from turnwise.providers.pydantic_ai.origin import ProviderOrigin
+from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader, usage_of
 from turnwise.providers.reply_builder import join
 from turnwise.states.names import StopReason
@@ -23,7 +23,7 @@ from turnwise.states.usage import Usage
 
 def parts_of(*events: theirs.ModelResponseStreamEvent) -> list[ModelPart]:
     reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
-    return [part for event in events for part in reader.hear(event)]
+    return [part for event in events for part in reader.read(event)]
 
 
 def call(arguments: str | None) -> theirs.ToolCallPart:
@@ -74,7 +74,7 @@ def test_call_keeps_its_first_id(*, is_readable: bool) -> None:
         theirs.PartDeltaEvent(index=0, delta=fragment),
         theirs.PartEndEvent(index=0, part=later),
     ]
-    parts = [part for event in events for part in reader.hear(event)]
+    parts = [part for event in events for part in reader.read(event)]
     parts += finished(reader, theirs.ToolCallPart("look", spelled, tool_call_id="c3"))
     expected = [("tool_call_start", "c1"), ("tool_call_delta", "c1"), ("tool_call", "c1")]
     assert [(part.type, part.id) for part in parts[:-1]] == expected
@@ -117,7 +117,7 @@ def test_source_is_yielded_once_however_often_cited() -> None:
     assert first == ModelPart("text_delta", text="a", metadata=KEPT)
     document = ModelPart("source", id="d", source_type="document")
     assert sources == [ModelPart("source", url="u1", title="T"), document]
-    ended, *more = reader.hear(theirs.PartEndEvent(index=0, part=cited("u1", "u2")))
+    ended, *more = reader.read(theirs.PartEndEvent(index=0, part=cited("u1", "u2")))
     assert ended == ModelPart("text_delta", metadata=KEPT)
     assert [source.url for source in more] == ["u2"]
     rest = reader.pause(theirs.ModelResponse([cited("u1", "u3"), theirs.ThinkingPart("a"), theirs.TextPart("b")]))
@@ -135,7 +135,7 @@ def test_open_calls_are_yielded_before_the_finish() -> None:
     late = theirs.ToolCallPart("look", '{"at"', tool_call_id="c1")
     for index, part in enumerate((early, late, late)):
         list(reader.begin(index, part))
-    list(reader.hear(theirs.PartEndEvent(index=0, part=early)))
+    list(reader.read(theirs.PartEndEvent(index=0, part=early)))
     last = theirs.ToolCallPart("look", '{"at": 2', tool_call_id="c1")
     first, second, finish = finished(reader, early, last, theirs.TextPart("x"))
     assert [(part.id, part.arguments) for part in (first, second)] == [("c1", '{"at": 2'), ("c1-2", '{"at"')]
@@ -276,7 +276,7 @@ async def test_whole_part_is_stored_and_sent_back(
     reader = ResponseReader(ORIGIN)
     if streamed:
         events = [(0, first), (1, part), (1, part), (2, last)]
-        heard = [piece for at, one in events for piece in reader.hear(theirs.PartStartEvent(index=at, part=one))]
+        heard = [piece for at, one in events for piece in reader.read(theirs.PartStartEvent(index=at, part=one))]
     else:
         heard = [piece for at, one in enumerate(response.parts) for piece in reader.begin(at, one)]
     reply = join([*heard, *reader.finish(response, closed=True)])
@@ -299,5 +299,5 @@ async def test_revised_speech_is_stored_as_it_ended() -> None:
     response = theirs.ModelResponse(
         [theirs.SpeechPart(speaker="assistant", transcript="Hello")], provider_details={"finish_reason": "stop"}
     )
-    heard = [piece for event in events for piece in reader.hear(event)]
+    heard = [piece for event in events for piece in reader.read(event)]
     assert join([*heard, *reader.finish(response, closed=True)]).text == "Hello"

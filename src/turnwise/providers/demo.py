@@ -152,7 +152,7 @@ def _small_talk(question: str, tools: Sequence[str]) -> str:
         return "You are welcome."
     if question.rstrip().endswith("?"):
         return f"I am the demo model and cannot know that: “{_excerpt(question, 160)}” {can}"
-    return f"I am the demo model. I heard: “{_excerpt(question, 160)}” {can}"
+    return f"I am the demo model. You wrote: “{_excerpt(question, 160)}” {can}"
 
 
 def _summary(history: Sequence[Message]) -> str:

@@ -75,10 +75,10 @@ def _named(text: str, tool: ToolSpec) -> _Mention | None:
 
 def _described(text: str, tool: ToolSpec) -> _Mention | None:
     telling = {_stem(word) for word in _WORD.findall(tool.description) if len(word) >= _SHORTEST_TELLING}
-    heard = [word for word in _WORD.finditer(text) if _stem(word.group()) in telling]
-    if not heard or len({_stem(word.group()) for word in heard}) < min(_DESCRIBED_BY, len(telling)):
+    words = [word for word in _WORD.finditer(text) if _stem(word.group()) in telling]
+    if not words or len({_stem(word.group()) for word in words}) < min(_DESCRIBED_BY, len(telling)):
         return None
-    return _Mention(tool, heard[0].start(), heard[-1].end())
+    return _Mention(tool, words[0].start(), words[-1].end())
 
 
 def _implied(text: str, tool: ToolSpec) -> _Mention | None:

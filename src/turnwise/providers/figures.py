@@ -1,19 +1,33 @@
-"""Figures of models: limits that they are given, and what they report, where the impossible counts as unknown."""
+"""Figures of models: their limits, the usage that they report, and its price by the list of `genai-prices`.
+
+An impossible figure counts as unknown. The list comes with the library, and nothing is downloaded.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import datetime
+from decimal import Context, Decimal, localcontext
 from importlib.util import find_spec
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from turnwise.logger import logger
-from turnwise.providers.protocol import Model
+from turnwise.providers.protocol import Model, ModelReply
 from turnwise.states.usage import FIGURES, Usage
 from turnwise.states.values.plain import shown
 
 _MOST_TOKENS: Final = 10**15
 _ENOUGH_TOKENS: Final = 4096
+_OURS: Final = frozenset({"scripted", "demo", "simulated"})
+"""Providers that the list does not know: the models that turnwise ships."""
+_COMPATIBLE: Final = "openai-compatible"
+"""The provider of models that are known by their address alone."""
+_SMALLEST: Final = Decimal("1e-12")
+"""Costs are rounded to this many dollars; the cheapest tokens cost thousands of times as much."""
+_EXACT: Final = Context(prec=50)
+"""For reckoning, whatever the application's own context rounds to."""
 
 
 def is_for_answers(limit: object) -> bool:
@@ -26,14 +40,14 @@ def tokens(figure: object, what: str) -> int | None:
     whole = int(figure) if isinstance(figure, float) and figure.is_integer() else figure
     if isinstance(whole, int) and not isinstance(whole, bool) and 0 <= whole <= _MOST_TOKENS:
         return int(whole)
-    _tell(figure, what)
+    _report(figure, what)
     return None
 
 
 def usage_of(usage: object) -> Usage | None:
     """Return the usage that a model reported, each figure one that can be booked, or unknown."""
     if not isinstance(usage, Usage):
-        _tell(usage, "usage")
+        _report(usage, "usage")
         return None
     figures: dict[str, Any] = {name: tokens(getattr(usage, name), name) for name in FIGURES}
     figures["compaction"] = None if usage.compaction is None else usage_of(usage.compaction)
@@ -42,27 +56,83 @@ def usage_of(usage: object) -> Usage | None:
     return replace(usage, **changes) if changes else usage
 
 
-def _tell(figure: object, what: str) -> None:
+def _report(figure: object, what: str) -> None:
     if figure is not None:
         logger.warning("figure_unknown", figure=what, problem=f"a model reported {shown(figure)}; it counts as unknown")
 
 
-OURS: Final = frozenset({"scripted", "demo", "simulated"})
-"""Providers that no table knows: the models that turnwise ships."""
-
-
 def window_of(model: Model) -> int | None:
-    """Return a model's context window in tokens: what the model says, else what the table of `genai-prices` says.
-
-    `None` if neither knows it. The table is loaded when it is first asked for; it comes with the `models` extra.
-    """
+    """Return a model's context window in tokens: what the model says, else what the list of `genai-prices` says."""
     limit = tokens(model.context_limit, "context_limit")
-    if limit is not None or model.provider in OURS or find_spec("genai_prices") is None:
+    if limit is not None:
         return limit
-    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the table takes long to load
+    listed = _listed(model)
+    return None if listed is None else listed[1].context_window
 
+
+def priced(model: Model, usage: Usage | None, at: datetime) -> Usage | None:
+    """Return the usage of one call with its cost, by the list price of the time `at`; unchanged if that is unknown.
+
+    A figure that cannot be booked is unknown. A cost that the model reports itself stays. If input or output are
+    unknown, the cost leaves them out and says so.
+    """
+    usage = usage_of(usage)
+    if usage is None or usage.cost is not None:
+        return usage
+    unknown = (usage.input_tokens, usage.output_tokens).count(None)
+    cost = _cost(model, usage, at) if unknown < 2 else None  # noqa: PLR2004 - neither is known
+    return usage if cost is None else replace(usage, cost=cost, cost_partial=unknown > 0)
+
+
+def priced_reply(model: Model, reply: ModelReply, at: datetime) -> ModelReply:
+    """Return the reply with what it costs."""
+    usage = priced(model, reply.usage, at)
+    return reply if usage is reply.usage else replace(reply, finish=replace(reply.finish, usage=usage))
+
+
+def load_prices(model: Model) -> None:
+    """Load the list, if it may have the model's price: it takes half a second, once in a process."""
+    with suppress(Exception):  # without a price every call is made just the same
+        _listed(model)
+
+
+def _listed(model: Model) -> tuple[Any, Any] | None:
+    """Return the provider and the model of the list; `None` if the list has no such model."""
+    if model.provider in _OURS or find_spec("genai_prices") is None:
+        return None
+    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the list takes long to load
+
+    by_address = model.provider == _COMPATIBLE
+    provider = None if by_address else model.provider
+    address = getattr(model, "address", None) or "unknown" if by_address else None
     try:
-        _, listed = get_snapshot().find_provider_model(model.name, None, model.provider, None)
+        return get_snapshot().find_provider_model(model.name, None, provider, address)
     except LookupError:
         return None
-    return listed.context_window
+
+
+def _cost(model: Model, usage: Usage, at: datetime) -> Decimal | None:
+    try:
+        listed = _listed(model)
+        if listed is None:
+            return None
+        from genai_prices import Usage as Counted  # noqa: PLC0415 - as above
+
+        provider, priced_model = listed
+        counted = Counted(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+        )
+        with localcontext(_EXACT):
+            return _plain(priced_model.calc_price(counted, provider, genai_request_timestamp=at).total_price)
+    except Exception as problem:  # noqa: BLE001 - figures that contradict each other, or a list of another form
+        logger.debug("price_not_computed", provider=model.provider, model=model.name, problem=str(problem))
+        return None
+
+
+def _plain(price: Decimal) -> Decimal:
+    """Return a price without the digits that mean nothing."""
+    rounded = price.quantize(_SMALLEST).normalize()
+    return rounded.quantize(Decimal(1)) if rounded == rounded.to_integral_value() else rounded

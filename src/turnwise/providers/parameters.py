@@ -103,11 +103,11 @@ def forced_tool(parameters: Mapping[str, Any]) -> str | None:
 
 def freed(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters without a forced choice, also inside of `provider_options` and `extra_body`."""
-    kept = {name: value for name, value in parameters.items() if name not in _CHOICES or not _forces(value)}
+    free = {name: value for name, value in parameters.items() if name not in _CHOICES or not _forces(value)}
     for name in _CONTAINERS:
-        if isinstance(inner := kept.get(name), Mapping):
-            kept[name] = freed(inner)
-    return kept
+        if isinstance(inner := free.get(name), Mapping):
+            free[name] = freed(inner)
+    return free
 
 
 def _forces(choice: Any) -> bool:

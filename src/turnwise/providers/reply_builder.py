@@ -74,11 +74,6 @@ class ReplyBuilder:
         self._usage: Usage | None = None
 
     @property
-    def begun(self) -> bool:
-        """Whether anything came of the reply: a part, or its finish."""
-        return bool(self._builders) or self.finished
-
-    @property
     def visible(self) -> bool:
         """Whether something came that subscribers are shown: text, reasoning, or at least the start of a call."""
         return any(not isinstance(builder, WordsBuilder) or builder.pieces for builder in self._builders)
@@ -278,11 +273,11 @@ def join(parts: Iterable[ModelPart]) -> ModelReply:
     return builder.reply()
 
 
-def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = None) -> tuple[Part, ...]:
+def parts_from_shown(events: Iterable[PartEvent], builder: ReplyBuilder | None = None) -> tuple[Part, ...]:
     """Return the parts that the stored part events of ONE attempt make.
 
-    Text is exactly as it was shown; incomplete calls are left out. Only the builder that `heard` the attempt has
-    signatures and metadata.
+    Text is exactly as it was shown; incomplete calls are left out. Only the `builder` of the attempt has signatures
+    and metadata.
     """
     words: dict[int, WordsBuilder] = {}
     whole: dict[int, Part] = {}
@@ -292,9 +287,9 @@ def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = N
             whole[event.index] = msgspec.convert(piece.complete, Part)
         elif piece.delta and piece.type in ("text", "reasoning"):
             words.setdefault(event.index, WordsBuilder(event.index, piece.type)).pieces.append(piece.delta)
-    parts = {index: part for index, builder in words.items() if (part := builder.part()) is not None} | whole
-    if heard is not None:
-        parts = heard.with_unshown(parts)
+    parts = {index: part for index, text in words.items() if (part := text.part()) is not None} | whole
+    if builder is not None:
+        parts = builder.with_unshown(parts)
     return _with_results_in_place(parts[index] for index in sorted(parts))
 
 

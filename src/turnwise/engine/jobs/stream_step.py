@@ -38,8 +38,7 @@ from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.engine.tools import arguments
 from turnwise.logger import logger
 from turnwise.providers.failures import classified
-from turnwise.providers.figures import tokens
-from turnwise.providers.prices import priced_reply
+from turnwise.providers.figures import priced_reply, tokens
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of, stop_reason_of

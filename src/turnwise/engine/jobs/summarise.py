@@ -19,7 +19,7 @@ from turnwise.engine.jobs.request import Requests, prepared_for
 from turnwise.engine.jobs.retries import longer, note_on_rejection
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, transient
 from turnwise.foreign import guarded
-from turnwise.providers.prices import priced_reply
+from turnwise.providers.figures import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
 from turnwise.states.errors import CONTEXT_OVERFLOW, NOTHING_FOLDED, ModelError
 from turnwise.states.messages import (

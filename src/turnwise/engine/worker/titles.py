@@ -22,7 +22,7 @@ from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described
 from turnwise.logger import concerning, logger
-from turnwise.providers.prices import priced_reply
+from turnwise.providers.figures import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.decide import Decision

@@ -77,7 +77,7 @@ class Exchange(msgspec.Struct):
     """A request to a provider, and its answer."""
 
     answered: bool = False
-    """Whether the answer has begun: what fails from then on refuses nothing."""
+    """Whether the answer has started: what fails from then on refuses nothing."""
 
 
 @contextmanager
@@ -114,8 +114,8 @@ def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
         return next((error for error in errors if error.retryable), errors[-1])
     status = failure.status_code if isinstance(failure, theirs.ModelHTTPError) else None
     kind = _kind(failure, status)
-    if kind is None and (told := failure_of(failure)) is not None:
-        return told
+    if kind is None and (error := failure_of(failure)) is not None:
+        return error
     if kind is None and (answered or not _is_refusal(failure)):
         return _unreadable(failure)
     retry_after = failure.retry_after if isinstance(failure, theirs.ModelAPIError) else None

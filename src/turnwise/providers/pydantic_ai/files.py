@@ -48,8 +48,8 @@ def taken_by(model: Model) -> Takes:
         return (_PICTURES | {"application/pdf", "text/plain"}).__contains__
     if not classes & {"OpenAIResponsesModel", "OpenAIChatModel"}:
         return lambda _: True
-    heard_and_seen = _PICTURES | _SOUNDS if "OpenAIChatModel" in classes else _PICTURES
-    return lambda kind: kind in heard_and_seen or not kind.startswith(("audio/", "video/", "image/"))
+    media_taken = _PICTURES | _SOUNDS if "OpenAIChatModel" in classes else _PICTURES
+    return lambda kind: kind in media_taken or not kind.startswith(("audio/", "video/", "image/"))
 
 
 def refusal_of_file(model: Model, media_type: str, size: int) -> str | None:

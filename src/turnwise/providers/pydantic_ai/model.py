@@ -15,8 +15,8 @@ from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
+from turnwise.providers.figures import priced
 from turnwise.providers.parameters import freed
-from turnwise.providers.prices import priced
 from turnwise.providers.protocol import (
     ModelPart,
     ModelReply,
@@ -25,18 +25,18 @@ from turnwise.providers.protocol import (
     TakesAnswerSchema,
     refusal_of,
 )
-from turnwise.providers.pydantic_ai.cache import Retention, with_own_marks
-from turnwise.providers.pydantic_ai.definitions import (
-    searches_web,
-    sends_definitions,
-    with_definitions,
-    with_web_search,
-)
+from turnwise.providers.pydantic_ai.anthropic import Retention, sends_definitions, with_definitions, with_own_marks
 from turnwise.providers.pydantic_ai.errors import classified, writing
 from turnwise.providers.pydantic_ai.files import limits_of, refusal_of_file, taken_by
 from turnwise.providers.pydantic_ai.naming import classes_of, their_model
-from turnwise.providers.pydantic_ai.origin import ProviderOrigin
-from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
+from turnwise.providers.pydantic_ai.parameters import (
+    known_to_take_schema,
+    offer_of,
+    searches_web,
+    settings_of,
+    with_web_search,
+)
+from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.pydantic_ai.streams import WatchedStream
@@ -63,7 +63,7 @@ class PydanticAIModel:
         native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`; beside tools that
             have a `ProviderDefinition` that one alone. The parameter `web_search` needs none.
         takes_answer_schema: when the model keeps answers to a schema; what pydantic-ai knows of it by default, and that
-            it never does for `openai-compatible:`, of which nobody knows.
+            it never does for `openai-compatible:`, whose models are unknown.
 
     Raises:
         SettingsError: the name names no model that can be asked, the model is a choice between several, or another
@@ -138,12 +138,12 @@ class PydanticAIModel:
                     direct.model_request_stream(
                         self._model, history, model_settings=settings, model_request_parameters=offer
                     ) as stream,
-                    aclosing(_parts_read(reader, stream)) as heard,
+                    aclosing(_parts_read(reader, stream)) as parts,
                 ):
                     watched = WatchedStream(stream)
                     exchange.answered = True
                     yield ModelPart("heartbeat")  # from now on the attempt is paid, whatever comes
-                    async for part in heard:
+                    async for part in parts:
                         yield part
                 response = stream.get()
             if response.state != "suspended" or not more:
@@ -182,7 +182,7 @@ class PydanticAIModel:
             return history, settings, offer_of(request, self._native_tools)
 
     def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, Retention | None]:
-        """Return the settings of a call, and for how long its history is kept in the prompt cache by marks."""
+        """Return the settings of a call, and how long marks keep its history in the prompt cache."""
         problem = refusal_of(self, request.tools, request.parameters)
         if problem is not None:
             raise ModelError("bad_request", message=problem)
@@ -203,7 +203,7 @@ async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> Async
     """Yield the parts of a stream, and its usage as soon as that is known: the stream may never come to its end."""
     try:
         async for event in stream:
-            for part in (*reader.measure(stream), *reader.hear(event)):
+            for part in (*reader.measure(stream), *reader.read(event)):
                 yield part
     except Exception:
         for part in reader.measure(stream):

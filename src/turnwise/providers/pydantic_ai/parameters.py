@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from pydantic_ai.messages import InstructionPart
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.native_tools import AbstractNativeTool
+from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
@@ -15,7 +15,6 @@ from pydantic_ai.tools import ToolDefinition
 from turnwise.providers.figures import is_for_answers
 from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS, freed
 from turnwise.providers.protocol import ModelRequest, TakesAnswerSchema
-from turnwise.providers.pydantic_ai.definitions import with_web_search
 from turnwise.states.errors import ModelError
 
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
@@ -80,6 +79,31 @@ def known_to_take_schema(model: Model, native_tools: Sequence[AbstractNativeTool
     if model.system.startswith("google") and not model.profile.get("google_supports_tool_combination", False):
         return None if native_tools else "without_tools"
     return "always"
+
+
+def searches_web(model: Model) -> bool:
+    """Return whether a model supports web search by its provider."""
+    return WebSearchTool in model.profile.get("supported_native_tools", type(model).supported_native_tools())
+
+
+def with_web_search(
+    native_tools: Sequence[AbstractNativeTool],
+    wanted: bool | Mapping[str, Any] | None,  # noqa: FBT001 - a parameter of a model call
+) -> tuple[AbstractNativeTool, ...]:
+    """Return the native tools of a call: those of the model, with web search according to the parameter `web_search`.
+
+    Args:
+        native_tools: the native tools that the model was made with.
+        wanted: `True` adds web search with default options if the model has none; options replace the model's;
+            `False` removes web search; `None` changes nothing.
+    """
+    others = tuple(one for one in native_tools if not isinstance(one, WebSearchTool))
+    if wanted is None or (wanted is True and len(others) < len(native_tools)):
+        return tuple(native_tools)
+    if wanted is False:
+        return others
+    options = {} if wanted is True else {name: value for name, value in wanted.items() if value is not None}
+    return (*others, WebSearchTool(**options))
 
 
 def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]) -> ModelRequestParameters:

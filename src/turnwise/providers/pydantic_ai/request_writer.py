@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final
 
+import msgspec
 from pydantic_ai import messages as theirs
 
-from turnwise.providers.pydantic_ai import whole_parts
-from turnwise.providers.pydantic_ai.cache import Retention, stays
+from turnwise.providers.pydantic_ai.anthropic import Retention, stays
 from turnwise.providers.pydantic_ai.files import NO_LIMITS, FileLimits, Takes, sendable_file
-from turnwise.providers.pydantic_ai.origin import ProviderOrigin
+from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, whole_part
 from turnwise.providers.repair_history import PerMessage
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
@@ -28,29 +28,33 @@ _MISTRALS: Final = re.compile(r"[A-Za-z0-9]{9}")
 """What Mistral takes."""
 
 
-@dataclass(eq=False)
-class RequestWriter:
+class RequestWriter(msgspec.Struct, eq=False, dict=True):
     """Writes requests for one provider."""
 
     origin: ProviderOrigin
     """Whose own data goes back with the parts."""
-    _: KW_ONLY
     takes_system: bool
-    """Whether the provider takes system messages anywhere; else reminders are told by the user."""
+    """Whether the provider takes system messages anywhere; else the user sends reminders."""
     needs_signature: bool
     """Whether reasoning without a signature is refused."""
     keeps_items: bool
     """Whether the ids of parts name items of the provider's own, which it knows only as a whole."""
-    short_ids: bool = False
-    """Whether the ids of calls have nine letters and digits, as Mistral wants them."""
     takes: Takes
     """Whether the provider takes files of a media type."""
+    short_ids: bool = False
+    """Whether the ids of calls have nine letters and digits, as Mistral wants them."""
     limits: FileLimits = NO_LIMITS
     """What it takes of their content."""
 
-    def __post_init__(self) -> None:
-        self.replies = PerMessage(self._replied)
-        self.prompts = PerMessage(self._prompted)
+    @cached_property
+    def replies(self) -> PerMessage[theirs.ModelResponse]:
+        """The assistant's messages, as pydantic-ai sends them."""
+        return PerMessage(self._replied)
+
+    @cached_property
+    def prompts(self) -> PerMessage[theirs.ModelRequest]:
+        """The other messages, as pydantic-ai sends them."""
+        return PerMessage(self._prompted)
 
     def history(self, messages: Sequence[Message], marks: Retention | None = None) -> list[theirs.ModelMessage]:
         """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives.
@@ -100,7 +104,7 @@ class RequestWriter:
         their_parts: list[theirs.ModelResponsePart] = []
         for part, own in owned:
             before = their_parts[-1] if their_parts else None
-            if (whole := whole_parts.written(part, own, before)) is None:
+            if (whole := whole_part(part, own, before)) is None:
                 their_parts.extend(self._their_parts(part, own))
             elif whole is not before:
                 their_parts.append(whole)

@@ -13,8 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
-from turnwise.providers.pydantic_ai import whole_parts
-from turnwise.providers.pydantic_ai.origin import ProviderOrigin
+from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, WholePart, parts_of
 from turnwise.providers.reply_outcome import ReplyOutcome, is_rejected, outcome_of, stop_reason_of
 from turnwise.states.errors import REJECTED_REPLY, ModelError
 from turnwise.states.names import Executor
@@ -45,13 +44,13 @@ class ResponseReader:
         self._began_as: dict[str, str] = {}
         """The id under which a call began, by every id that it has had since; of several calls the last one's."""
         self._latest: theirs.ModelResponsePart | None = None
-        self._whole: tuple[int, whole_parts.WholePart] | None = None
+        self._whole: tuple[int, WholePart] | None = None
         """A part without deltas, with its index: it may come again, with more, until the next one begins."""
         self._cited: set[tuple[str, str | None, str | None]] = set()
         self._measured: Usage | None = None
         """What was last yielded of this response's usage."""
 
-    def hear(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
+    def read(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
         """Yield the parts that an event brings."""
         match event:
             case theirs.PartStartEvent(part=(theirs.CompactionPart() | theirs.SpeechPart()) as part):
@@ -104,7 +103,7 @@ class ResponseReader:
                 began_as = self._began_as.get(call_id, call_id)
                 yield ModelPart("provider_result", call_id=began_as, output=output, metadata=metadata)
             case theirs.CompactionPart() | theirs.SpeechPart():
-                yield from whole_parts.read(part, self._origin)
+                yield from parts_of(part, self._origin)
             case theirs.FilePart():
                 data = b64encode(part.content.data).decode()
                 media_type = part.content.media_type
@@ -162,7 +161,7 @@ class ResponseReader:
     def _whole_before(self, index: int | None) -> Iterator[ModelPart]:
         if self._whole is not None and self._whole[0] != index:
             self._latest = self._whole[1]
-            yield from whole_parts.read(self._whole[1], self._origin)
+            yield from parts_of(self._whole[1], self._origin)
             self._whole = None
 
     def _go_on(self, index: int, delta: theirs.ModelResponsePartDelta) -> Iterator[ModelPart]:

@@ -1,20 +1,21 @@
-"""Converts compactions and speech of pydantic-ai, which have no deltas, to reasoning, text and files, and back.
+"""The provider's own data about parts, which goes back to it alone.
 
-The metadata of the stored part holds the kind and the other fields.
+It is stored in the metadata of each part. pydantic-ai's compactions and speech, which have no deltas, are stored as
+reasoning, text and files; their metadata holds the kind and the other fields.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pydantic_ai import messages as theirs
 from pydantic_core import to_jsonable_python
 
 from turnwise.providers.protocol import ModelPart
-from turnwise.providers.pydantic_ai.origin import ProviderOrigin
 from turnwise.states.messages import FilePart, Part, ReasoningPart, TextPart
+from turnwise.states.values.values import Value
 
 WholePart = theirs.CompactionPart | theirs.SpeechPart
 _COMPACTION: Final = "compaction"
@@ -22,7 +23,37 @@ _SPEECH: Final = "speech"
 _OF_SPEECH: Final = ("interrupted_at_ms", "timestamps")
 
 
-def read(part: WholePart, origin: ProviderOrigin) -> Iterator[ModelPart]:
+class ProviderOrigin(Value, frozen=True):
+    """A provider and its address, as they stand in the metadata of the parts it made."""
+
+    provider: str
+    endpoint: str
+
+    def metadata(self, provider: str | None, item_id: str | None, details: Any) -> dict[str, Any] | None:
+        """Return the metadata to store with a part that the provider made; `None` if it reported none."""
+        if provider is None:
+            return None
+        metadata = {"provider": provider, "endpoint": self.endpoint}
+        if item_id is not None:
+            metadata["id"] = item_id
+        return metadata | {"details": to_jsonable_python(details)} if details else metadata
+
+    def data(self, part: Part) -> dict[str, Any]:
+        """Return the provider's own data about a part, in pydantic-ai's words; nothing for a part of another."""
+        metadata = part.metadata or {}
+        if metadata.get("provider") != self.provider:
+            return {}
+        return {"provider_name": self.provider, "id": metadata.get("id"), "provider_details": metadata.get("details")}
+
+    def address(self, parts: Iterable[Part]) -> dict[str, Any]:
+        """Return where the provider made the parts: ids mean nothing anywhere else; nothing for another's parts."""
+        for part in parts:
+            if part.metadata is not None and part.metadata.get("provider") == self.provider:
+                return {"provider_name": self.provider, "provider_url": part.metadata["endpoint"]}
+        return {}
+
+
+def parts_of(part: WholePart, origin: ProviderOrigin) -> Iterator[ModelPart]:
     """Convert a compaction or speech to the parts that turnwise stores."""
     provider = part.provider_name or origin.provider
     metadata = {**(origin.metadata(provider, part.id, part.provider_details) or {})}
@@ -42,7 +73,7 @@ def read(part: WholePart, origin: ProviderOrigin) -> Iterator[ModelPart]:
         yield ModelPart("file", media_type=part.audio.media_type, data=data, metadata=metadata)
 
 
-def written(part: Part, own: dict[str, Any], before: theirs.ModelResponsePart | None) -> WholePart | None:
+def whole_part(part: Part, own: dict[str, Any], before: theirs.ModelResponsePart | None) -> WholePart | None:
     """Convert a stored part back to a compaction or speech; `None` if it is neither.
 
     Args:

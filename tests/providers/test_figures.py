@@ -12,10 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from turnwise import Usage
-from turnwise.providers import prices
+from turnwise.providers import figures
 from turnwise.providers.demo import DemoModel
-from turnwise.providers.figures import tokens, usage_of, window_of
-from turnwise.providers.prices import load_prices, priced
+from turnwise.providers.figures import load_prices, priced, tokens, usage_of, window_of
 from turnwise.providers.scripted import ScriptedModel
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -76,7 +75,7 @@ def test_compatible_service_is_priced_by_its_url() -> None:
 def test_periodic_cost_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list may tell the price of a thousand tokens, or of three: a cost is kept, and sent, with each message."""
     price = SimpleNamespace(calc_price=lambda *_, **__: SimpleNamespace(total_price=Decimal(1) / 3))
-    monkeypatch.setattr(prices, "_listed", lambda _model: (None, price))
+    monkeypatch.setattr(figures, "_listed", lambda _model: (None, price))
     found = priced(named(), COUNTED, NOW)
     assert str(found.cost) == "0.333333333333"
 
@@ -86,7 +85,7 @@ import sys
 sys.addaudithook(lambda name, _: name.startswith("socket.") and exit(name))
 import turnwise
 from datetime import UTC, datetime
-from turnwise.providers.prices import priced
+from turnwise.providers.figures import priced
 from turnwise.providers.scripted import ScriptedModel
 assert not [name for name in sys.modules if name.startswith("genai_prices")]
 usage = turnwise.Usage(input_tokens=1000, output_tokens=500)
