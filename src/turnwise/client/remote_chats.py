@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_origin
 
 import anyio
 import httpx
@@ -36,7 +36,7 @@ from turnwise.states.errors import FileNotFound, InvalidArgument, TurnwiseError
 from turnwise.states.events import StatusEvent
 from turnwise.states.files import is_digest
 from turnwise.states.messages import Content, FilePart, parts_of
-from turnwise.states.names import RESTING, Answerer, ChatState
+from turnwise.states.names import RESTING, ChatState
 from turnwise.states.values.checked import checked
 from turnwise.states.values.limits import Key, Label, Name, PageSize, Seconds
 from turnwise.states.values.plain import shown
@@ -62,26 +62,6 @@ class RemoteChats(Chats):
         self._connection = connection
 
     # Chats
-
-    async def list_chats(
-        self,
-        *,
-        owner: Key | None = None,
-        state: ChatState | str | None = None,
-        awaiting: Answerer | None = None,
-        limit: PageSize = 50,
-        after: str | None = None,
-    ) -> Page[Chat]:
-        """Return chats, newest first, a page at a time, see `Engine.list_chats`. An owner sees its own."""
-        query = {"owner": owner, "state": None if state is None else state_of(state), "awaiting": awaiting}
-        chats: list[Chat] = []
-        while True:
-            most = min(limit - len(chats), _PAGE)
-            page = await self._get("/chats", Page[Chat], **query, limit=most, after=after)
-            chats += page.items
-            after = page.next
-            if after is None or len(chats) >= limit:
-                return Page(chats, after)
 
     async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
         """Return the ids that begin with `prefix`, at most 1,000, see `Engine.chat_ids`. An owner sees its own."""
@@ -209,7 +189,22 @@ class RemoteChats(Chats):
         request = request_of(call)
         if call.command.is_paged:
             return await self._all(request, call.command.result)
+        if get_origin(call.command.result) is Page:
+            return await self._page(request, **call.arguments)
         return await self._connection.ask(request, call.command.result)
+
+    async def _page(self, request: Request, *, limit: int, after: str | None, state: str | None, **_: Any) -> Any:
+        """Return a page of chats, which may be longer than those of the service."""
+        if state is not None:
+            state_of(state)
+        chats: list[Chat] = []
+        while True:
+            query = {**request.query, "limit": min(limit - len(chats), _PAGE), "after": after}
+            page = await self._connection.ask(replace(request, query=query), Page[Chat])
+            chats += page.items
+            after = page.next
+            if after is None or len(chats) >= limit:
+                return Page(chats, after)
 
     def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         arguments = dict(call.arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -307,13 +307,15 @@ class ChatStore(HeldFiles, Protocol):
     async def chats(
         self,
         *,
-        owner: str | None,
         state: ChatState | None,
         limit: int,
         after: str | None,
         awaiting: Answerer | None = None,
+        **fields: Any,
     ) -> list[Facts | PartialRead]:
         """Return up to `limit` chats, newest first, that were created before the chat `after`.
+
+        `fields` are values of `QUERIED` fields that the chats must have; `None` is any.
 
         `awaiting` wants those in `requires_action` that the client, or subagents, have to answer; archived ones take no
         answer, and are left out. A chat that cannot be read is returned as what is left of it.

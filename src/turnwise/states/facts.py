@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar, get_args, get_type_hints
 
 from msgspec import field
 from msgspec.structs import force_setattr, replace
@@ -30,6 +30,11 @@ from turnwise.states.names import (
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values.values import Counter, Time, Value
+
+_T = TypeVar("_T")
+_QUERIED: Final = "queried"
+Queried = Annotated[_T, _QUERIED]
+"""The type of a field of `Profile` by which chats are found: stores repeat it in a column of its name."""
 
 MOST_LOST: Final = 25
 """How many workers one stage of a step may lose: what it does may be what kills them."""
@@ -58,7 +63,7 @@ class Profile(Value, frozen=True, kw_only=True):
     system: str | None = None
     """The system prompt, instead of the agent's."""
     client_tools: tuple[ClientTool, ...] = ()
-    owner: str | None = None
+    owner: Queried[str | None] = None
     title: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
@@ -76,6 +81,19 @@ class Profile(Value, frozen=True, kw_only=True):
     """For a subagent: whether it works on if its parent waits for it no longer."""
     depth: Counter = 0
     """For a subagent: how many chats stand above it."""
+
+    @property
+    def queried(self) -> dict[str, Any]:
+        """The fields by which chats are found."""
+        return {name: getattr(self, name) for name in QUERIED}
+
+
+QUERIED: Final = {
+    name: get_args(hint)[0]
+    for name, hint in get_type_hints(Profile, include_extras=True).items()
+    if _QUERIED in getattr(hint, "__metadata__", ())
+}
+"""The types of the fields of `Profile` by which chats are found, by name."""
 
 
 class TurnFacts(Value, frozen=True):
@@ -312,7 +330,7 @@ class Facts(Value, frozen=True, kw_only=True):
 def queried_columns(facts: Facts) -> dict[str, Any]:
     """Return what stores repeat of the facts in columns of their own, by which chats are found."""
     return {
-        "owner": facts.profile.owner,
+        **facts.profile.queried,
         "agent": facts.agent_needed,
         "needs": [*facts.calls.needs],
         "awaits": facts.awaits,

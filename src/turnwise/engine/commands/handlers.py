@@ -32,7 +32,7 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
 from turnwise.states.messages import Content, QueuedMessage
-from turnwise.states.names import Answerer, ChatState, WhenBusy
+from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.transcript import fold
 from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction
 from turnwise.states.values.checked import fit
@@ -65,14 +65,13 @@ class Handlers(ReportHandlers):
     async def list_chats(
         self,
         *,
-        owner: str | None = None,
         state: ChatState | str | None = None,
-        awaiting: Answerer | None = None,
         limit: int = 50,
         after: str | None = None,
+        **wanted: Any,
     ) -> Page[Chat]:
         wanted_state = None if state is None else state_of(state)
-        rows = await self._store.chats(owner=owner, state=wanted_state, awaiting=awaiting, limit=limit + 1, after=after)
+        rows = await self._store.chats(state=wanted_state, limit=limit + 1, after=after, **wanted)
         if after is not None and not rows:
             await self._check_place(after)
         chats = [chat_of(row) for row in rows[:limit]]

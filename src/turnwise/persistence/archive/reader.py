@@ -25,6 +25,7 @@ from turnwise.persistence.chat_rows import ORDER, ChatRows, Row
 from turnwise.persistence.integrity.examine import Found, examine, found_in
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
 from turnwise.states.errors import ImportRefused, TurnwiseError
+from turnwise.states.facts import QUERIED
 from turnwise.states.files import is_digest
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
@@ -213,7 +214,7 @@ class ChatReader:
         ]
         lease = next(iter(tables["leases"]), None)
         rows = {table: tables[table] for table in ORDER}
-        whole = chat | self._repeated(chat)
+        whole = self._repeated(chat) | chat
         return ChatRows(whole, lease, rows, entries, quarantined=len(tables["quarantine"]))
 
     def _repeated(self, chat: dict[str, Any]) -> dict[str, Any]:
@@ -223,9 +224,11 @@ class ChatReader:
             calls = [row["body"] for row in self._tables["calls"] if row["call_id"] in chat["calls"]]
             step = StepCalls(CALLS.load(body, self._chat_id) for body in calls)
         except TurnwiseError:
-            return {"agent": "", "needs": [], "awaits": None}  # the checks find what cannot be read
+            # The checks find what cannot be read.
+            return {**dict.fromkeys(QUERIED), "agent": "", "needs": [], "awaits": None}
         awaits = step.awaited if chat["state"] == ChatState.requires_action else None
-        return {"agent": step.agent_needed or profile.agent, "needs": [*step.needs], "awaits": awaits}
+        agent = step.agent_needed or profile.agent
+        return {**profile.queried, "agent": agent, "needs": [*step.needs], "awaits": awaits}
 
     def _examine(self, whole: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""

@@ -197,8 +197,9 @@ class Evidence:
             yield Mismatch(expected.version, place, "it is not what the log has the digest of")
         else:
             profile, needed = PROFILES.load(row["body"], self._stored.chat["id"]), self._calls().agent_needed
-            if self._stored.chat["owner"] != profile.owner:
-                yield Mismatch(expected.version, Place("chats", "", ("owner",)), "the profile names another owner")
+            for name, value in profile.queried.items():
+                if self._stored.chat[name] != value:
+                    yield Mismatch(expected.version, Place("chats", "", (name,)), f"the profile names another {name}")
             if self._stored.chat["agent"] != (needed or profile.agent):
                 version, who = (
                     (self._expected.last, "open calls name") if needed else (expected.version, "profile names")

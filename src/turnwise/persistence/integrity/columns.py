@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from types import NoneType
 from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
@@ -14,6 +15,7 @@ from turnwise.persistence.integrity.raw_chat import Row
 from turnwise.persistence.rows import GARBLED, time_of
 from turnwise.persistence.stored_chat import ids_of, is_count, is_hash
 from turnwise.states.events import EVENTS
+from turnwise.states.facts import QUERIED
 from turnwise.states.names import Awaited
 
 
@@ -69,6 +71,16 @@ _KIND: Final = _Wanted("a kind of event", lambda value: isinstance(value, str) a
 
 
 _SALT: Final = _or_nothing(_Wanted("a salt in hex", _is_hex))
+_INTEGER: Final = _Wanted("a whole number", lambda value: type(value) is int)
+_KINDS: Final = {str: _TEXT, int: _INTEGER, bool: _FLAG}
+
+
+def _of_type(hint: Any) -> _Wanted:
+    """Return what belongs in the column of a field by which chats are found."""
+    kinds = [_KINDS[kind] for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    return _or_nothing(kinds[0]) if NoneType in get_args(hint) else kinds[0]
+
+
 COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
     "chats": {
         "state": _NAME,
@@ -79,7 +91,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "head": _HASH,
         "since": _TIME,
         "rested": _or_nothing(_TIME),
-        "owner": _or_nothing(_TEXT),
+        **{name: _of_type(hint) for name, hint in QUERIED.items()},
         "agent": _TEXT,
         "awaits": _or_nothing(_Wanted("client, subagents or both", lambda value: value in get_args(Awaited))),
         "needs": _Wanted("a list of tools' names", _reads(ids_of)),
@@ -108,7 +120,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "cut": _or_nothing(_COUNT),
     },
     "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _or_nothing(_TIME)},
-    "queue": {"salt": _SALT, "rank": _Wanted("a whole number", lambda value: type(value) is int)},
+    "queue": {"salt": _SALT, "rank": _INTEGER},
     "leases": {"worker": _NAME, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
     "usage": {"version": _COUNT, "number": _COUNT},
     "chat_files": {"digest": _HASH, "size": _COUNT, "sent": _FLAG, "at": _TIME},

@@ -21,6 +21,8 @@ from turnwise.states.messages import Message
 _T = TypeVar("_T")
 
 SQL: Final = {name: statement.sql for name, statement in statements_in("postgres").items()}
+_RANGED: Final = {"owner": "(owner || '')", "state": "(state || '')"}
+"""How the index of owner and state spells its columns."""
 
 
 class PostgresDatabase(SQLDatabase):
@@ -72,21 +74,22 @@ class PostgresDatabase(SQLDatabase):
         return value
 
     def within(self, filters: Sequence[str], before: str) -> str:
-        """Return a range of the one index whose columns these are.
+        """Return a range of the one index whose columns owner and state are.
 
         An equation would leave the planner free to walk down all chats by number, however rare those that are wanted.
         There is no upper bound for a column alone, where the server would begin.
         """
-        owner = "owner" if filters == ["owner"] else "(owner || '')"
-        keys = [owner if name == "owner" else "(state || '')" for name in filters]
+        equal = "".join(f"{name} = :{name} AND " for name in filters if name not in _RANGED)
+        filters = [name for name in filters if name in _RANGED]
+        keys = ["owner" if filters == ["owner"] else _RANGED[name] for name in filters]
         order = ", ".join(f"{key} DESC" for key in (*keys, "number"))
         if not keys:
-            return f"number < {before} ORDER BY {order}"
+            return f"{equal}number < {before} ORDER BY {order}"
         values = [f":{name}" for name in filters]
         ends = f"({', '.join((*keys, 'number'))}) < ({', '.join((*values, before))})"
         begins = f"({', '.join(keys)}) >= ({', '.join(values)})"
         # The last says that an owner is not null.
-        return f"{ends} AND {begins} AND {keys[0]} >= {values[0]} ORDER BY {order}"
+        return f"{equal}{ends} AND {begins} AND {keys[0]} >= {values[0]} ORDER BY {order}"
 
     def one_moment(self) -> AbstractAsyncContextManager[Any]:
         if self.connection.is_in_transaction():

@@ -15,7 +15,7 @@ from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.held_files import take_over
 from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.stored_chat import facts_of
-from turnwise.states.facts import Facts
+from turnwise.states.facts import QUERIED, Facts
 
 _ELSEWHERE: Final = {"chat_id", "version", "prev", "hash"}
 """The fields of a record that its row says, or the row before it."""
@@ -38,6 +38,7 @@ def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a chat, but for its lease, by table."""
     tables = {**chat.rows.tables, "chats": [chat.rows.chat], "quarantine": chat.quarantine}
     rows = {table: [{name: row[name] for name in COLUMNS[table]} for row in stored] for table, stored in tables.items()}
+    rows["chats"][0] |= {name: chat.rows.chat[name] for name in QUERIED}
     return rows | {"audit": [_record(entry) for entry in chat.rows.audit]}
 
 

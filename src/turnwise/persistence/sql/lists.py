@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from turnwise.persistence.protocol import Overdue, Waiting
 from turnwise.persistence.rows import GARBLED, PROFILES
@@ -25,14 +25,14 @@ _LAST: Final = "9223372036854775807"
 async def chats(
     on: SQLDatabase,
     *,
-    owner: str | None,
     state: ChatState | None,
     limit: int,
     after: str | None,
     awaiting: Answerer | None = None,
+    **fields: Any,
 ) -> list[Facts | PartialRead]:
     """Return chats, newest first."""
-    filters = {"owner": owner, "state": state and state.value}
+    filters = {**fields, "state": state and state.value}
     values = {name: value for name, value in filters.items() if value is not None}
     where = on.within([*values], _LAST if after is None else _NUMBER)
     awaits = "" if awaiting is None else f"NOT archived AND awaits IN ('{awaiting}', 'both') AND "

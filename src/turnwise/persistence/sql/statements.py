@@ -11,6 +11,9 @@ alone needs stands in its own folder, in `statements/changes.sql`.
 Two differences are spelled alike, as PostgreSQL spells them: a parameter is `:name`, which PostgreSQL gets as `$1`, and
 a list that is a parameter is asked by `= ANY (:names)`, which SQLite gets as JSON.
 
+`{queried: NAME = :NAME}` is repeated, with commas between, for each field by which chats are found; `NAME` stands for
+its name and `TYPE` for its type in PostgreSQL.
+
 Chats have a number by which the rows of other tables name them: `{chat}` is that of the parameter `:chat_id`.
 
 A statement is sent with its name and comments, so that a server's views and logs show which one it is.
@@ -22,7 +25,10 @@ import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pkgutil import get_data
-from typing import Final, Literal, NamedTuple
+from types import NoneType
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from turnwise.states.facts import QUERIED
 
 Dialect = Literal["sqlite", "postgres"]
 
@@ -34,6 +40,8 @@ _CHAT: Final = "(SELECT number FROM chats WHERE id = :chat_id)"
 _AFTER: Final = """coalesce((
     SELECT number FROM (SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones) AS known
     WHERE id = :after), 0)"""
+_QUERIED: Final = re.compile(r"{queried: ([^}]*)}")
+_TYPES: Final[Mapping[Any, str]] = {str: "text", int: "bigint", bool: "boolean"}
 _LIST: Final = re.compile(r"= ANY \((:\w+)\)")
 
 
@@ -85,8 +93,16 @@ def parsed(text: str, dialect: Dialect) -> Mapping[str, Statement]:
 @lru_cache(maxsize=512)
 def translated(sql: str, dialect: Dialect) -> Statement:
     """Return a statement in a dialect: one that is put together from names of tables and columns, or from a file."""
-    sql = sql.replace("{chat}", _CHAT).replace("{number_of_after}", _AFTER)
+    sql = _QUERIED.sub(_repeated, sql.replace("{chat}", _CHAT).replace("{number_of_after}", _AFTER))
     parameters = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
     if dialect == "sqlite":
         return Statement(_LIST.sub(r"IN (SELECT value FROM json_each(\1))", sql), parameters)
     return Statement(_PARAMETER.sub(lambda name: f"${parameters.index(name[1]) + 1}", sql), parameters)
+
+
+def _repeated(template: re.Match[str]) -> str:
+    each = []
+    for name, hint in QUERIED.items():
+        kind = next(kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
+        each.append(template[1].replace("NAME", name).replace("TYPE", _TYPES[kind]))
+    return ", ".join(each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.blobs.protocol import Blob
@@ -139,15 +139,14 @@ class SQLStore(ChatStore):
     async def chats(
         self,
         *,
-        owner: str | None,
         state: ChatState | None,
         limit: int,
         after: str | None,
         awaiting: Answerer | None = None,
+        **fields: Any,
     ) -> list[Facts | PartialRead]:
-        return await self._read(
-            lambda on: lists.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
-        )
+        wanted = {"state": state, "awaiting": awaiting, **fields}
+        return await self._read(lambda on: lists.chats(on, limit=limit, after=after, **wanted))
 
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         return await self._read(lambda on: lists.chat_ids(on, after=after, limit=limit))

@@ -95,8 +95,8 @@ class SQLiteDatabase(SQLDatabase):
         return time_of(value)
 
     def within(self, filters: Sequence[str], before: str) -> str:
-        columns = {"owner": "owner", "state": "state || ''"}
-        equal = "".join(f"{columns[name]} = :{name} AND " for name in filters)
+        columns = {"state": "state || ''"}
+        equal = "".join(f"{columns.get(name, name)} = :{name} AND " for name in filters)
         return f"{equal}number < {before} ORDER BY number DESC"
 
     def one_moment(self) -> AbstractAsyncContextManager[Any]:

@@ -17,10 +17,11 @@ from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
+from turnwise.states.facts import QUERIED
 from turnwise.states.values.digests import canonical_row
 
 _LEASE: Final = ", worker = ?, token = ?, expires = ?, lasts = ?"
-_OWNER: Final = ", owner = ?"
+_PUT_QUERIED: Final = "".join(f", {name} = ?" for name in QUERIED)
 _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat, body, salt) VALUES (?, ?, ?)"
 
 
@@ -33,8 +34,7 @@ def insert(commit: Commit, parent: tuple[str, int] | None, on: SQLiteDatabase, *
     if parent is not None:
         completed(check_parent(on, *parent, unchanged=unchanged))
     completed(check_not_deleted(on, commit.chat_id))
-    owner = commit.after.facts.profile.owner
-    values = (*_chat_row(commit), owner, *_lease(commit), commit.chat_id)
+    values = (*_chat_row(commit), *commit.after.facts.profile.queried.values(), *_lease(commit), commit.chat_id)
     row = on.connection.execute(SQL["insert_chat"], values).fetchone()
     if row is None:
         raise ChatExists(commit.chat_id)
@@ -72,7 +72,7 @@ def _update(commit: Commit, connection: sqlite3.Connection, *proof: Any) -> int 
     """Update a chat's own row, if it is as the proof says, and return its number."""
     more, values = "", _chat_row(commit)
     if commit.tables.profile is not None:
-        more, values = _OWNER, (*values, commit.after.facts.profile.owner)
+        more, values = _PUT_QUERIED, (*values, *commit.after.facts.profile.queried.values())
     if commit.tables.lease is not None or (commit.after.facts.lease is None and commit.before.facts.lease is not None):
         more, values = more + _LEASE, (*values, *_lease(commit))
     row = connection.execute(_update_sql(more, as_found=bool(proof)), (*values, commit.chat_id, *proof)).fetchone()

@@ -14,6 +14,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from turnwise.engine.chats.chats import COMMANDS
 from turnwise.engine.config.results import Chat, Page
 from turnwise.engine.engine import Engine
 from turnwise.persistence.rows import micros_of
@@ -21,6 +22,7 @@ from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.service.bodies import Permissions
 from turnwise.service.caller import ChatId, Sender
 from turnwise.service.problems import NotAllowed
+from turnwise.service.routes.declared import with_query_of
 from turnwise.service.routes.pages import page_of
 from turnwise.service.routes.preconditions import (
     IfNoneMatch,
@@ -30,7 +32,7 @@ from turnwise.service.routes.preconditions import (
 )
 from turnwise.service.routes.streamed import JSON_LINES, lines_of, messages_in, streamed
 from turnwise.states.errors import ChatNotFound, InvalidArgument
-from turnwise.states.names import Answerer, ChatState
+from turnwise.states.names import ChatState
 
 _CREATED: Final = re.compile(r"\A-?[0-9]+~")
 """In a place, before the chat's id: when it was created."""
@@ -38,22 +40,23 @@ _PASSED: Final = "~~"
 """In a place, behind another one, and before the id of a chat whose time of creation is unknown."""
 
 
+@with_query_of(
+    COMMANDS["list_chats"],
+    owner="Whose chats; an owner sees its own only.",
+    awaiting="`client` is a person's inbox.",
+)
 async def list_chats(
     caller: Sender,
-    owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
     state: ChatState | None = None,
-    awaiting: Annotated[Answerer | None, Query(description="`client` is a person's inbox.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     after: Annotated[str | None, Query(description="`next` of the page before, or a chat's id.")] = None,
+    **wanted: Any,
 ) -> Page[Chat]:
     """List chats, newest first, a page at a time."""
-    page = await caller.engine.list_chats(
-        owner=owner if caller.principal.sees_all else caller.principal.name,
-        state=state,
-        awaiting=awaiting,
-        limit=limit,
-        after=None if after is None else await _chat_before(caller, after),
-    )
+    if not caller.principal.sees_all:
+        wanted["owner"] = caller.principal.name
+    before = None if after is None else await _chat_before(caller, after)
+    page = await caller.engine.list_chats(state=state, limit=limit, after=before, **wanted)
     items = page_of(page.items)
     has_more = page.next is not None or len(items) < len(page.items)
     return Page(items, _end_of(items, after or "") if has_more else None)

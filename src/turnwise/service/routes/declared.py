@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
-from fastapi import Path
+from fastapi import Path, Query
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from turnwise.engine.chats.chats import COMMANDS
-from turnwise.engine.chats.declaration import Command
+from turnwise.engine.chats.declaration import Command, F
 from turnwise.engine.config.results import Chat
 from turnwise.service.bodies import ValueBody, body_of
 from turnwise.service.caller import ChatId, Sender
@@ -44,6 +44,24 @@ def endpoint_of(name: str) -> Callable[..., Any]:
     endpoint.__doc__ = inspect.getdoc(vars(CallerChats).get(command.name)) or command.doc
     endpoint.__signature__ = _signature(command, body)  # type: ignore[attr-defined]
     return endpoint
+
+
+def with_query_of(command: Command, **descriptions: str) -> Callable[[F], F]:
+    """Let a route's function take, as keywords and in the query, what a command takes and it does not name itself."""
+    hints = get_type_hints(command.function)  # without bounds: the command checks them
+
+    def extended(endpoint: F) -> F:
+        signature = inspect.signature(endpoint, eval_str=True)
+        own = {name: _parameter(name, one.annotation, one.default) for name, one in signature.parameters.items()}
+        *_, rest = own
+        del own[rest]
+        for name, parameter in command.parameters.items():
+            query = Query(parameter.default, description=descriptions.get(name))
+            own.setdefault(name, _parameter(name, hints[name], query))
+        endpoint.__signature__ = signature.replace(parameters=[*own.values()])  # type: ignore[attr-defined]
+        return endpoint
+
+    return extended
 
 
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:

@@ -42,8 +42,8 @@ UPDATE chats SET expires = :now + lasts WHERE expires > :now + lasts;
 
 -- name: insert_chat
 INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
-    awaits, owner, worker, token, expires, lasts, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    awaits, {queried: NAME}, worker, token, expires, lasts, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING RETURNING number;
 
 -- name: update_chat
