@@ -37,7 +37,7 @@ async def test_token_role_and_limits_are_distinct_errors() -> None:
     tight = ServiceSettings(requests_per_second=0, burst=4, body_limit_bytes=1000)
     async with served(Engine("sqlite://", model="demo"), settings=tight) as service:
         async with Client(service.url, token="wrong", settings=AT_ONCE) as nobody:
-            with pytest.raises(NotAuthenticated, match="knows nobody with this token"):
+            with pytest.raises(NotAuthenticated, match="needs a token that the service knows"):
                 await nobody.list_chats()
             with pytest.raises(NotAuthenticated):
                 [event async for event in nobody.events("c1")]

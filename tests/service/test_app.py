@@ -15,9 +15,9 @@ from support.clock import StillClock
 from support.served import TOKENS, listening, served
 from support.sql_by_hand import by_hand
 from turnwise import Engine, InvalidArgument, Settings, SettingsError
+from turnwise.http_problems import RateLimited
 from turnwise.service import OWNERS_MAY, Principal, ServiceSettings, describe, problem_response, router, serve, service
 from turnwise.service.app import create_app
-from turnwise.service.problems import RateLimited
 from turnwise.service.service import Rates, Streams
 
 ORIGIN = "https://shop.example"

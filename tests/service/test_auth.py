@@ -25,9 +25,9 @@ from support.clock import StillClock
 from support.gated_model import GatedModel
 from support.served import GENEROUS, TOKENS, Served, served
 from turnwise import Engine, SettingsError
+from turnwise.http_problems import NotAuthenticated
 from turnwise.service import JWTs, Principal, ServiceSettings, StaticTokens, add_problem_handlers, caller, router
 from turnwise.service.caller import Caller
-from turnwise.service.problems import NotAuthenticated
 from turnwise.service.router import policy_of
 from turnwise.service.service import Service
 from turnwise.states.errors import ChatNotFound

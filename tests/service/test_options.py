@@ -11,8 +11,8 @@ from support.gated_model import PacedModel
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, tool
 from turnwise.diagrams import slide, svg
+from turnwise.http_problems import InvalidRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.service.problems import InvalidRequest
 from turnwise.service.routes.preconditions import version_in
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
@@ -290,6 +290,4 @@ def test_version_is_read_from_a_tag(said: str | None, version: int | None) -> No
 def test_malformed_version_is_refused(said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_in(said)
-    assert refused.value.problems == [
-        {"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'}
-    ]  # fmt: skip
+    assert refused.value.problems == ({"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'},)

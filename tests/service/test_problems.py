@@ -9,9 +9,9 @@ import structlog
 from fastapi import APIRouter, FastAPI, HTTPException
 
 from support.served import listening
-from turnwise.client.problems import error_of
+from turnwise import http_problems as own
+from turnwise.client.errors import error_of
 from turnwise.service import ProblemRoute, add_problem_handlers, problem_response
-from turnwise.service import problems as own
 from turnwise.service.problems import problem_of, status_of
 from turnwise.service.routes.table import ROUTES
 from turnwise.states import errors

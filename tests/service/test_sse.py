@@ -16,10 +16,10 @@ from starlette.types import Message
 
 from support.served import Served, listening
 from turnwise import Engine, FileNotFound, StoreError, TurnwiseError
-from turnwise.client import body_streams
+from turnwise.http_problems import PROBLEM_AFTER, InvalidRequest
 from turnwise.service import event_stream, sse
-from turnwise.service.problems import InvalidRequest, problem_of
-from turnwise.service.routes.streamed import PROBLEM_AFTER, lines_of, streamed
+from turnwise.service.problems import problem_of
+from turnwise.service.routes.streamed import lines_of, streamed
 from turnwise.service.sse import Stream, event_bytes
 
 GREETING: Final = b": turnwise\nretry: 1000\n\n"
@@ -198,7 +198,7 @@ async def test_body_is_read_line_by_line(pieces: list[bytes], lines: list[str]) 
 async def test_body_that_is_no_utf8_is_refused(pieces: list[bytes]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         assert [line async for line in lines_of(request_of(*pieces))] == ["never"]
-    assert refused.value.problems == [{"field": "body", "problem": "must be UTF-8"}]
+    assert refused.value.problems == ({"field": "body", "problem": "must be UTF-8"},)
 
 
 async def broken(pieces: list[bytes], error: Exception) -> AsyncIterator[bytes]:
@@ -223,7 +223,6 @@ async def test_broken_body_ends_with_its_problem(error: TurnwiseError) -> None:
     assert (content, response.headers["etag"]) == (b"so much and", "x")
     assert json.loads(problem) == problem_of(error)
     assert b"secret" not in problem
-    assert body_streams.PROBLEM_AFTER == PROBLEM_AFTER
     another = await streamed(broken([b"so much"], error), media_type="a/b", headers={})
     assert another.headers[PROBLEM_AFTER] != response.headers[PROBLEM_AFTER]
 

@@ -21,7 +21,7 @@ from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import AGUIEncoder, AISDKEncoder
 from turnwise.service.routes.threads import turns_of
-from turnwise.service.routes.turn_events import Turns
+from turnwise.service.routes.turn_events import TurnRange
 from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
@@ -59,7 +59,7 @@ async def told(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, l
     async with reader, anyio.create_task_group() as tasks:
 
         async def follow() -> None:
-            stream = lines_of_turns(reader, "c", Turns(0), recorder, last=b"last", hold_back=hold_back)
+            stream = lines_of_turns(reader, "c", TurnRange(0), recorder, last=b"last", hold_back=hold_back)
             lines.extend([line async for line in stream])
 
         tasks.start_soon(follow)
@@ -81,7 +81,7 @@ async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
     assert lines[-2:] == [b'data: {"end": null}\n\n', b"last"]
 
 
-async def both_of(engine: Engine, turns: Turns) -> list[list[dict[str, Any]]]:
+async def both_of(engine: Engine, turns: TurnRange) -> list[list[dict[str, Any]]]:
     """Return what a run of AG-UI and a page of the AI SDK are told of turns."""
     return [
         [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, turns.chat.id, turns, one)]
@@ -166,7 +166,7 @@ async def test_resumed_turn_streams_to_its_last_end(later: str) -> None:
         if later == "before another":
             chat = (await engine.ask(chat.id, "Italy?", timeout=60)).chat
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_listen, engine, Turns(0, chat=chat), recorder)
+            tasks.start_soon(_listen, engine, TurnRange(0, chat=chat), recorder)
             await recorder.began.wait()
             await anyio.wait_all_tasks_blocked()
             model.gate.set()
@@ -175,7 +175,7 @@ async def test_resumed_turn_streams_to_its_last_end(later: str) -> None:
     assert (texts, ends) == (["France?", "Paris."], ["error", "end_turn"])
 
 
-async def _listen(engine: Engine, turns: Turns, recorder: Recorder) -> None:
+async def _listen(engine: Engine, turns: TurnRange, recorder: Recorder) -> None:
     async for _ in lines_of_turns(engine, turns.chat.id, turns, recorder):
         pass
 
@@ -185,7 +185,7 @@ async def test_deleted_chat_ends_the_stream() -> None:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "Hi!")
         await engine.delete_chat(chat.id)
-        (ended_run,), (start, ended_page) = await both_of(engine, Turns(0, chat=chat))
+        (ended_run,), (start, ended_page) = await both_of(engine, TurnRange(0, chat=chat))
     assert (ended_run["type"], ended_run["code"]) == ("RUN_ERROR", "chat-deleted")
     assert "was deleted at" in ended_run["message"]
     assert (start, ended_page) == ({"type": "start"}, {"type": "error", "errorText": ended_run["message"]})

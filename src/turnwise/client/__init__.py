@@ -4,17 +4,9 @@ from turnwise.extras import needing
 
 with needing("client", __name__):
     from turnwise.client.client import Client
-    from turnwise.client.errors import (
-        BadAnswer,
-        BodyTooLarge,
-        InvalidRequest,
-        NotAllowed,
-        NotAuthenticated,
-        RateLimited,
-        ServiceFailed,
-        ServiceUnreachable,
-    )
+    from turnwise.client.errors import BadAnswer, ServiceFailed, ServiceUnreachable
     from turnwise.client.settings import ClientSettings
+    from turnwise.http_problems import BodyTooLarge, InvalidRequest, NotAllowed, NotAuthenticated, RateLimited
 
 __all__ = [
     "BadAnswer",

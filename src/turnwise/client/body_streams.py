@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import FilePart
-
-PROBLEM_AFTER: Final = "X-Problem-After"
-"""The header with the mark behind which a body that breaks off says why."""
 
 
 async def lines_out(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:

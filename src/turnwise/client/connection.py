@@ -13,18 +13,11 @@ import pydantic_core
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
-from turnwise.client.body_streams import PROBLEM_AFTER, InterruptibleBody
-from turnwise.client.errors import (
-    BadAnswer,
-    NotAllowed,
-    NotAuthenticated,
-    RateLimited,
-    ServiceFailed,
-    ServiceUnreachable,
-)
-from turnwise.client.problems import BUSY, error_in, error_of
+from turnwise.client.body_streams import InterruptibleBody
+from turnwise.client.errors import BUSY, BadAnswer, ServiceFailed, ServiceUnreachable, error_in, error_of
 from turnwise.client.requests import Request
 from turnwise.client.settings import Backoff, ClientSettings
+from turnwise.http_problems import ON_BEHALF_OF, PROBLEM_AFTER, NotAllowed, NotAuthenticated, RateLimited
 from turnwise.states.errors import (
     EngineClosed,
     EngineInUse,
@@ -42,8 +35,7 @@ _CLOSED: Final = "the client was closed"
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """What happens before a request is sent."""
 _OK: Final = range(200, 300)
-_ON_BEHALF_OF: Final = "On-Behalf-Of"
-_ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type", _ON_BEHALF_OF: "actor"}
+_ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type", ON_BEHALF_OF: "actor"}
 """The arguments that headers carry."""
 _NOTHING: Final = "; nothing was written"
 """What an error says of one request, and is not true of one that was sent before."""
@@ -236,7 +228,7 @@ class ActingConnection(Connection):
     @asynccontextmanager
     async def opened(self, request: Request, *, silence: float | None = None) -> AsyncIterator[httpx.Response]:
         """Give the response to a request, see `Connection.opened`."""
-        acting = replace(request, headers={**request.headers, _ON_BEHALF_OF: self._actor})
+        acting = replace(request, headers={**request.headers, ON_BEHALF_OF: self._actor})
         async with self._connection.opened(acting, silence=silence) as response:
             yield response
 

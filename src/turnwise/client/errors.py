@@ -1,4 +1,4 @@
-"""The errors of the client: what a service says that is no error of the engine, and what it fails to say.
+"""The errors of the client, and problems of a service (RFC 9457) as the errors that they were there.
 
 TurnwiseError
 |-- NotAuthenticated        no token, or one that the service does not know
@@ -13,64 +13,27 @@ TurnwiseError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
 
+import msgspec
+
+from turnwise import http_problems
+from turnwise.http_problems import MEDIA_TYPE, TYPE, name_of
+from turnwise.states import errors
 from turnwise.states.errors import TurnwiseError
 
-
-class NotAuthenticated(TurnwiseError):
-    """The service does not know this token. Nothing was written."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the service knows nobody with this token: give Client(url, token=...) one that it was started with, and "
-            "that has not expired; nothing was written"
-        )
-
-
-class NotAllowed(TurnwiseError):
-    """The role of the token does not allow the request: it needs `needed`. Nothing was written."""
-
-    def __init__(self, role: str, needed: str) -> None:
-        self.role = role
-        self.needed = needed
-        super().__init__(f"the token's role {role!r} may not do this: it needs {needed}; nothing was written")
-
-
-class RateLimited(TurnwiseError):
-    """More requests, or more open streams, than the service allows. Nothing was written.
-
-    `retry_after` is in seconds.
-    """
-
-    def __init__(self, limit: str, retry_after: float) -> None:
-        self.limit = limit
-        self.retry_after = retry_after
-        super().__init__(f"too many: at most {limit}; try again in {retry_after:.3g} s; nothing was written")
-
-
-class BodyTooLarge(TurnwiseError):
-    """The request is longer than the `limit` bytes that the service takes. Nothing was written."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        super().__init__(
-            f"the request is longer than the {limit:,} bytes that the service takes; send files with put_file; "
-            "nothing was written"
-        )
-
-
-class InvalidRequest(TurnwiseError):
-    """The service does not understand the request: it is of another version, most likely. Nothing was written.
-
-    `problems` name each field, and what is wrong with it.
-    """
-
-    def __init__(self, problems: Sequence[Mapping[str, str]]) -> None:
-        self.problems = tuple(dict(problem) for problem in problems)
-        text = "; ".join(f"{problem.get('field')}: {problem.get('problem')}" for problem in self.problems[:5])
-        super().__init__(f"the service does not understand the request: {text}; nothing was written")
+BUSY: Final = frozenset({502, 503, 504})
+"""Statuses of a service, or of what stands before it, that may be there again in a moment."""
+_ERRORS: Final = {
+    name_of(kind): kind
+    for module in (errors, http_problems)
+    for kind in vars(module).values()
+    if inspect.isclass(kind) and issubclass(kind, TurnwiseError) and kind is not TurnwiseError
+}
+_OF_THE_PROBLEM: Final = frozenset({"type", "title", "status", "detail"})
 
 
 class ServiceFailed(TurnwiseError):
@@ -109,3 +72,60 @@ class BadAnswer(TurnwiseError):
             f"{url} does not answer as a turnwise service does: {problem}; is it the address of one, of this version? "
             "What it did is unknown"
         )
+
+
+def error_of(url: str, status: int, media_type: str, body: bytes) -> TurnwiseError:
+    """Return the error that an answer stands for.
+
+    Args:
+        url: what was asked.
+        status: of the answer.
+        media_type: of its body.
+        body: a problem, if it is an answer of turnwise.
+    """
+    problem = _read(body) if media_type.partition(";")[0].strip() == MEDIA_TYPE else None
+    if problem is not None and str(problem.get("type")).startswith(TYPE):
+        return error_in(url, problem)
+    text = problem.get("detail") if problem is not None else f"{body[:100].decode(errors='replace')!r}"
+    if status >= 500:  # noqa: PLR2004 - where HTTP's errors of servers begin
+        return ServiceFailed(status, str(text))
+    return BadAnswer(url, f"status {status}, {text}")
+
+
+def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
+    """Return the error that a problem describes: of the same class, with the same fields and text."""
+    name = str(problem.get("type")).removeprefix(TYPE)
+    kind, detail = _ERRORS.get(name), problem.get("detail")
+    if not isinstance(detail, str):
+        return BadAnswer(url, f"a problem {name!r} without a detail")
+    if kind is None:
+        status = problem.get("status")
+        return ServiceFailed(status if isinstance(status, int) else 500, detail)
+    try:
+        fields = {key: _as_it_was(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
+        error = _made(kind, {"problem": detail} | fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return BadAnswer(url, f"a problem {name!r} without the fields of one")
+    error.args = (detail,)
+    vars(error).update({key: value for key, value in fields.items() if key in vars(error)})
+    return error
+
+
+def _made(kind: Callable[..., TurnwiseError], fields: Mapping[str, Any]) -> TurnwiseError:
+    """Return an error of that class, made of the fields without which it cannot be."""
+    needed = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
+    placed = [fields[one.name] for one in needed if one.kind is not one.KEYWORD_ONLY]
+    return kind(*placed, **{one.name: fields[one.name] for one in needed if one.kind is one.KEYWORD_ONLY})
+
+
+def _as_it_was(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return datetime.fromisoformat(value) if name == "deleted_at" else value
+
+
+def _read(body: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

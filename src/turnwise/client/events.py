@@ -11,11 +11,11 @@ import httpx
 import msgspec
 
 from turnwise.client.connection import Connection, is_passing
-from turnwise.client.errors import BadAnswer, RateLimited
-from turnwise.client.problems import error_in
+from turnwise.client.errors import BadAnswer, error_in
 from turnwise.client.requests import Request
 from turnwise.client.settings import Backoff
 from turnwise.engine.config.results import Chat
+from turnwise.http_problems import RateLimited
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event, HistoryResetEvent
 from turnwise.states.names import RESTING, ChatState

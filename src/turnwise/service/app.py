@@ -14,13 +14,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Lifespan
 
 from turnwise.engine.engine import Engine
+from turnwise.http_problems import PROBLEM_AFTER
 from turnwise.service.auth import Authenticator, Role
 from turnwise.service.caller import authenticated
 from turnwise.service.failure import end_process_with
 from turnwise.service.openapi import describe, shown_to
 from turnwise.service.problems import add_problem_handlers
 from turnwise.service.router import add_routes, policy_of
-from turnwise.service.routes.streamed import PROBLEM_AFTER
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings

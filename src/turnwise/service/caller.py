@@ -21,9 +21,9 @@ from turnwise.engine.commands.acting import ActingChats
 from turnwise.engine.config.results import Chat, SubmissionReceipt
 from turnwise.engine.engine import Engine
 from turnwise.foreign import text_of
+from turnwise.http_problems import ON_BEHALF_OF, NotAllowed, NotAuthenticated
 from turnwise.service.auth import Principal
-from turnwise.service.policy import ON_BEHALF_OF, Operation
-from turnwise.service.problems import NotAllowed, NotAuthenticated
+from turnwise.service.policy import Operation
 from turnwise.service.service import Service
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, SettingsError, VersionMismatch

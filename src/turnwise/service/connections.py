@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -21,9 +22,9 @@ class UnauthenticatedConnections:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[HTTPConnection, None] = {}
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: HTTPConnection) -> None:
         """Add a connection. Above the limit, close the oldest one, unless it has sent a valid token since."""
         self._connections[connection] = None
         while len(self._connections) > self._limit:
@@ -32,12 +33,12 @@ class UnauthenticatedConnections:
             if not oldest.has_principal:
                 oldest.close()
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: HTTPConnection) -> None:
         """Remove a connection if it is in the collection."""
         self._connections.pop(connection, None)
 
 
-class Connection(_HTTP):  # type: ignore[misc] # uvicorn's own, by h11 or httptools
+class HTTPConnection(_HTTP):  # type: ignore[misc] # uvicorn's own, by h11 or httptools
     """A uvicorn connection that is closed if the headers of a request do not arrive in time."""
 
     def __init__(
@@ -94,11 +95,6 @@ class Connection(_HTTP):  # type: ignore[misc] # uvicorn's own, by h11 or httpto
 
 
 def connections(settings: ServiceSettings) -> Any:
-    """Return the protocol class of one server, for uvicorn's `Config(http=...)`."""
+    """Return what makes the connections of one server, for uvicorn's `Config(http=...)`."""
     unauthenticated = UnauthenticatedConnections(settings.anonymous_connections)
-
-    class LimitedConnection(Connection):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, unauthenticated=unauthenticated, timeout_s=settings.header_timeout, **options)
-
-    return LimitedConnection
+    return partial(HTTPConnection, unauthenticated=unauthenticated, timeout_s=settings.header_timeout)

@@ -15,17 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
+from turnwise.http_problems import BodyTooLarge, EncodedBody, InvalidRequest
 from turnwise.logger import logger
 from turnwise.service.caller import CALLER, OPERATION, SERVICE, authenticated, named_chat
-from turnwise.service.problems import (
-    BodyTooLarge,
-    EncodedBody,
-    InvalidRequest,
-    ProblemRoute,
-    other_problem,
-    problem_response,
-)
-from turnwise.service.routes.table import HISTORIES, OPERATIONS, UPLOADS, Row
+from turnwise.service.problems import ProblemRoute, other_problem, problem_response
+from turnwise.service.routes.table import HISTORIES, OPERATIONS, UPLOADS, RouteSpec
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.service.shutdown import open_requests
@@ -42,8 +36,8 @@ class GuardedRoute(ProblemRoute):
     """A route of one service: subclasses name it. It answers HEAD where it answers GET."""
 
     service: ClassVar[Service]
-    rows: ClassVar[Mapping[Callable[..., Any], Row]]
-    """The rows of the service's routes, by their functions."""
+    routes: ClassVar[Mapping[Callable[..., Any], RouteSpec]]
+    """The service's routes, by their functions."""
     outcome: ClassVar[str] = "; nothing was written"  # only FastAPI raises errors of HTTP here, as it reads the body
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -55,7 +49,7 @@ class GuardedRoute(ProblemRoute):
         asked, at = _as_get(scope), scope.get("server")
         with open_requests(self.service.engine).opened(None if at is None else at[1]):
             if asked["method"] not in (self.methods or ()):
-                await _other_method(scope["method"], self.rows, self.endpoint)(scope, receive, send)
+                await _other_method(scope["method"], self.routes, self.endpoint)(scope, receive, send)
             elif scope["method"] == "HEAD":
                 await _send_head(partial(super().handle, asked, receive), send)
             else:
@@ -65,9 +59,9 @@ class GuardedRoute(ProblemRoute):
         """Return the handler of guarded requests."""
         handle, service = super().get_route_handler(), self.service
         settings = service.settings
-        row = self.rows[self.endpoint]
-        operation = None if row.is_open else OPERATIONS[row.name]
-        limit = _limit_of(row.path, settings)
+        route = self.routes[self.endpoint]
+        operation = None if route.is_open else OPERATIONS[route.name]
+        limit = _limit_of(route.path, settings)
 
         async def handle_guarded(request: Request) -> Response:
             request.scope[SERVICE] = service
@@ -107,9 +101,11 @@ async def _send_head(answer: Callable[[Send], Awaitable[None]], send: Send) -> N
         await answer(send_begin)
 
 
-def _other_method(method: str, rows: Mapping[Callable[..., Any], Row], endpoint: Callable[..., Any]) -> Response:
+def _other_method(
+    method: str, routes: Mapping[Callable[..., Any], RouteSpec], endpoint: Callable[..., Any]
+) -> Response:
     """Return the answer to a method that no route of a path has."""
-    methods = {row.method for row in rows.values() if row.path == rows[endpoint].path} | {"OPTIONS"}
+    methods = {route.method for route in routes.values() if route.path == routes[endpoint].path} | {"OPTIONS"}
     allowed = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
     if method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allowed})

@@ -11,12 +11,13 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from turnwise.engine.config.results import SendReceipt
+from turnwise.http_problems import MEDIA_TYPE
 from turnwise.service.auth import Role
 from turnwise.service.policy import Policy
-from turnwise.service.problems import MEDIA_TYPE, Problem
+from turnwise.service.problems import Problem
 from turnwise.service.routes import chats, files, front_ends, reports, turns
 from turnwise.service.routes.streamed import JSON_LINES
-from turnwise.service.routes.table import Row
+from turnwise.service.routes.table import RouteSpec
 from turnwise.states.events import Event
 from turnwise.states.values.checked import checked
 
@@ -72,45 +73,47 @@ _EVENTS: Final = {
 
 
 def described(
-    row: Row, rows: Sequence[Row], *, operation_prefix: str = "", hidden: Sequence[str] = ()
+    route: RouteSpec, routes: Sequence[RouteSpec], *, operation_prefix: str = "", hidden: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return what FastAPI cannot read off a route's function: its `responses`, and the body that it does not see.
 
     Args:
-        row: the route.
-        rows: those that are shown, for the links from one to another.
+        route: the route.
+        routes: those that are shown, for the links from one to another.
         operation_prefix: what the ids of their operations begin with.
         hidden: fields of its request that are not to be shown.
     """
-    extra: dict[str, Any] = {"responses": {row.status: _answer(row, rows, operation_prefix)}}
-    statuses = {*row.problems} if row.is_open else {*_ALWAYS, *row.problems}
+    extra: dict[str, Any] = {"responses": {route.status: _answer(route, routes, operation_prefix)}}
+    statuses = {*route.problems} if route.is_open else {*_ALWAYS, *route.problems}
     extra["responses"] |= {status: _problem(status) for status in sorted(statuses)}
-    if row.endpoint is chats.get_chat:
+    if route.endpoint is chats.get_chat:
         extra["responses"][304] = {"description": "The chat is still at that version.", "headers": _ETAG}
-    if row.endpoint is turns.ask:
+    if route.endpoint is turns.ask:
         extra["responses"][202] = {
             "description": "It takes longer: ask again with the same key.",
             "model": SendReceipt,
         }
-    if row.endpoint is front_ends.resume_ai_sdk:
+    if route.endpoint is front_ends.resume_ai_sdk:
         extra["responses"][204] = {"description": "No turn is under way."}
-    if row.endpoint in _BODIES:
-        extra["openapi_extra"] = {"requestBody": {"required": True, "content": _BODIES[row.endpoint]}}
+    if route.endpoint in _BODIES:
+        extra["openapi_extra"] = {"requestBody": {"required": True, "content": _BODIES[route.endpoint]}}
     if hidden:
         extra["openapi_extra"] = extra.get("openapi_extra", {}) | {_HIDDEN: hidden}
     return extra
 
 
-def _answer(row: Row, rows: Sequence[Row], operation_prefix: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": row.meaning}
-    if row.media_type is not None:
-        answer["content"] = {row.media_type: _STREAMED if row.media_type == STREAM else {"schema": {"type": "string"}}}
-    if row.endpoint is reports.read_audit:
+def _answer(route: RouteSpec, routes: Sequence[RouteSpec], operation_prefix: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": route.meaning}
+    if route.media_type is not None:
+        answer["content"] = {
+            route.media_type: _STREAMED if route.media_type == STREAM else {"schema": {"type": "string"}}
+        }
+    if route.endpoint is reports.read_audit:
         answer["content"] = _LINES
-    if row.endpoint is reports.stream_events:
+    if route.endpoint is reports.stream_events:
         answer["content"] = {STREAM: _EVENTS}
-    headers = (_ETAG if row.is_tagged else {}) | (_LOCATION if row.name in _NEW_CHATS else {})
-    links = dict(_links(row, rows, operation_prefix))
+    headers = (_ETAG if route.is_tagged else {}) | (_LOCATION if route.name in _NEW_CHATS else {})
+    links = dict(_links(route, routes, operation_prefix))
     return answer | ({"headers": headers} if headers else {}) | ({"links": links} if links else {})
 
 
@@ -128,22 +131,24 @@ def _problem_schema() -> dict[str, Any]:
     return Problem.model_json_schema()
 
 
-def _links(row: Row, rows: Sequence[Row], operation_prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _links(
+    route: RouteSpec, routes: Sequence[RouteSpec], operation_prefix: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where one may go from an answer: from a new chat to all that is about it, from a message to its place."""
-    if row.name in _NEW_CHATS:
+    if route.name in _NEW_CHATS:
         values = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
-    elif row.endpoint is chats.list_chats:
+    elif route.endpoint is chats.list_chats:
         values = {"chat_id": "$response.body#/items/0/id"}
-    elif row.name == "send_message":
+    elif route.name == "send_message":
         message = "$response.body#/message_id"
         values = {"chat_id": "$request.path.chat_id", "message_id": message, "queued_id": message}
-    elif row.endpoint is files.put_file:
+    elif route.endpoint is files.put_file:
         values = {"chat": "$request.query.chat", "digest": "$response.body#/blob"}
     else:
         return
-    for other in rows:
+    for other in routes:
         wanted = other.parameters
-        if wanted and wanted <= values.keys() and other is not row:
+        if wanted and wanted <= values.keys() and other is not route:
             parameters = {name: values[name] for name in sorted(wanted)}
             yield other.name, {"operationId": operation_prefix + other.name, "parameters": parameters}
 

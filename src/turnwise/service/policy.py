@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from turnwise.engine.config.results import Chat
+from turnwise.http_problems import ON_BEHALF_OF, NotAllowed
 from turnwise.service.auth import Principal, Role
-from turnwise.service.problems import NotAllowed
 from turnwise.states.errors import SettingsError, TurnwiseError
 from turnwise.states.values.plain import type_name
 
@@ -70,9 +70,6 @@ An operation is named by its id in the OpenAPI document, which allows all of its
 APART: Final = frozenset({"create_chat.owner", "list_messages.view", "run_agui.tools", "chat_ai_sdk.client_tools"})
 """Fields that need a permission of their own: another owner of a chat, the `model` and `raw` views of a history, and
 the tools that a front end's page defines."""
-
-ON_BEHALF_OF: Final = "On-Behalf-Of"
-"""The header by which an operator acts for another: the audit log names both."""
 
 
 class Operation(msgspec.Struct, frozen=True):

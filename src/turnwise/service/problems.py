@@ -20,16 +20,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from turnwise import http_problems
 from turnwise.foreign import described
+from turnwise.http_problems import MEDIA_TYPE, TYPE, InvalidRequest, NotAuthenticated, RateLimited, name_of, words_of
 from turnwise.logger import logger
 from turnwise.states import errors
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.values.checked import checked
 from turnwise.states.values.plain import DEEPEST, LONGEST_NUMBER
-
-MEDIA_TYPE: Final = "application/problem+json"
-TYPE: Final = "urn:turnwise:problem:"
-"""The prefix of the types; the rest names the error, as in `urn:turnwise:problem:queue-full`."""
 
 _STATUS: Final[Mapping[type[TurnwiseError], int]] = {
     errors.ChatNotFound: 404,
@@ -51,6 +49,12 @@ _STATUS: Final[Mapping[type[TurnwiseError], int]] = {
     errors.ChatUnreadable: 500,
     errors.StoreError: 503,
     errors.EngineClosed: 503,
+    http_problems.NotAuthenticated: 401,
+    http_problems.NotAllowed: 403,
+    http_problems.RateLimited: 429,
+    http_problems.BodyTooLarge: 413,
+    http_problems.EncodedBody: 415,
+    http_problems.InvalidRequest: 400,
 }
 _MOST_TOLD: Final = 20
 """The most mistakes of a body that an answer lists: it would else be longer than the body."""
@@ -60,64 +64,13 @@ _HIDDEN: Final = 500
 """From this status on the detail is for the log alone."""
 _CANNOT: Final = "the service cannot do this now; its log says why"
 _SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
-_PUBLIC: Final = (errors.__name__, __name__)
+_PUBLIC: Final = (errors.__name__, http_problems.__name__)
 """The modules whose errors clients know by name."""
 _READABLE: Final = (
     f"must be JSON in UTF-8, nested {DEEPEST} levels deep at most, "
     f"with whole numbers of {LONGEST_NUMBER:,} digits at most"
 )
 _NOTHING: Final = re.compile(r"[;,] nothing was written\b")
-_WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
-
-
-class NotAuthenticated(TurnwiseError):
-    """The request has no token, or an unknown one. Nothing was written."""
-
-    def __init__(self) -> None:
-        super().__init__("the request needs a valid token: 'Authorization: Bearer ...'; nothing was written")
-
-
-class NotAllowed(TurnwiseError):
-    """The role of the token does not allow the request. Nothing was written."""
-
-    def __init__(self, role: str, needed: str) -> None:
-        self.role = role
-        self.needed = needed
-        super().__init__(f"the role {role!r} may not do this: it needs {needed}; nothing was written")
-
-
-class RateLimited(TurnwiseError):
-    """The principal sends more requests, or has more streams open, than it may. Nothing was written."""
-
-    def __init__(self, limit: str, retry_after: float) -> None:
-        self.limit = limit
-        self.retry_after = retry_after
-        super().__init__(f"too many: at most {limit}; try again in {retry_after:.3g} s; nothing was written")
-
-
-class BodyTooLarge(TurnwiseError):
-    """The body of a request is longer than it may be. Nothing was written."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        super().__init__(f"the body may have at most {limit:,} bytes; nothing was written")
-
-
-class EncodedBody(TurnwiseError):
-    """The body of a request is compressed. Nothing was written."""
-
-    def __init__(self, encoding: str) -> None:
-        self.encoding = encoding
-        super().__init__(f"the body must be sent as it is, not as {encoding[:40]!r}; nothing was written")
-
-
-class InvalidRequest(TurnwiseError):
-    """The request does not fit the API's description. Nothing was written."""
-
-    def __init__(self, problems: list[dict[str, str]]) -> None:
-        self.problems = problems
-        text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems[:5])
-        super().__init__(f"{text}; nothing was written")
 
 
 class Problem(BaseModel):
@@ -145,29 +98,18 @@ class Problem(BaseModel):
     detail: str
 
 
-_OWN_STATUS: Final[Mapping[type[TurnwiseError], int]] = {
-    NotAuthenticated: 401,
-    NotAllowed: 403,
-    RateLimited: 429,
-    BodyTooLarge: 413,
-    EncodedBody: 415,
-    InvalidRequest: 400,
-}
-
-
 def status_of(error: TurnwiseError) -> int:
     """Return the HTTP status of an error."""
-    statuses = {**_STATUS, **_OWN_STATUS}
-    return next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), 500)
+    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
 def problem_of(error: TurnwiseError) -> dict[str, Any]:
     """Return an error as a problem. From status 500 on, it has only the text for clients."""
     status = status_of(error)
-    words = _WORDS.split(_public_kind(error).__name__)
+    kind = _public_kind(error)
     problem: dict[str, Any] = {
-        "type": TYPE + "-".join(words).lower(),
-        "title": " ".join(words).capitalize(),
+        "type": TYPE + name_of(kind),
+        "title": " ".join(words_of(kind)).capitalize(),
         "status": status,
     }
     if status >= _HIDDEN and not isinstance(error, _SAYS_ITSELF):

@@ -16,7 +16,7 @@ from turnwise.service.guard import GuardedRoute
 from turnwise.service.inspector import add_inspector
 from turnwise.service.openapi import described
 from turnwise.service.policy import Policy
-from turnwise.service.routes.table import MOUNTED, OPERATIONS, Row
+from turnwise.service.routes.table import MOUNTED, OPERATIONS, RouteSpec
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.errors import SettingsError
@@ -72,39 +72,44 @@ def policy_of(settings: ServiceSettings) -> Policy:
 
 
 def add_routes(
-    routes: APIRouter, service: Service, rows: Sequence[Row], operation_prefix: str = "", *, role: Role = "operator"
+    router: APIRouter,
+    service: Service,
+    routes: Sequence[RouteSpec],
+    operation_prefix: str = "",
+    *,
+    role: Role = "operator",
 ) -> None:
     """Add the routes of the service to a router or an application's: including a router builds each route twice.
 
     Args:
-        routes: where they are added.
+        router: where they are added.
         service: whose routes they are.
-        rows: the routes.
+        routes: the routes.
         operation_prefix: what the ids of the operations begin with in the OpenAPI document.
         role: that document shows what it may do.
     """
-    endpoints = {row.endpoint: row for row in rows}
-    routes.route_class = type("ServiceRoute", (GuardedRoute,), {"service": service, "rows": endpoints})
+    endpoints = {route.endpoint: route for route in routes}
+    router.route_class = type("BoundRoute", (GuardedRoute,), {"service": service, "routes": endpoints})
     policy = service.policy
-    shown = [row for row in rows if row.is_open or policy.allows(role, row.name)]
-    for row in rows:
-        hidden = [] if row.is_open else policy.refused_fields(role, row.name)
-        description = described(row, shown, operation_prefix=operation_prefix, hidden=hidden)
-        _add(routes, row, operation_prefix, description | {"include_in_schema": row in shown})
-    add_inspector(routes)
+    shown = [route for route in routes if route.is_open or policy.allows(role, route.name)]
+    for route in routes:
+        hidden = [] if route.is_open else policy.refused_fields(role, route.name)
+        description = described(route, shown, operation_prefix=operation_prefix, hidden=hidden)
+        _add(router, route, operation_prefix, description | {"include_in_schema": route in shown})
+    add_inspector(router)
 
 
-def _add(routes: APIRouter, row: Row, operation_prefix: str, description: Mapping[str, Any]) -> None:
-    options: dict[str, Any] = {} if row.answer is None else {"response_model": row.answer}
-    if row.media_type is not None:
+def _add(router: APIRouter, route: RouteSpec, operation_prefix: str, description: Mapping[str, Any]) -> None:
+    options: dict[str, Any] = {} if route.answer is None else {"response_model": route.answer}
+    if route.media_type is not None:
         options["response_class"] = Response
-    routes.add_api_route(
-        row.path.replace("{thread_id}", "{thread_id:turnwise_name}"),
-        row.endpoint,
-        methods=[row.method],
-        status_code=row.status,
-        operation_id=operation_prefix + row.name,
-        tags=[row.tag],
+    router.add_api_route(
+        route.path.replace("{thread_id}", "{thread_id:turnwise_name}"),
+        route.endpoint,
+        methods=[route.method],
+        status_code=route.status,
+        operation_id=operation_prefix + route.name,
+        tags=[route.tag],
         **description,
         **options,
     )

@@ -16,7 +16,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Send
 
 from turnwise.engine.engine import Engine
-from turnwise.service.problems import NotAuthenticated, problem_of
+from turnwise.http_problems import NotAuthenticated
+from turnwise.service.problems import problem_of
 from turnwise.service.shutdown import open_requests
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event

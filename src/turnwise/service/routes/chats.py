@@ -17,11 +17,11 @@ from starlette.responses import Response, StreamingResponse
 from turnwise.engine.chats.chats import COMMANDS
 from turnwise.engine.config.results import Chat, Page
 from turnwise.engine.engine import Engine
+from turnwise.http_problems import NotAllowed
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.service.bodies import Permissions
 from turnwise.service.caller import ChatId, Sender
-from turnwise.service.problems import NotAllowed
 from turnwise.service.routes.declared import with_query_of
 from turnwise.service.routes.pages import page_of
 from turnwise.service.routes.preconditions import (

@@ -14,8 +14,9 @@ from fastapi import Path, Query
 from starlette.responses import Response, StreamingResponse
 
 from turnwise.engine.config.results import Chat
+from turnwise.http_problems import InvalidRequest
 from turnwise.service.caller import Sender, Subscriber
-from turnwise.service.problems import InvalidRequest, rest_of_request
+from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.agui_messages import agui_messages_of
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
@@ -40,7 +41,7 @@ from turnwise.service.routes.threads import (
     regenerate,
     turn_start,
 )
-from turnwise.service.routes.turn_events import Turns
+from turnwise.service.routes.turn_events import TurnRange
 from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool, ToolCall
@@ -68,7 +69,7 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     nothing_new = not new_input.messages and not new_input.answers.keys() & asked
     with rest_of_request(has_begun=old is None):
         turns = (
-            Turns(await turn_start(caller.engine, chat), chat=chat)
+            TurnRange(await turn_start(caller.engine, chat), chat=chat)
             if nothing_new
             else await act(caller, chat, new_input)
         )
@@ -169,7 +170,7 @@ async def resume_ai_sdk(
     chat = await chat_of(caller, thread_id)
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
-    turns = Turns(await turn_start(caller.engine, chat), chat=chat)
+    turns = TurnRange(await turn_start(caller.engine, chat), chat=chat)
     encoder = AISDKEncoder(
         message_id_of(chat.id, chat.turn),
         version=7 if version == "7" else 6,

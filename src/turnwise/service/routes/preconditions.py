@@ -14,7 +14,7 @@ from fastapi import Header
 from starlette.responses import Response
 
 from turnwise.engine.config.results import Chat
-from turnwise.service.problems import InvalidRequest
+from turnwise.http_problems import InvalidRequest
 
 _TAG: Final = re.compile(r'(?:W/)?"?(\d{1,16})"?')
 

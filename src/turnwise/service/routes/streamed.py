@@ -12,14 +12,13 @@ from typing import Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from turnwise.service.problems import InvalidRequest, problem_of
+from turnwise.http_problems import PROBLEM_AFTER, InvalidRequest
+from turnwise.service.problems import problem_of
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.messages import Message
 from turnwise.states.transcript import Transcript
 
 JSON_LINES: Final = "application/x-ndjson"
-PROBLEM_AFTER: Final = "X-Problem-After"
-"""The header with the mark behind which a body that breaks off says why."""
 Piece = TypeVar("Piece", str, bytes)
 
 

@@ -21,7 +21,7 @@ from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.states.transcript import Transcript
 
 
-class Row(NamedTuple):
+class RouteSpec(NamedTuple):
     """A route."""
 
     method: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     """The declared command that it takes."""
 
     @classmethod
-    def of(cls, name: str) -> Row:
+    def of(cls, name: str) -> RouteSpec:
         """Return the route of a declared command."""
         command = COMMANDS[name]
         problems = _ABOUT if command.is_read else (_AT_VERSION if "if_version" in command.parameters else _CHANGE)
@@ -116,19 +116,19 @@ _CHANGE: Final = (404, 409, 413, 415, 500)
 _AT_VERSION: Final = (404, 409, 412, 413, 415, 500)
 
 _OWN_ROUTES: Final = (
-    Row("GET", "/chats", chats.list_chats),
-    Row("POST", "/chats/import", chats.import_chat, 201, (404, 409, 413, 415)),
-    Row("GET", CHAT, chats.get_chat, 200, _ABOUT, Chat),
-    Row("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
-    Row("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),
-    Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT, declared=("view",)),
-    Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT, Transcript),
-    Row("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT, None, "text/event-stream"),
-    Row("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
-    Row("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
-    Row("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
-    Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream", declared=("tools",)),
-    Row(
+    RouteSpec("GET", "/chats", chats.list_chats),
+    RouteSpec("POST", "/chats/import", chats.import_chat, 201, (404, 409, 413, 415)),
+    RouteSpec("GET", CHAT, chats.get_chat, 200, _ABOUT, Chat),
+    RouteSpec("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
+    RouteSpec("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),
+    RouteSpec("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT, declared=("view",)),
+    RouteSpec("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT, Transcript),
+    RouteSpec("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT, None, "text/event-stream"),
+    RouteSpec("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
+    RouteSpec("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
+    RouteSpec("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
+    RouteSpec("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream", declared=("tools",)),
+    RouteSpec(
         "POST",
         "/ai-sdk/chat",
         front_ends.chat_ai_sdk,
@@ -138,23 +138,25 @@ _OWN_ROUTES: Final = (
         "text/event-stream",
         declared=("client_tools",),
     ),
-    Row("GET", "/ai-sdk/chat/{thread_id}/messages", front_ends.list_ui_messages, 200, _ABOUT, list[UIMessage]),
-    Row("GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"),
-    Row("GET", "/chat-ids", chats.list_ids),
-    Row("GET", "/agents", chats.list_agents),
-    Row("GET", "/principal", chats.read_principal),
-    Row("POST", "/files", files.put_file, 201, _CHANGE),
-    Row("GET", "/files/{digest}", files.get_file, 200, _ABOUT, None, "application/octet-stream"),
+    RouteSpec("GET", "/ai-sdk/chat/{thread_id}/messages", front_ends.list_ui_messages, 200, _ABOUT, list[UIMessage]),
+    RouteSpec(
+        "GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"
+    ),
+    RouteSpec("GET", "/chat-ids", chats.list_ids),
+    RouteSpec("GET", "/agents", chats.list_agents),
+    RouteSpec("GET", "/principal", chats.read_principal),
+    RouteSpec("POST", "/files", files.put_file, 201, _CHANGE),
+    RouteSpec("GET", "/files/{digest}", files.get_file, 200, _ABOUT, None, "application/octet-stream"),
 )
-_OWN: Final = {row.name for row in _OWN_ROUTES}
+_OWN: Final = {route.name for route in _OWN_ROUTES}
 ROUTES: Final = (
     *_OWN_ROUTES,
-    *(Row.of(name) for name, one in COMMANDS.items() if one.verb is not None and one.operation not in _OWN),
+    *(RouteSpec.of(name) for name, one in COMMANDS.items() if one.verb is not None and one.operation not in _OWN),
 )
-METRICS: Final = Row("GET", "/metrics", health.metrics, 200, (400,), None, "text/plain")
+METRICS: Final = RouteSpec("GET", "/metrics", health.metrics, 200, (400,), None, "text/plain")
 OPEN_ROUTES: Final = (
-    Row("GET", "/healthz", health.is_alive, is_open=True),
-    Row("GET", "/readyz", health.is_ready, 200, (503,), dict[str, str], is_open=True),
+    RouteSpec("GET", "/healthz", health.is_alive, is_open=True),
+    RouteSpec("GET", "/readyz", health.is_ready, 200, (503,), dict[str, str], is_open=True),
     METRICS._replace(is_open=True),
 )
 """Routes of an application of the service's own that need no token."""
@@ -164,5 +166,5 @@ UPLOADS: Final = frozenset({"/files", "/chats/import"})
 """Routes whose bodies may be long."""
 HISTORIES: Final = frozenset({"/agui", "/ai-sdk/chat"})
 """Routes whose bodies may hold all that was said in a chat."""
-OPERATIONS: Final = {row.name: row.operation for row in (*ROUTES, METRICS)}
+OPERATIONS: Final = {route.name: route.operation for route in (*ROUTES, METRICS)}
 """The operations that need a token, as the policy knows them."""

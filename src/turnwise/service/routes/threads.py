@@ -15,7 +15,7 @@ from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.known_messages import known_messages, latest_edit, says
 from turnwise.service.routes.subagent_calls import answer_subagents
-from turnwise.service.routes.turn_events import Turns
+from turnwise.service.routes.turn_events import TurnRange
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidArgument, InvalidContent, MessageNotFound
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
@@ -80,7 +80,7 @@ def clients_calls(chat: Chat) -> set[str]:
     return {call.call_id for call in chat.open_calls if call.is_client}
 
 
-async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
+async def act(caller: Caller, chat: Chat, new_input: NewInput) -> TurnRange:
     """Give the engine what is new; return the turns that answer it.
 
     With a message, answers count if they are all that the client is asked for, and the caller may give them; else the
@@ -105,10 +105,10 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     with rest_of_request(has_begun=has_answered):
         sent = await _sent(caller, chat, new_input, instead=not answers, anew=False)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
-    return Turns(after, _ids(new)) if has_answered or not new else turns_of(new)
+    return TurnRange(after, _ids(new)) if has_answered or not new else turns_of(new)
 
 
-async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
+async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> TurnRange:
     """Let the last message be answered anew; or first of all, if it is new or waits in the queue."""
     sent = await _sent(caller, chat, new_input, instead=True, anew=True)
     if new := [receipt for receipt in sent if not receipt.replayed]:
@@ -120,7 +120,7 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
             await caller.chats.promote_queued(chat.id, waiting[0].message_id)
         return turns_of(waiting)
     edited = await _said_again(caller, sent[-1], new_input.messages[-1][1])
-    return Turns(await turn_start(caller.engine, edited))
+    return TurnRange(await turn_start(caller.engine, edited))
 
 
 async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) -> Chat:
@@ -174,9 +174,9 @@ def _asks_client(chat: Chat) -> bool:
     return chat.awaits in ("client", "both")
 
 
-def turns_of(sent: Sequence[SendReceipt]) -> Turns:
+def turns_of(sent: Sequence[SendReceipt]) -> TurnRange:
     """Return the turns in which messages are answered, each once it has come."""
-    return Turns(sent[0].seq, _ids(sent), begun=False, chat=sent[0].chat)
+    return TurnRange(sent[0].seq, _ids(sent), begun=False, chat=sent[0].chat)
 
 
 def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ async def turn_start(engine: Engine, chat: Chat) -> int:
     return _before(await _last_turn(engine, chat))
 
 
-async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> Turns:
+async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> TurnRange:
     """Return what follows answers to calls that are closed, and how those ended of which the client says otherwise."""
     turn = await _last_turn(engine, chat)
     asked_for = {call.call_id for event in turn if isinstance(event, ActionRequiredEvent) for call in event.calls}
@@ -227,8 +227,8 @@ async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> Tur
     ]
     wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not new_input.has_result(one)]
     if wrong:
-        return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong), chat=chat)
-    return Turns(results[-1][0] if results else _before(turn), chat=chat)
+        return TurnRange(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong), chat=chat)
+    return TurnRange(results[-1][0] if results else _before(turn), chat=chat)
 
 
 async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:

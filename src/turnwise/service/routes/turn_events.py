@@ -35,7 +35,7 @@ _REMOVED: Final = ErrorInfo(
 )
 
 
-class Turns(msgspec.Struct, frozen=True):
+class TurnRange(msgspec.Struct, frozen=True):
     """What a stream shows: one turn, or those in which the messages of a request are answered."""
 
     after: int
@@ -50,7 +50,7 @@ class Turns(msgspec.Struct, frozen=True):
     """The chat as it stood once the messages were accepted; a turn that had ended then may have been resumed since."""
 
 
-async def events_of(source: EventFeed, chat_id: str, turns: Turns, *, hold_back: bool) -> AsyncGenerator[Event]:
+async def events_of(source: EventFeed, chat_id: str, turns: TurnRange, *, hold_back: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
 
     One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever

@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
+from turnwise.http_problems import TYPE, NotAuthenticated
 from turnwise.service.caller import Caller
-from turnwise.service.problems import TYPE, NotAuthenticated, problem_of
+from turnwise.service.problems import problem_of
 from turnwise.service.routes.subagent_calls import with_subagent_calls
-from turnwise.service.routes.turn_events import Turns, events_of
+from turnwise.service.routes.turn_events import TurnRange, events_of
 from turnwise.service.sse import EventFeed
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
 from turnwise.states.events import ErrorEvent, ErrorInfo, Event
@@ -36,7 +37,7 @@ class Encoder(Protocol):
 async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
     source: EventFeed,
     chat_id: str,
-    turns: Turns,
+    turns: TurnRange,
     encoder: Encoder,
     *,
     first: Iterable[dict[str, Any]] = (),
