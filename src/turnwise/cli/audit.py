@@ -13,10 +13,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, on_chat, place_of
+from turnwise.cli.connect import Chats, Place
 from turnwise.cli.files import write_file
 from turnwise.cli.keys import KeyOption, SigningKeyOption, signer_of, signing_key
-from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
+from turnwise.cli.options import ChatArgument, JsonOption, with_place
 from turnwise.cli.style import (
     STATE_STYLE,
     clean,
@@ -37,11 +37,11 @@ from turnwise.states.names import ChatState
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
 
 
-def audit(  # noqa: PLR0913 - the options of a command
+@with_place()
+def audit(
     chat: ChatArgument,
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines; - prints it."),
@@ -61,7 +61,7 @@ def audit(  # noqa: PLR0913 - the options of a command
     async def log(chats: Chats, chat_id: str) -> tuple[list[AuditRecord], str]:
         return await chats.audit(chat_id), await chats.export_audit(chat_id, key=secret, signer=signer)
 
-    records, exported = on_chat(place_of(store, server), chat, log)
+    records, exported = place.on_chat(chat, log)
     if str(export) == "-":
         sys.stdout.buffer.write(exported.encode())
         return

@@ -18,17 +18,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from rich.padding import Padding
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, chosen_id, connected, place_of
+from turnwise.cli.connect import Chats, Place, chosen_id, connected, files_to_run_with
 from turnwise.cli.event_view import NOTE, EventView, show_question, show_until_rest
 from turnwise.cli.failures import DONE, exit_code_of
-from turnwise.cli.options import (
-    DEFAULT_STORE,
-    FileFolderOption,
-    ModelOption,
-    ServerOption,
-    StoreOption,
-    files_to_run_with,
-)
+from turnwise.cli.options import DEFAULT_STORE, FileFolderOption, ModelOption, ServerOption, StoreOption
 from turnwise.cli.screen import COMMANDS, PROMPT, Scroll, answer_to, question_of, typed
 from turnwise.cli.show import explanation_table, show_message
 from turnwise.cli.style import clean, console
@@ -86,7 +79,7 @@ def chat(  # noqa: PLR0913 - the options of a command
     if server is not None:
         mine = {"MODULE:ATTRIBUTE": target, "--model": model, "--pace": pace, "--file-folder": file_folder}
         _refuse(mine, "is for chats that run here; those of a service run there: leave it out")
-        _talk(connected(place_of(store, server)), chat_id, system, agent, _words(server=server))
+        _talk(connected(Place.named(store, server).url), chat_id, system, agent, _words(server=server))
         return
     settings = Settings(shutdown_grace=1)
     is_new = chat_id is None

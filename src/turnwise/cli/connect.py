@@ -1,24 +1,27 @@
-"""Choosing a store, or a service, and a chat from what was typed."""
+"""The place of the chats, a store or a service, and the chat that was named."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
 import anyio
+import msgspec
 
-from turnwise.cli.options import files_in, naming_the_option
 from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
+from turnwise.persistence.blobs.folder import FolderFiles
+from turnwise.persistence.blobs.protocol import FilesElsewhere
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.store_url import without_password
-from turnwise.states.errors import ChatNotFound, InvalidArgument, SettingsError, TurnwiseError
+from turnwise.states.errors import ChatNotFound, InvalidArgument, SettingsError, StoreError, TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.client import Client
@@ -30,19 +33,97 @@ TOKEN: Final = "TURNWISE_TOKEN"  # noqa: S105 - its name
 """The variable that holds the token. It is no option, because every user of a machine sees the options of programs."""
 
 
-def place_of(store: str, server: str | None) -> str:
-    """Return where the chats are: the service, if one is named, else the store.
+Chats: TypeAlias = "LocalChats | RemoteChats"
+"""The chats of an engine that runs none of them, or of a service."""
 
-    Raises:
-        SettingsError: the service is named by something that is no URL.
-    """
-    if server is None:
-        return store
-    if not server.startswith(SCHEMES):
-        raise SettingsError(
-            "--server", f"must be like https://chats.example.com; it was {without_password(server)!r:.100}"
-        )
-    return server
+OPERATOR: Final = "operator"
+"""Who acts, unless --actor names another."""
+LAST: Final = "last"
+MOST_NAMED: Final = 5
+"""Chats that an error names where several ids begin alike."""
+FILE_SCHEME: Final = "sqlite:///"
+FOLDER: Final = "--file-folder"
+_NOTHING: Final = "; nothing was written"
+_RIGHT: Final = "`turnwise migrate --file-folder PATH` makes one for a store without files"
+
+Result = TypeVar("Result")
+
+
+class AmbiguousChat(TurnwiseError):
+    """The ids of several chats begin with what was typed. Nothing was written."""
+
+    def __init__(self, prefix: str, chat_ids: list[str]) -> None:
+        self.prefix = prefix
+        self.chat_ids = chat_ids
+        names = ", ".join(chat_ids[:MOST_NAMED]) + (", …" if len(chat_ids) > MOST_NAMED else "")
+        count = f"more than {MOST_NAMED}" if len(chat_ids) > MOST_NAMED else str(len(chat_ids))
+        super().__init__(f"{prefix!r} begins the ids of {count} chats: {names}; type more")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The store or the service whose chats a command is for, and the actor of the command."""
+
+    url: str
+    file_folder: Path | None = None
+    """The folder that keeps the store's files, if its database does not."""
+    actor: str = OPERATOR
+
+    @classmethod
+    def named(
+        cls, store: str, server: str | None = None, file_folder: Path | None = None, actor: str = OPERATOR
+    ) -> Self:
+        """Return the service, if one is named, else the store.
+
+        Raises:
+            SettingsError: the service is named by something that is no URL.
+        """
+        if server is not None and not server.startswith(SCHEMES):
+            raise SettingsError(
+                "--server", f"must be like https://chats.example.com; it was {without_password(server)!r:.100}"
+            )
+        return cls(server or store, file_folder, actor)
+
+    @property
+    def is_service(self) -> bool:
+        """Whether the chats are those of a service."""
+        return self.url.startswith(SCHEMES)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Chats]:
+        """Open the client of a service, or an engine that runs no chat on a store that is there.
+
+        Commands act as the principal of a service's token, unless another actor is named.
+
+        Raises:
+            SettingsError: the store's file does not exist, see `existing_store`; or its files are kept elsewhere; or a
+                service needs something that is missing, or takes something that is not its own.
+            StoreError: there is no store of this version there.
+        """
+        if not self.is_service:
+            async with attached_to_store(self.url, self.file_folder) as engine:
+                yield engine.acting(self.actor)
+            return
+        if self.file_folder is not None:
+            raise SettingsError(FOLDER, "belongs to a store; a service knows where its files are")
+        async with connected(self.url) as client:
+            yield client if self.actor == OPERATOR else client.acting(self.actor)
+
+    def run(self, command: Callable[[Chats], Awaitable[Result]]) -> Result:
+        """Return the result of a command for the chats, see `open`."""
+
+        async def run() -> Result:
+            async with self.open() as chats:
+                return await command(chats)
+
+        return anyio.run(run)
+
+    def on_chat(self, name: str, command: Callable[[Chats, str], Awaitable[Result]]) -> Result:
+        """Return the result of a command for one chat, see `open` and `chosen_id`."""
+
+        async def on_chosen(chats: Chats) -> Result:
+            return await command(chats, await chosen_id(chats, name))
+
+        return self.run(on_chosen)
 
 
 def token_of_service() -> str:
@@ -89,56 +170,9 @@ async def connected(server: str) -> AsyncIterator[Client]:
         yield client
 
 
-Chats: TypeAlias = "Engine | Client"
-"""What a command is given on: an engine that runs no chat, or the client of a service."""
-
-OPERATOR: Final = "operator"
-"""Who acts, unless --actor names another."""
-LAST: Final = "last"
-MOST_NAMED: Final = 5
-"""Chats that are named where several begin alike."""
-FILE_SCHEME: Final = "sqlite:///"
-
-Result = TypeVar("Result")
-
-
-class AmbiguousChat(TurnwiseError):
-    """Several chats begin with what was typed. Nothing was written."""
-
-    def __init__(self, prefix: str, chat_ids: list[str]) -> None:
-        self.prefix = prefix
-        self.chat_ids = chat_ids
-        names = ", ".join(chat_ids[:MOST_NAMED]) + (", …" if len(chat_ids) > MOST_NAMED else "")
-        count = f"more than {MOST_NAMED}" if len(chat_ids) > MOST_NAMED else str(len(chat_ids))
-        super().__init__(f"{prefix!r} begins the ids of {count} chats: {names}; type more")
-
-
-@asynccontextmanager
-async def attached(place: str, file_folder: Path | None = None) -> AsyncIterator[Chats]:
-    """Open a place: the client of a service, or an engine that runs no chat.
-
-    Args:
-        place: the URL of a service, or of a store that is there.
-        file_folder: what keeps the files of the store, if its database does not.
-
-    Raises:
-        SettingsError: the store's file does not exist, see `existing_store`; or its files are kept elsewhere; or a
-            service needs something that is missing, or takes something that is not its own.
-        StoreError: there is no store of this version there.
-    """
-    if place.startswith(SCHEMES):
-        if file_folder is not None:
-            raise SettingsError("--file-folder", "belongs to a store; a service knows where its files are")
-        async with connected(place) as client:
-            yield client
-        return
-    async with attached_to_store(place, file_folder) as engine:
-        yield engine
-
-
 @asynccontextmanager
 async def attached_to_store(store: str, file_folder: Path | None = None) -> AsyncIterator[Engine]:
-    """Open an engine that runs no chat, on a store that is there, see `attached`."""
+    """Open an engine that runs no chat, on a store that is there, see `Place.open`."""
     there = existing_store(store)
     files = await files_in(file_folder)
     with naming_the_option():
@@ -163,27 +197,40 @@ def existing_store(url: str) -> ChatStore:
     return store_from_url(url, durability=Settings().durability, now=None, migrates=False)
 
 
-def on_chat(
-    place: str,
-    name: str,
-    command: Callable[[Chats, str], Awaitable[Result]],
-    *,
-    file_folder: Path | None = None,
-) -> Result:
-    """Return what a command gives on the place and the chat that were meant, see `attached` and `chosen_id`."""
+async def files_in(folder: Path | None, *, create: bool = False) -> FolderFiles | None:
+    """Return the file store in a folder that is there; `None` for the database of the chats.
 
-    async def run() -> Result:
-        async with attached(place, file_folder) as chats:
-            return await command(chats, await chosen_id(chats, name))
+    Raises:
+        SettingsError: the folder is not there and may not be created, or holds no files of a store.
+    """
+    if folder is None:
+        return None
+    try:
+        files = FolderFiles(folder, create=create)
+        await files.open()
+    except StoreError as error:
+        raise SettingsError(FOLDER, f"{error.problem.removesuffix(_NOTHING)}; {_RIGHT}") from error
+    return files
 
-    return anyio.run(run)
+
+def files_to_run_with(folder: Path | None, *, create: bool) -> FolderFiles | None:
+    """Return the same outside of an event loop, for an engine that is opened later."""
+    return None if folder is None else anyio.run(partial(files_in, folder, create=create))
 
 
-def acting(chats: Chats, actor: str) -> LocalChats | RemoteChats:
-    """Return the chats on behalf of an actor. A service takes that of the token, unless another one is named."""
-    if isinstance(chats, Engine):
-        return chats.acting(actor)
-    return chats if actor == OPERATOR else chats.acting(actor)
+@contextmanager
+def naming_the_option() -> Iterator[None]:
+    """Name the right folder's option in the error, if files are kept elsewhere.
+
+    Raises:
+        SettingsError: they are.
+    """
+    try:
+        yield
+    except FilesElsewhere as error:
+        problem = f"the files of this store are kept in {error.known!r}, and {error.given!r} was to be used"
+        right = "leave the option out" if error.known == "database" else "name the folder that holds them"
+        raise SettingsError(FOLDER, f"{problem}; {right}") from error
 
 
 async def chosen_id(chats: Chats, name: str) -> str:

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from turnwise.cli.connect import Chats, on_chat, place_of
+from turnwise.cli.connect import Chats, Place
 from turnwise.cli.files import write_file
-from turnwise.cli.options import DEFAULT_STORE, ServerOption, StoreOption
+from turnwise.cli.options import with_place
 from turnwise.cli.style import clean, console
 from turnwise.diagrams import machine_json, mermaid, path, slide, sticker, svg, table, timeline
 from turnwise.states.errors import SettingsError
@@ -33,11 +33,11 @@ MONO: Final = "DejaVu Sans Mono"
 """The fonts of a PNG where the machine has none of those that the drawing asks for by name."""
 
 
-def diagram(  # noqa: PLR0913 - the options of a command
+@with_place()
+def diagram(
     chat: Annotated[str | None, typer.Argument(metavar="[CHAT]", help="Light the state of this chat.")] = None,
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     simple: Annotated[bool, typer.Option("--simple", help="The states and the happy path, for a slide.")] = False,
     show: Annotated[
         Subject, typer.Option("--show", help="The machine, its table; a chat's path, timeline or sticker.")
@@ -56,7 +56,6 @@ def diagram(  # noqa: PLR0913 - the options of a command
     _check(chat, show, form, simple=simple)
     if form == "png" and out is None and sys.stdout.isatty():
         raise SettingsError("--format", "a PNG is nothing to read: name a file with --out, or send it through a pipe")
-    place = place_of(store, server)
     drawing = machine_json() if form == "json" else _drawing(place, chat, show, simple=simple, form=form)
     content = png(drawing) if form == "png" else drawing.encode()
     if out is None:
@@ -79,13 +78,13 @@ def _check(chat: str | None, show: Subject, form: Form, *, simple: bool) -> None
         raise SettingsError("--format", f"mermaid draws the machine only; the {show} is drawn as svg or png")
 
 
-def _drawing(place: str, chat: str | None, show: Subject, *, simple: bool, form: Form) -> str:
+def _drawing(place: Place, chat: str | None, show: Subject, *, simple: bool, form: Form) -> str:
     if show == "table":
         return table()
     if chat is not None and show in ("path", "timeline"):
-        events = on_chat(place, chat, _events)
+        events = place.on_chat(chat, _events)
         return path(events) if show == "path" else timeline(events)
-    state = None if chat is None else on_chat(place, chat, lambda chats, chat_id: chats.get_chat(chat_id)).state
+    state = None if chat is None else place.on_chat(chat, lambda chats, chat_id: chats.get_chat(chat_id)).state
     if state is not None and show == "sticker":
         return sticker(state)
     if form == "mermaid":

@@ -12,18 +12,18 @@ import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.connect import OPERATOR, Result, attached_to_store, chosen_id, every_chat
-from turnwise.cli.files import write_file
-from turnwise.cli.keys import CheckpointsOption, PublicKeyOption, published_files
-from turnwise.cli.options import (
-    DEFAULT_STORE,
-    ActorOption,
-    FileFolderOption,
-    JsonOption,
-    StoreOption,
+from turnwise.cli.connect import (
+    OPERATOR,
+    Result,
+    attached_to_store,
+    chosen_id,
+    every_chat,
     files_in,
     naming_the_option,
 )
+from turnwise.cli.files import write_file
+from turnwise.cli.keys import CheckpointsOption, PublicKeyOption, published_files
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, FileFolderOption, JsonOption, StoreOption
 from turnwise.cli.style import clean, console, print_json, state_text
 from turnwise.engine.admin.diagnose import Diagnosis
 from turnwise.engine.blobs.lost import LostFile

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, cast, get_args
 
-import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.connect import OPERATOR, Chats, acting, attached, chosen_id, on_chat, place_of
-from turnwise.cli.options import (
-    DEFAULT_STORE,
-    ActorOption,
-    ChatArgument,
-    FileFolderOption,
-    JsonOption,
-    ServerOption,
-    StoreOption,
-)
+from turnwise.cli.connect import Chats, Place, chosen_id
+from turnwise.cli.options import ChatArgument, JsonOption, with_place
 from turnwise.cli.style import clean, console, errors, labelled, print_json
 from turnwise.engine.admin.erase import OUTSIDE, Erasable, Erasure, wanted
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, SettingsError
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
 
 
 def confirm(question: str, *, done: str) -> None:
@@ -41,6 +33,7 @@ def confirm(question: str, *, done: str) -> None:
         raise typer.Exit(1)
 
 
+@with_place("file_folder", "actor")
 def erase(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
     messages: Annotated[
@@ -57,11 +50,8 @@ def erase(  # noqa: PLR0913 - the options of a command
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
-    file_folder: FileFolderOption = None,
-    actor: ActorOption = OPERATOR,
+    yes: YesOption = False,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Erase what was said, for good, and print where copies are left. Digests stay: the audit log still verifies."""
@@ -70,15 +60,10 @@ def erase(  # noqa: PLR0913 - the options of a command
     if not names and not whole:
         raise SettingsError("MESSAGE", "name messages, or what is to go as a whole: --what title, or --everything")
     wanted(names, whole)
-    place = place_of(store, server)
-    chat_id = anyio.run(_chosen, place, file_folder, chat)
+    chat_id = place.run(lambda chats: chosen_id(chats, chat))
     if not yes:
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {clean(chat_id)}, for good?", done="erased")
-
-    async def erased(chats: Chats, chosen: str) -> Erasure:
-        return await acting(chats, actor).erase(chosen, messages=names, what=whole)
-
-    erasure = on_chat(place, chat_id, erased, file_folder=file_folder)
+    erasure = place.run(lambda chats: chats.erase(chat_id, messages=names, what=whole))
     if as_json:
         print_json(erasure)
         return
@@ -111,46 +96,31 @@ def _leftovers(erasure: Erasure) -> Iterator[tuple[str, str]]:
         yield "" if number else "elsewhere", text
 
 
-async def _chosen(place: str, file_folder: Path | None, chat: str) -> str:
-    async with attached(place, file_folder) as chats:
-        return await chosen_id(chats, chat)
-
-
-def delete(  # noqa: PLR0913 - the options of a command
+@with_place("file_folder", "actor")
+def delete(
     chat: ChatArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
-    file_folder: FileFolderOption = None,
-    actor: ActorOption = OPERATOR,
+    yes: YesOption = False,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a resting chat for good. Its tombstone stays: when it was there, and what its log ended with."""
-    place = place_of(store, server)
-    chat_id, is_there = anyio.run(_meant, place, file_folder, chat)
-    if is_there and not yes:
-        confirm(f"Delete {clean(chat_id)}, all of it, for good?", done="deleted")
-    tombstone = anyio.run(_deleted, place, file_folder, chat_id, actor)
-    if as_json:
-        print_json(tombstone)
-        return
-    console.print(Text.assemble(("✓ ", "green"), f"deleted {clean(chat_id)}"))
-    console.print(labelled(_lines_of(tombstone)))
 
-
-async def _meant(place: str, file_folder: Path | None, chat: str) -> tuple[str, bool]:
-    """Return the id of the chat that was meant, and whether it is still there."""
-    async with attached(place, file_folder) as chats:
+    async def meant(chats: Chats) -> tuple[str, bool]:
         try:
             return await chosen_id(chats, chat), True
         except ChatDeleted as deleted:
             return deleted.chat_id, False
 
-
-async def _deleted(place: str, file_folder: Path | None, chat_id: str, actor: str) -> Tombstone:
-    async with attached(place, file_folder) as chats:
-        return await acting(chats, actor).delete_chat(chat_id)
+    chat_id, is_there = place.run(meant)
+    if is_there and not yes:
+        confirm(f"Delete {clean(chat_id)}, all of it, for good?", done="deleted")
+    tombstone = place.run(lambda chats: chats.delete_chat(chat_id))
+    if as_json:
+        print_json(tombstone)
+        return
+    console.print(Text.assemble(("✓ ", "green"), f"deleted {clean(chat_id)}"))
+    console.print(labelled(_lines_of(tombstone)))
 
 
 def _lines_of(tombstone: Tombstone) -> Iterator[tuple[str, str]]:

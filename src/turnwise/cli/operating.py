@@ -14,10 +14,10 @@ import typer
 from pydantic_core import from_json
 from rich.text import Text
 
-from turnwise.cli.connect import OPERATOR, Chats, acting, on_chat, place_of
+from turnwise.cli.connect import Chats, Place
 from turnwise.cli.event_view import NOTE
 from turnwise.cli.files import read_file
-from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
+from turnwise.cli.options import ChatArgument, JsonOption, with_place
 from turnwise.cli.show import summary
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt
@@ -25,7 +25,8 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
 
 
-def send(  # noqa: PLR0913 - the options of a command
+@with_place("actor")
+def send(
     chat: ChatArgument,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the user says.")],
     *,
@@ -33,19 +34,15 @@ def send(  # noqa: PLR0913 - the options of a command
         Literal["queue", "interrupt", "reject"], typer.Option(help="What becomes of it while the chat works.")
     ] = "queue",
     client_id: Annotated[str | None, typer.Option(help="Accept the message once under this name.")] = None,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
-    actor: ActorOption = OPERATOR,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Send a message to a chat, as its user would."""
 
     async def sent(chats: Chats, chat_id: str) -> SendReceipt:
-        whose = acting(chats, actor)
-        return await whose.send_message(chat_id, message, when_busy=when_busy, client_id=client_id)
+        return await chats.send_message(chat_id, message, when_busy=when_busy, client_id=client_id)
 
-    place = place_of(store, server)
-    receipt = on_chat(place, chat, sent)
+    receipt = place.on_chat(chat, sent)
     if as_json:
         print_json(receipt)
         return
@@ -53,39 +50,29 @@ def send(  # noqa: PLR0913 - the options of a command
     report(place, receipt.chat, f"message {receipt.message_id} {done}")
 
 
+@with_place("actor")
 def interrupt(
     chat: ChatArgument,
     *,
     reason: Annotated[str | None, typer.Option(help="Why, for the audit log.")] = None,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
-    actor: ActorOption = OPERATOR,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Stop a chat: what was shown is kept, open calls are closed, the queue waits."""
-
-    async def stopped(chats: Chats, chat_id: str) -> Chat:
-        return await acting(chats, actor).interrupt(chat_id, reason=reason)
-
-    _change(place_of(store, server), chat, stopped, as_json=as_json)
+    _change(place, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason), as_json=as_json)
 
 
 def _operation(method: Literal["resume", "archive", "unarchive"], purpose: str) -> Callable[..., None]:
     """Return the command line's command for a method that takes nothing but the chat and the actor."""
 
+    @with_place("actor")
     def operate(
         chat: ChatArgument,
         *,
-        store: StoreOption = DEFAULT_STORE,
-        server: ServerOption = None,
-        actor: ActorOption = OPERATOR,
+        place: Place,
         as_json: JsonOption = False,
     ) -> None:
-        async def operated(chats: Chats, chat_id: str) -> Chat:
-            operation: Callable[[str], Awaitable[Chat]] = getattr(acting(chats, actor), method)
-            return await operation(chat_id)
-
-        _change(place_of(store, server), chat, operated, as_json=as_json)
+        _change(place, chat, lambda chats, chat_id: getattr(chats, method)(chat_id), as_json=as_json)
 
     operate.__name__, operate.__doc__ = method, purpose
     return operate
@@ -96,24 +83,25 @@ archive = _operation("archive", "Close a resting chat to everything but `unarchi
 unarchive = _operation("unarchive", "Open an archived chat again.")
 
 
-def report(place: str, chat: Chat, done: str | None = None) -> None:
+def report(place: Place, chat: Chat, done: str | None = None) -> None:
     """Print what was done, where the chat stands now, and why it goes no further."""
     if done is not None:
         console.print(Text.assemble(("✓ ", "green"), clean(done)))
     console.print(summary(chat))
-    explained = on_chat(place, chat.id, lambda chats, chat_id: chats.explain(chat_id))
+    explained = place.on_chat(chat.id, lambda chats, chat_id: chats.explain(chat_id))
     console.print(Text(clean(explained.reason), style=NOTE))
 
 
-def _change(place: str, name: str, command: Callable[[Chats, str], Awaitable[Chat]], *, as_json: bool) -> None:
-    chat = on_chat(place, name, command)
+def _change(place: Place, name: str, command: Callable[[Chats, str], Awaitable[Chat]], *, as_json: bool) -> None:
+    chat = place.on_chat(name, command)
     if as_json:
         print_json(chat)
     else:
         report(place, chat)
 
 
-def submit(  # noqa: PLR0913 - the options of a command
+@with_place("actor")
+def submit(
     chat: ChatArgument,
     answers: Annotated[
         list[str] | None,
@@ -137,9 +125,7 @@ def submit(  # noqa: PLR0913 - the options of a command
             help='Take the answers from a file, or - for standard input: [{"call_id": ..., "output": ...}, ...].',
         ),
     ] = None,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
-    actor: ActorOption = OPERATOR,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a chat's open client calls: all of them, each once. An approval is answered with true or false."""
@@ -149,7 +135,7 @@ def submit(  # noqa: PLR0913 - the options of a command
 
     async def submitted(chats: Chats, chat_id: str) -> SubmissionReceipt:
         if from_file is not None:
-            return await acting(chats, actor).submit_tool_results(chat_id, from_file)
+            return await chats.submit_tool_results(chat_id, from_file)
         chat = await chats.get_chat(chat_id)
         open_ids = [call.call_id for call in chat.open_calls if call.is_client]
         # What looks like an answer of the one open call may be given to another one again.
@@ -157,10 +143,9 @@ def submit(  # noqa: PLR0913 - the options of a command
         said = await chats.messages(chat_id) if may_be_again else []
         all_ids = [*open_ids, *(call.call_id for message in said for call in message.calls)]
         named = [_result(answer, open_ids, all_ids, failed=failed) for answer in answers or ()]
-        return await acting(chats, actor).submit_tool_results(chat_id, named)
+        return await chats.submit_tool_results(chat_id, named)
 
-    place = place_of(store, server)
-    receipt = on_chat(place, chat, submitted)
+    receipt = place.on_chat(chat, submitted)
     if as_json:
         print_json(receipt)
         return

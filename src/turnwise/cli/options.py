@@ -1,19 +1,17 @@
-"""The arguments and options that several commands share, and the folder that keeps the files of a store."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
-import anyio
 import typer
 
-from turnwise.persistence.blobs.folder import FolderFiles
-from turnwise.persistence.blobs.protocol import FilesElsewhere
-from turnwise.states.errors import SettingsError, StoreError
+from turnwise.cli.connect import FOLDER, OPERATOR, Place
+from turnwise.states.errors import SettingsError
 
 DEFAULT_STORE: Final = "sqlite:///turnwise.db"
 
@@ -68,53 +66,42 @@ ConcurrencyOption = Annotated[
     int, typer.Option("--concurrency", min=1, help="Chats of agents to run at once; an engine has its own setting.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not log every transition.")]
-
-
-_OPTION: Final = "--file-folder"
-_NOTHING: Final = "; nothing was written"
-_RIGHT: Final = "`turnwise migrate --file-folder PATH` makes one for a store without files"
 FileFolderOption = Annotated[
     Path | None,
     typer.Option(
-        _OPTION,
+        FOLDER,
         envvar="TURNWISE_FILE_FOLDER",
         metavar="PATH",
         help="The folder that keeps the store's files, if its database does not.",
     ),
 ]
 
-
-async def files_in(folder: Path | None, *, create: bool = False) -> FolderFiles | None:
-    """Return the file store in a folder that is there; `None` for the database of the chats.
-
-    Raises:
-        SettingsError: the folder is not there and may not be created, or holds no files of a store.
-    """
-    if folder is None:
-        return None
-    try:
-        files = FolderFiles(folder, create=create)
-        await files.open()
-    except StoreError as error:
-        raise SettingsError(_OPTION, f"{error.problem.removesuffix(_NOTHING)}; {_RIGHT}") from error
-    return files
+_OPTIONS_OF_PLACE: Final[Mapping[str, tuple[Any, Any]]] = {
+    "store": (StoreOption, DEFAULT_STORE),
+    "server": (ServerOption, None),
+    "file_folder": (FileFolderOption, None),
+    "actor": (ActorOption, OPERATOR),
+}
+"""The options that make a `Place`, with their defaults."""
 
 
-def files_to_run_with(folder: Path | None, *, create: bool) -> FolderFiles | None:
-    """Return the same outside of an event loop, for an engine that is opened later."""
-    return None if folder is None else anyio.run(partial(files_in, folder, create=create))
+def with_place(*more: Literal["file_folder", "actor"]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options --store and --server, and `more`, for its keyword parameter `place`."""
+    options = {name: option for name, option in _OPTIONS_OF_PLACE.items() if name in ("store", "server", *more)}
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
+    ]
 
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*arguments: Any, **named: Any) -> None:
+            place = Place.named(**{name: named.pop(name, default) for name, (_, default) in options.items()})
+            command(*arguments, place=place, **named)
 
-@contextmanager
-def naming_the_option() -> Iterator[None]:
-    """Name the right folder's option in the error, if files are kept elsewhere.
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for name, parameter in signature.parameters.items() if name != "place"]
+        run.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined] # for typer
+        return run
 
-    Raises:
-        SettingsError: they are.
-    """
-    try:
-        yield
-    except FilesElsewhere as error:
-        problem = f"the files of this store are kept in {error.known!r}, and {error.given!r} was to be used"
-        right = "leave the option out" if error.known == "database" else "name the folder that holds them"
-        raise SettingsError(_OPTION, f"{problem}; {right}") from error
+    return decorated

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import anyio
 import typer
 
-from turnwise.cli.connect import address_of, existing_store, place_of, token_of_service
+from turnwise.cli.connect import Place, address_of, existing_store, token_of_service
 from turnwise.cli.keys import PublishingKeyOption, PublishOption, checkpoints_of
 from turnwise.cli.options import (
     DEFAULT_STORE,
@@ -21,8 +21,7 @@ from turnwise.cli.options import (
     FileFolderOption,
     PortOption,
     QuietOption,
-    ServerOption,
-    StoreOption,
+    with_place,
 )
 from turnwise.cli.style import console, show_logs
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
@@ -189,22 +188,22 @@ def _listening(host: str, port: int) -> socket.socket:
         raise SettingsError("--host, --port", f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
+@with_place()
 def inspect(
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     port: PortOption = 0,
 ) -> None:
     """Show the chats of a store in a browser of this machine, until Ctrl-C. Nothing can be changed there.
 
     The address holds a token: who has it may read all chats. With --server it is that of the service's own page.
     """
-    if server is not None:
-        _print_page(address_of(place_of(store, server)), token_of_service())
+    if place.is_service:
+        _print_page(address_of(place.url), token_of_service())
         return
     from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
 
-    engine = Engine(existing_store(store), model="demo", settings=Settings(run_worker=False))
+    engine = Engine(existing_store(place.url), model="demo", settings=Settings(run_worker=False))
     token = secrets.token_urlsafe(24)
     auth = service.StaticTokens({token: service.Principal("inspect", "auditor")})
     try:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import anyio
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, attached, on_chat, place_of
+from turnwise.cli.connect import Chats, Place
 from turnwise.cli.event_view import NOTE, THOUGHT, call_line, show_question
-from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
+from turnwise.cli.options import ChatArgument, JsonOption, with_place
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
 from turnwise.engine.admin.explain import Explanation
@@ -20,10 +20,10 @@ from turnwise.states.messages import FilePart, MarkerPart, Message, ReasoningPar
 from turnwise.states.names import Answerer
 
 
+@with_place()
 def list_chats(
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
     awaiting: Annotated[
         Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for subagents.")
@@ -32,14 +32,14 @@ def list_chats(
     as_json: JsonOption = False,
 ) -> None:
     """List chats, newest first."""
-    chats = anyio.run(_chats, place_of(store, server), state, awaiting, limit)
+    page = place.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit))
     if as_json:
-        print_json(chats)
+        print_json(page.items)
         return
-    console.print(_table(chats) if chats else "There is no such chat.")
+    console.print(_table(page.items) if page.items else "There is no such chat.")
 
 
-def _table(chats: list[Chat]) -> Table:
+def _table(chats: Sequence[Chat]) -> Table:
     """Return the chats as a table. On a narrow screen ids are cut - their beginning names a chat - but no state is."""
     narrow = is_narrow()
     table = plain_table("chat", "state") if narrow else plain_table("chat", "state", "turns", "changed (UTC)", "title")
@@ -56,16 +56,11 @@ def _table(chats: list[Chat]) -> Table:
     return table
 
 
-async def _chats(place: str, state: str | None, awaiting: Answerer | None, limit: int) -> list[Chat]:
-    async with attached(place) as chats:
-        return list((await chats.list_chats(state=state, awaiting=awaiting, limit=limit)).items)
-
-
+@with_place()
 def show(
     chat: ChatArgument,
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     view: Annotated[
         Literal["user", "model", "raw"],
         typer.Option(help="What a user sees, what the model is sent, or what was said."),
@@ -77,7 +72,7 @@ def show(
     async def read(chats: Chats, chat_id: str) -> tuple[Chat, list[Message]]:
         return await chats.get_chat(chat_id), await chats.messages(chat_id, view=view)
 
-    current, messages = on_chat(place_of(store, server), chat, read)
+    current, messages = place.on_chat(chat, read)
     if as_json:
         print_json({"chat": current, "messages": messages})
         return
@@ -126,15 +121,15 @@ def show_message(scroll: Scroll, message: Message) -> None:
         scroll.line(Text("■ stopped here", style="yellow"))
 
 
+@with_place()
 def explain(
     chat: ChatArgument,
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     as_json: JsonOption = False,
 ) -> None:
     """Say where a chat stands, and in one sentence why it is not moving."""
-    explanation = on_chat(place_of(store, server), chat, lambda chats, chat_id: chats.explain(chat_id))
+    explanation = place.on_chat(chat, lambda chats, chat_id: chats.explain(chat_id))
     if as_json:
         print_json(explanation)
     else:

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from turnwise.cli.connect import FILE_SCHEME
+from turnwise.cli.connect import FILE_SCHEME, files_to_run_with
 from turnwise.cli.keys import PUBLISH
-from turnwise.cli.options import files_to_run_with
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.config.settings import Settings

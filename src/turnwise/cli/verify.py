@@ -12,10 +12,10 @@ import typer
 from rich.text import Text
 
 from turnwise.cli.audit import Step, step_lines, steps_of
-from turnwise.cli.connect import Chats, on_chat, place_of
+from turnwise.cli.connect import Chats, Place
 from turnwise.cli.files import STANDARD_INPUT, read_file
 from turnwise.cli.keys import CheckpointsOption, KeyOption, PublicKeyOption, published_files, signing_key
-from turnwise.cli.options import DEFAULT_STORE, FileFolderOption, JsonOption, ServerOption, StoreOption
+from turnwise.cli.options import JsonOption, with_place
 from turnwise.cli.style import clean, console, print_json
 from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of, object_from
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
@@ -28,17 +28,16 @@ _NEED_A_CHAT: Final = {
 }
 
 
+@with_place("file_folder")
 def verify(  # noqa: PLR0913 - the options of a command
     target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     key: KeyOption = None,
     checkpoints: CheckpointsOption = None,
     public_key: PublicKeyOption = None,
     family: Annotated[bool, typer.Option("--family", help="Also the subagents of the chat, and theirs.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Also every file of the chat, byte for byte.")] = False,
-    file_folder: FileFolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a log: its chain, every transition against the declared table, every promise of a state.
@@ -51,7 +50,7 @@ def verify(  # noqa: PLR0913 - the options of a command
         return await chats.verify(chat_id, family=family, files=files, **elsewhere)
 
     if is_log(target):
-        check_options_of_a_log({"--family": family, "--files": files, "--server": server})
+        check_options_of_a_log({"--family": family, "--files": files, "--server": place.is_service})
         text = read_file("FILE|CHAT", Path(target)).decode(errors="replace")
         verdict = verify_export(text, key=signing_key(key), **elsewhere)
     elif key is not None:
@@ -59,7 +58,7 @@ def verify(  # noqa: PLR0913 - the options of a command
     elif public_key is not None and checkpoints is None:
         raise SettingsError("--public-key", "is for an exported log or for --checkpoints; a store is not signed")
     else:
-        verdict = on_chat(place_of(store, server), target, checked, file_folder=file_folder)
+        verdict = place.on_chat(target, checked)
     if as_json:
         print_json(verdict)
     else:
@@ -97,11 +96,11 @@ def verdict_line(verdict: Verdict) -> Text:
     return Text(f"✗ not sound at version {verdict.position}: {clean(verdict.problem or '')}", style="red")
 
 
+@with_place()
 def replay(
     target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
     *,
-    store: StoreOption = DEFAULT_STORE,
-    server: ServerOption = None,
+    place: Place,
     delay: Annotated[
         float | None, typer.Option("--delay", metavar="SECONDS", min=0, max=3600, help="Go on by itself.")
     ] = None,
@@ -112,10 +111,10 @@ def replay(
     Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal all steps are printed.
     """
     if is_log(target):
-        check_options_of_a_log({"--server": server})
+        check_options_of_a_log({"--server": place.is_service})
         records, verdict = _file(Path(target))
     else:
-        records, verdict = _chat(place_of(store, server), target)
+        records, verdict = _chat(place, target)
     steps = steps_of(records, verdict)
     if as_json:
         print_json({"steps": [_spelled(step) for step in steps], "verdict": verdict})
@@ -138,11 +137,8 @@ def _spelled(step: Step) -> dict[str, Any]:
     return {"record": object_from(step.record), "after": step.after, "problem": step.problem}
 
 
-def _chat(place: str, name: str) -> tuple[Sequence[AuditRecord], Verdict]:
-    async def read(chats: Chats, chat_id: str) -> Sequence[AuditRecord]:
-        return await chats.audit(chat_id)
-
-    records = on_chat(place, name, read)
+def _chat(place: Place, name: str) -> tuple[Sequence[AuditRecord], Verdict]:
+    records = place.on_chat(name, lambda chats, chat_id: chats.audit(chat_id))
     return records, verify_records(records)
 
 
