@@ -28,12 +28,11 @@ def list_chats(
     awaiting: Annotated[
         Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for subagents.")
     ] = None,
-    owner: Annotated[str | None, typer.Option(help="Only chats of this owner.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many, newest first.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List chats, newest first."""
-    page = place.run(lambda chats: chats.list_chats(owner=owner, state=state, awaiting=awaiting, limit=limit))
+    page = place.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit))
     if as_json:
         print_json(page.items)
         return
