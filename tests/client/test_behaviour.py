@@ -49,17 +49,6 @@ Chats = Engine | Client
 PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
 
 
-async def test_chats_are_found_by_priority(chats: Chats) -> None:
-    urgent = await chats.create_chat(owner="ann", priority=7)
-    await chats.create_chat(owner="ann")
-    await chats.create_chat(owner="bob", priority=7)
-    found = await chats.list_chats(owner="ann", priority=7)
-    assert [(chat.id, chat.priority) for chat in found.items] == [(urgent.id, 7)]
-    assert (await chats.verify(urgent.id)).ok
-    with pytest.raises(InvalidArgument):
-        await chats.list_chats(priority=-1)
-
-
 async def test_chat_is_created_read_and_listed(chats: Chats) -> None:
     parent = await chats.create_chat()
     chat = await chats.create_chat(

@@ -156,17 +156,6 @@ async def test_running_chat_arrives_without_its_lease(first_url: str, other_url:
         await engine.wait(chat.id)
 
 
-async def test_priority_moves_and_is_checked(first_url: str, other_url: str) -> None:
-    async with on(first_url, "one") as engine, on(other_url, "two") as elsewhere:
-        chat = await engine.create_chat(priority=3)
-        await elsewhere.import_chat(engine.export_chat(chat.id))
-        assert [one.id for one in (await elsewhere.list_chats(priority=3)).items] == [chat.id]
-        await by_hand(other_url, "UPDATE chats SET priority = 4")
-        assert (await elsewhere.verify(chat.id)).place == "chats.priority"
-        repaired = await elsewhere.repair(chat.id)
-        assert (repaired.priority, (await elsewhere.list_chats(priority=3)).items) == (3, [repaired])
-
-
 async def test_client_id_is_known_after_the_move(first_url: str, other_url: str) -> None:
     """Receipts move, too, and so do the ids that were given."""
     async with on(first_url, "one") as engine, on(other_url, settings=IDLE) as elsewhere:

@@ -35,7 +35,6 @@ async def live(engine: Engine, *, prefix: str = "") -> str:
     chat = await engine.create_chat(
         system=f"{prefix}system",
         owner="ann",
-        priority=7,
         title=f"{prefix}title",
         metadata={"kind": f"{prefix}metadata"},
         client_tools=[ASK],

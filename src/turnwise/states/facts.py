@@ -64,7 +64,6 @@ class Profile(Value, frozen=True, kw_only=True):
     """The system prompt, instead of the agent's."""
     client_tools: tuple[ClientTool, ...] = ()
     owner: Queried[str | None] = None
-    priority: Queried[int | None] = None
     title: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None

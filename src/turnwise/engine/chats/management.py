@@ -27,7 +27,6 @@ class ChatManagement(Commanded):
         system: str | None = None,
         client_tools: Sequence[ClientTool] = (),
         owner: Key | None = None,
-        priority: Ordinal | None = None,
         title: Label | None = None,
         metadata: JsonObject | None = None,
         parent: str | None = None,
@@ -45,7 +44,6 @@ class ChatManagement(Commanded):
             system: the system prompt, instead of the agent's.
             client_tools: tools that only the client can run.
             owner: whose chat it is.
-            priority: a number by which chats are found.
             title: for people.
             metadata: whatever the service wants to keep with the chat.
             parent: another chat.
@@ -78,7 +76,6 @@ class ChatManagement(Commanded):
         self,
         *,
         owner: Key | None = None,
-        priority: Ordinal | None = None,
         state: ChatState | str | None = None,
         awaiting: Answerer | None = None,
         limit: PageSize = 50,

@@ -44,7 +44,6 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None = None
     client_tools: Sequence[ClientTool] = ()
     owner: str | None = None
-    priority: int | None = None
     title: str | None = None
     metadata: Mapping[str, Any] | None = None
     parent: str | None = None

@@ -47,7 +47,6 @@ class Chat(Value, frozen=True, kw_only=True):
     step: int
     attempt: int
     owner: str | None
-    priority: int | None = None
     title: str | None
     metadata: dict[str, Any]
     archived: bool

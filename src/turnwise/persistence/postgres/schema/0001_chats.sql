@@ -14,7 +14,6 @@ CREATE TABLE chats (
     head        text        NOT NULL,   -- the hash of the last audit record
     since       timestamptz NOT NULL,   -- when the state last changed
     owner       text,
-    priority    bigint,
     calls       text[]      NOT NULL,   -- the ids of the current step's calls
     worker      text,                   -- these three are the lease
     token       bigint,
@@ -24,7 +23,6 @@ CREATE TABLE chats (
     needs       text[]      NOT NULL DEFAULT '{}', -- the tools of the open local calls
     awaits      text                    -- who answers in `requires_action`: `client`, `subagents` or `both`
 ) WITH (fillfactor = 70);
-CREATE INDEX chats_of_priority ON chats (priority, number) WHERE priority IS NOT NULL;
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
 -- Owner and state are spelled as sums so that only lists find these two indexes: claims and sweeps, which ask for states,

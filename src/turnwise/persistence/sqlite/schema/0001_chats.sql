@@ -11,7 +11,6 @@ CREATE TABLE chats (
     head        TEXT    NOT NULL,           -- the hash of the last audit record
     since       INTEGER NOT NULL,           -- when the state last changed
     owner       TEXT,
-    priority    INTEGER,
     calls       TEXT    NOT NULL,           -- the ids of the current step's calls, in order
     facts       TEXT    NOT NULL,           -- what the columns and the other tables do not hold
     salt        TEXT,                       -- of the digest of this row that the last audit record holds
@@ -28,7 +27,6 @@ CREATE TABLE chats (
 );
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
 CREATE INDEX chats_by_expiry ON chats (expires) WHERE expires IS NOT NULL;
-CREATE INDEX chats_of_priority ON chats (priority, number) WHERE priority IS NOT NULL;
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 -- `state` is spelled as a sum so that only lists find these two indexes: claims and sweeps have others.
 CREATE INDEX chats_of_state ON chats ((state || ''), number);
