@@ -99,7 +99,7 @@ async def test_wait_checks_the_chat_after_its_events(server: Server) -> None:
         (5, [page("c3", "c2", following="c2"), page("c1", following=None)], ["limit=5", "limit=3&after=c2"], 3, None),
         (2, [page("c3", "c2", following="c2")], ["limit=2"], 2, "c2"),
         (3, [page("c3", "c2", following="c2"), page("c1", following="c1")], ["limit=3", "limit=1&after=c2"], 3, "c1"),
-        (1001, [page(following="c9"), page(following=None)], ["limit=1000", "limit=1000&after=c9"], 0, None),
+        (1001, [page(following="c9"), page(following=None)], ["limit=1001", "limit=1001&after=c9"], 0, None),
     ],
 )
 async def test_long_list_is_read_in_pages(

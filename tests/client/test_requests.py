@@ -52,7 +52,7 @@ async def all_of(stream: Any) -> None:
             lambda c: c.list_chats(owner="o", state="error", awaiting="client", limit=3, after="c7"),
             "GET /chats?owner=o&state=error&awaiting=client&limit=3&after=c7", {}, b"",
         ),
-        (lambda c: c.chat_ids("c", owner="o", limit=1001), "GET /chat-ids?prefix=c&owner=o&limit=1000", {}, b""),
+        (lambda c: c.chat_ids("c", owner="o", limit=1001), "GET /chat-ids?owner=o&limit=1001&prefix=c", {}, b""),
         (lambda c: c.subagents("c1"), "GET /chats/c1/subagents", {}, b""),
         (lambda c: c.agents(), "GET /agents", {}, b""),
         (lambda c: c.update_chat("c1", title=None), "PATCH /chats/c1", {}, {"title": None}),

@@ -15,7 +15,8 @@ from turnwise import Engine
 from turnwise.client import Client
 from turnwise.persistence.protocol import PAGE_BYTES
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.service.routes import front_ends, pages
+from turnwise.service import pages
+from turnwise.service.routes import front_ends
 from turnwise.service.routes.table import ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}

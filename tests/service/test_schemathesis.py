@@ -19,7 +19,7 @@ from support.served import TOKENS, served_beside
 from turnwise import Engine
 from turnwise.service import create_app
 from turnwise.service.routes.streamed import JSON_LINES
-from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
+from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, RouteSpec
 
 pytestmark = pytest.mark.deep
 
@@ -86,7 +86,7 @@ def ending(case: Any) -> Any:
 
 
 @pytest.mark.parametrize("row", [*ROUTES, *OPEN_ROUTES], ids=lambda row: f"{row.method} {row.path}")
-def test_every_answer_of_a_route_is_as_described(url: str, schema: Any, checks: list[Any], row: Row) -> None:
+def test_every_answer_of_a_route_is_as_described(url: str, schema: Any, checks: list[Any], row: RouteSpec) -> None:
     """Half of the requests are about chats that are there, in the state in which the requests before have left them."""
     operation = schema[row.path][row.method]
     statuses: Counter[int] = Counter()

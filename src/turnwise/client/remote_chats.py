@@ -24,6 +24,7 @@ from turnwise.engine.blobs.streams import FileContent, source_of
 from turnwise.engine.chats.chats import Chats
 from turnwise.engine.chats.declaration import CommandCall
 from turnwise.engine.chats.reports import state_of
+from turnwise.engine.chats.turns import Question
 from turnwise.engine.config.results import Chat, Page, SendReceipt, TurnResult
 from turnwise.engine.prompt.imported_history import imported_history
 from turnwise.engine.subscriptions.turns import answer_in
@@ -35,17 +36,15 @@ from turnwise.persistence.blobs.protocol import BlobGone
 from turnwise.states.errors import FileNotFound, InvalidArgument, TurnwiseError
 from turnwise.states.events import StatusEvent
 from turnwise.states.files import is_digest
-from turnwise.states.messages import Content, FilePart, parts_of
+from turnwise.states.messages import FilePart, parts_of
 from turnwise.states.names import RESTING, ChatState
 from turnwise.states.values.checked import checked
-from turnwise.states.values.limits import Key, Label, Name, PageSize, Seconds
+from turnwise.states.values.limits import Label, Name, Seconds
 from turnwise.states.values.plain import shown
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-_PAGE: Final = 1000
-"""The most that a service gives at once."""
 _LONGEST_WAIT: Final = 25
 """Seconds that a service is asked to wait for an answer; then it is asked again."""
 
@@ -62,10 +61,6 @@ class RemoteChats(Chats):
         self._connection = connection
 
     # Chats
-
-    async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
-        """Return the ids that begin with `prefix`, at most 1,000, see `Engine.chat_ids`. An owner sees its own."""
-        return await self._get("/chat-ids", list[str], prefix=prefix, owner=owner, limit=min(limit, _PAGE))
 
     async def agents(self) -> dict[str, list[str]]:
         """Return the agents that the service runs, by name, each with the names of its tools."""
@@ -193,13 +188,11 @@ class RemoteChats(Chats):
             return await self._page(request, **call.arguments)
         return await self._connection.ask(request, call.command.result)
 
-    async def _page(self, request: Request, *, limit: int, after: str | None, state: str | None, **_: Any) -> Any:
+    async def _page(self, request: Request, *, limit: int, after: str | None, **_: Any) -> Page[Chat]:
         """Return a page of chats, which may be longer than those of the service."""
-        if state is not None:
-            state_of(state)
         chats: list[Chat] = []
         while True:
-            query = {**request.query, "limit": min(limit - len(chats), _PAGE), "after": after}
+            query = {**request.query, "limit": limit - len(chats), "after": after}
             page = await self._connection.ask(replace(request, query=query), Page[Chat])
             chats += page.items
             after = page.next
@@ -211,32 +204,24 @@ class RemoteChats(Chats):
         path, after = path_of(arguments.pop("chat_id"), "events"), arguments.pop("after")
         return EventReader(self._connection, path, after, **arguments).events()
 
-    async def _answer(
-        self,
-        chat_id: str,
-        content: Content,
-        client_id: str | None,
-        agent: Agent[Any, Output] | None,
-        *,
-        at_once: bool,
-    ) -> TurnResult[Output]:
-        key = client_id or new_key()
-        await self.send_message(chat_id, content, client_id=key)
-        within = 0 if at_once else min(_LONGEST_WAIT, self._connection.settings.timeout / 2)
+    async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
+        key = question.client_id or new_key()
+        await self.send_message(question.chat_id, question.content, client_id=key)
+        within = 0 if question.at_once else min(_LONGEST_WAIT, self._connection.settings.timeout / 2)
         request = Request(
             method="POST",
-            path=path_of(chat_id, "ask"),
+            path=path_of(question.chat_id, "ask"),
             query={"within": within},
             headers={"Idempotency-Key": key},
-            body={"content": parts_of(content)},
+            body={"content": parts_of(question.content)},
             repeatable=True,
         )
         while True:
             response = await self._connection.response_to(request, sent=True)
             if response.status_code == 200:  # noqa: PLR2004 - 202 says that it takes longer
                 result: TurnResult[Any] = self._connection.read(response, TurnResult[Any])
-                return result if agent is None else _with_output(result, agent)
-            if at_once:
+                return result if question.agent is None else _with_output(result, question.agent)
+            if question.at_once:
                 raise TimeoutError
 
     @contextmanager

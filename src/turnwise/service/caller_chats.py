@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,15 +13,20 @@ from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.chats.declaration import CommandCall, changes_of
 from turnwise.engine.commands.acting import ActingChats
-from turnwise.engine.config.results import Chat, SubmissionReceipt
+from turnwise.engine.config.results import Chat, Page, SubmissionReceipt
 from turnwise.engine.prompt.imported_history import History
+from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
+from turnwise.service.pages import chat_before, end_of, page_of
 from turnwise.service.problems import rest_of_request
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidContent
 from turnwise.states.messages import Content
 from turnwise.states.names import Audience
+
+_MOST_CHATS: Final = 1000
+"""The most chats of a page, which may be large each."""
 
 
 class CallerChats(ActingChats):
@@ -34,6 +39,26 @@ class CallerChats(ActingChats):
     async def _run(self, call: CommandCall) -> Any:
         await self._caller.chat(call.arguments["chat_id"])
         return await super()._run(call)
+
+    async def list_chats(
+        self, *, owner: str | None = None, limit: int = 50, after: str | None = None, **wanted: Any
+    ) -> Page[Chat]:
+        """List chats, newest first, a page at a time."""
+        before = None if after is None else await chat_before(self._caller, after)
+        page = await self._caller.engine.list_chats(
+            owner=self._owner_of(owner), limit=min(limit, _MOST_CHATS), after=before, **wanted
+        )
+        items = page_of(page.items)
+        has_more = page.next is not None or len(items) < len(page.items)
+        return Page(items, end_of(items, after or "") if has_more else None)
+
+    async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
+        """List the ids of chats, the latest change of state first, unreadable ones included."""
+        return await self._caller.engine.chat_ids(prefix, owner=self._owner_of(owner), limit=limit)
+
+    def _owner_of(self, owner: str | None) -> str | None:
+        """Return whose chats are listed: an owner sees its own only."""
+        return owner if self._caller.principal.sees_all else self._caller.principal.name
 
     async def create_chat(  # noqa: PLR0913 - those of the declaration that are looked at
         self,
@@ -141,6 +166,11 @@ class CallerChats(ActingChats):
         """Bring a chat that cannot be read to `error`, with all of it that can be."""
         await self._caller.check_sees(chat_id)
         return await self._caller.chats.repair(chat_id)
+
+    async def verify(self, chat_id: str, **parts: Any) -> Verdict:
+        """Check the chat's log, and every row against it."""
+        await self._caller.check_sees(chat_id)
+        return await self._caller.engine.verify(chat_id, **parts)
 
     async def explain(self, chat_id: str) -> Explanation:
         """Return where the chat stands, and why it is not moving; operators also get a provider's own error."""

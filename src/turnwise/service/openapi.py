@@ -137,7 +137,7 @@ def _links(
     """Yield where one may go from an answer: from a new chat to all that is about it, from a message to its place."""
     if route.name in _NEW_CHATS:
         values = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
-    elif route.endpoint is chats.list_chats:
+    elif route.name == "list_chats":
         values = {"chat_id": "$response.body#/items/0/id"}
     elif route.name == "send_message":
         message = "$response.body#/message_id"

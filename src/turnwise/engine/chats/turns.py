@@ -7,7 +7,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Any
+from typing import Any, Generic
+
+import msgspec
 
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.chats.declaration import command
@@ -24,19 +26,23 @@ from turnwise.states.values.checked import checked
 from turnwise.states.values.limits import Label, Name, Ordinal, Seconds
 
 
+class Question(msgspec.Struct, Generic[Output], frozen=True):
+    """A message whose turn is waited for."""
+
+    chat_id: str
+    content: Content
+    client_id: str | None
+    agent: Agent[Any, Output] | None
+    """The agent whose type the answer has."""
+    at_once: bool
+    """Whether to look once instead of waiting."""
+
+
 class Turns(Reports):
     """What can be done with the turns of chats."""
 
     @abstractmethod
-    async def _answer(
-        self,
-        chat_id: str,
-        content: Content,
-        client_id: str | None,
-        agent: Agent[Any, Output] | None,
-        *,
-        at_once: bool,
-    ) -> TurnResult[Output]:
+    async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
         """Send a message and return the result of its turn."""
 
     @abstractmethod
@@ -94,7 +100,7 @@ class Turns(Reports):
             if agent is not None and (actual := (await self.get_chat(chat_id)).agent) != agent.name:
                 problem = f"{agent.name!r} does not answer in this chat: its agent is {actual!r}"
                 raise SettingsError("agent", problem)
-            return await self._answer(chat_id, content, client_id, agent, at_once=timeout == 0)
+            return await self._answer(Question(chat_id, content, client_id, agent, at_once=timeout == 0))
 
     @checked
     async def stream(

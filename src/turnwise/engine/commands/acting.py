@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from turnwise.engine.agents.agent import Agent, Output
+from turnwise.engine.agents.agent import Output
 from turnwise.engine.chats.declaration import CommandCall
 from turnwise.engine.chats.local import LocalChats
+from turnwise.engine.chats.turns import Question
 from turnwise.engine.commands.handlers import Handlers
 from turnwise.engine.config.results import TurnResult
-from turnwise.states.messages import Content
 
 
 class HandledChats(LocalChats):
@@ -27,17 +27,8 @@ class HandledChats(LocalChats):
     def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         return call.follow(self._handlers(changes=False))
 
-    async def _answer(
-        self,
-        chat_id: str,
-        content: Content,
-        client_id: str | None,
-        agent: Agent[Any, Output] | None,
-        *,
-        at_once: bool,
-    ) -> TurnResult[Output]:
-        handlers = self._handlers(changes=True)
-        return await handlers._answer(chat_id, content, client_id, agent, at_once=at_once)  # noqa: SLF001 - of `Chats`
+    async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
+        return await self._handlers(changes=True)._answer(question)  # noqa: SLF001 - of `Chats`
 
 
 class ActingChats(HandledChats):

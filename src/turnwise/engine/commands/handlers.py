@@ -7,10 +7,11 @@ from typing import Any
 
 from turnwise.engine.admin.erase import Erasable, Erasure, wanted
 from turnwise.engine.admin.transfer import exported
-from turnwise.engine.agents.agent import Agent, Output
+from turnwise.engine.agents.agent import Output
 from turnwise.engine.chats.declaration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.chats.local import LOCAL_COMMANDS
 from turnwise.engine.chats.reports import state_of
+from turnwise.engine.chats.turns import Question
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.commands.create import ChatCreation
 from turnwise.engine.commands.report_handlers import ReportHandlers
@@ -153,17 +154,10 @@ class Handlers(ReportHandlers):
     ) -> SendReceipt:
         return await self._commands.send(chat_id, content, when_busy=when_busy, client_id=client_id)
 
-    async def _answer(
-        self,
-        chat_id: str,
-        content: Content,
-        client_id: str | None,
-        agent: Agent[Any, Output] | None,  # noqa: ARG002 - whose type the answer has
-        *,
-        at_once: bool,
-    ) -> TurnResult[Output]:
+    async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
         self._lifetime.check_loop()
-        receipt = await self.send_message(chat_id, content, client_id=client_id)
+        chat_id = question.chat_id
+        receipt = await self.send_message(chat_id, question.content, client_id=question.client_id)
         following = follow_events(
             self._store,
             self._broadcaster,
@@ -171,7 +165,7 @@ class Handlers(ReportHandlers):
             after=receipt.seq,
             live=True,
             until_rest=True,
-            at_once=at_once,
+            at_once=question.at_once,
         )
         reader = TurnReader(following, receipt)
         with self._after(receipt):

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from turnwise.engine.chats.chats import COMMANDS
-from turnwise.engine.config.results import Chat, Page
+from turnwise.engine.config.results import Chat
 from turnwise.engine.engine import Engine
 from turnwise.http_problems import NotAllowed
-from turnwise.persistence.rows import micros_of
-from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.service.bodies import Permissions
 from turnwise.service.caller import ChatId, Sender
-from turnwise.service.routes.declared import with_query_of
-from turnwise.service.routes.pages import page_of
 from turnwise.service.routes.preconditions import (
     IfNoneMatch,
     is_known,
@@ -31,82 +23,6 @@ from turnwise.service.routes.preconditions import (
     tagged,
 )
 from turnwise.service.routes.streamed import JSON_LINES, lines_of, messages_in, streamed
-from turnwise.states.errors import ChatNotFound, InvalidArgument
-from turnwise.states.names import ChatState
-
-_CREATED: Final = re.compile(r"\A-?[0-9]+~")
-"""In a place, before the chat's id: when it was created."""
-_PASSED: Final = "~~"
-"""In a place, behind another one, and before the id of a chat whose time of creation is unknown."""
-
-
-@with_query_of(
-    COMMANDS["list_chats"],
-    owner="Whose chats; an owner sees its own only.",
-    awaiting="`client` is a person's inbox.",
-)
-async def list_chats(
-    caller: Sender,
-    state: ChatState | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    after: Annotated[str | None, Query(description="`next` of the page before, or a chat's id.")] = None,
-    **wanted: Any,
-) -> Page[Chat]:
-    """List chats, newest first, a page at a time."""
-    if not caller.principal.sees_all:
-        wanted["owner"] = caller.principal.name
-    before = None if after is None else await _chat_before(caller, after)
-    page = await caller.engine.list_chats(state=state, limit=limit, after=before, **wanted)
-    items = page_of(page.items)
-    has_more = page.next is not None or len(items) < len(page.items)
-    return Page(items, _end_of(items, after or "") if has_more else None)
-
-
-def _end_of(chats: Sequence[Chat], after: str) -> str:
-    """Return the place where a page ends that began at `after`.
-
-    The time of creation of an unreadable chat may be unknown: then the place holds the one before it, too.
-    """
-    *before, last = [_place(chat.id, chat.created_at) for chat in chats]
-    if last is not None:
-        return last
-    anchor = next((place for place in reversed(before) if place is not None), after.partition(_PASSED)[0])
-    return f"{anchor}{_PASSED}{chats[-1].id}"
-
-
-async def _chat_before(caller: Sender, place: str) -> str | None:
-    """Return the id of the chat after which a page begins; `None` for the first page.
-
-    A chat keeps its place when it is deleted, but its owner is not known any more. Then an owner must know the
-    microsecond in which it was created, which `next` holds: its id can be computed. Of a chat without that the page
-    begins at the place before it, and lists again what stands between.
-
-    Raises:
-        InvalidArgument: there is no such chat, or it is another owner's: the two are indistinguishable.
-    """
-    anchor, passed, last = place.partition(_PASSED)
-    chat_id = last if passed else _CREATED.sub("", anchor)
-    try:
-        await caller.check_sees(chat_id)
-    except ChatNotFound:
-        if not await _was_there(caller, place, chat_id):
-            if passed:
-                return await _chat_before(caller, anchor) if anchor else None
-            await caller.wait_for_not_found()
-            raise InvalidArgument("after", "must be `next` of a page, or the id of a chat that is listed") from None
-    return chat_id
-
-
-async def _was_there(caller: Sender, place: str, chat_id: str) -> bool:
-    try:
-        tombstone = await caller.engine.tombstone(chat_id)
-    except ChatNotFound:
-        return False
-    return tombstone is not None and (caller.principal.sees_all or place == _place(chat_id, tombstone.created_at))
-
-
-def _place(chat_id: str, created_at: datetime | None) -> str | None:
-    return None if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
 
 
 async def get_chat(caller: Sender, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:
@@ -115,17 +31,6 @@ async def get_chat(caller: Sender, chat_id: ChatId, response: Response, if_none_
     if is_known(tag_of(chat), if_none_match):
         return Response(status_code=304, headers={"ETag": tag_of(chat)})
     return tagged(response, chat)
-
-
-async def list_ids(
-    caller: Sender,
-    prefix: Annotated[str, Query(description="What the ids begin with.")] = "",
-    owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-) -> list[str]:
-    """List the ids of chats, the latest change of state first, unreadable ones included."""
-    whose = owner if caller.principal.sees_all else caller.principal.name
-    return await caller.engine.chat_ids(prefix, owner=whose, limit=limit)
 
 
 async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, get_type_hints
 
 from fastapi import Path, Query
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from starlette.responses import Response
 
 from turnwise.engine.chats.chats import COMMANDS
-from turnwise.engine.chats.declaration import Command, F
+from turnwise.engine.chats.declaration import Command
 from turnwise.engine.config.results import Chat
 from turnwise.service.bodies import ValueBody, body_of
 from turnwise.service.caller import ChatId, Sender
 from turnwise.service.caller_chats import CallerChats
-from turnwise.service.routes.pages import Paging
+from turnwise.service.pages import Paging
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, location_of, tagged, version_in
 
 _MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
-_CREATED = 201
+_CREATED: Final = 201
+_QUERY: Final[Mapping[str, str]] = {
+    "owner": "Whose chats; an owner sees its own only.",
+    "awaiting": "`client` is a person's inbox.",
+    "after": "`next` of the page before, or a chat's id.",
+    "prefix": "What the ids begin with.",
+    "family": "Also the chat's subagents, and theirs.",
+    "files": "Also every file of the chat, byte for byte.",
+}
+"""Descriptions of what a query says."""
+_CHECKED_BY_CLIENTS: Final = frozenset({"checkpoints", "public_key"})
+"""Arguments that stay with the client, which checks what it gets by them."""
 
 
 def endpoint_of(name: str) -> Callable[..., Any]:
@@ -46,24 +58,6 @@ def endpoint_of(name: str) -> Callable[..., Any]:
     return endpoint
 
 
-def with_query_of(command: Command, **descriptions: str) -> Callable[[F], F]:
-    """Let a route's function take, as keywords and in the query, what a command takes and it does not name itself."""
-    hints = get_type_hints(command.function)  # without bounds: the command checks them
-
-    def extended(endpoint: F) -> F:
-        signature = inspect.signature(endpoint, eval_str=True)
-        own = {name: _parameter(name, one.annotation, one.default) for name, one in signature.parameters.items()}
-        *_, rest = own
-        del own[rest]
-        for name, parameter in command.parameters.items():
-            query = Query(parameter.default, description=descriptions.get(name))
-            own.setdefault(name, _parameter(name, hints[name], query))
-        endpoint.__signature__ = signature.replace(parameters=[*own.values()])  # type: ignore[attr-defined]
-        return endpoint
-
-    return extended
-
-
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a request. What its body leaves out has the default of the command."""
     body = given.pop("body", None)
@@ -87,6 +81,12 @@ def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signat
             parameters.append(_parameter(name, ChatId if name == "chat_id" else _MessageId))
         elif name in hints:
             parameters.append(_parameter(name, hints[name], None))
+    for name in command.fields if command.is_read else ():
+        if name not in _CHECKED_BY_CLIENTS:
+            bounds = [one for one in getattr(command.hints[name], "__metadata__", ()) if isinstance(one, FieldInfo)]
+            described = Query(description=_QUERY.get(name))
+            query: Any = Annotated[get_type_hints(command.function)[name], *bounds, described]
+            parameters.append(_parameter(name, query, command.parameters[name].default))
     if body is not None:
         only, *others = body.model_fields.values()
         is_optional = not (others or only.is_required())  # a body of one field, such as a reason, may be left out

@@ -10,10 +10,9 @@ from starlette.responses import Response
 
 from turnwise.diagrams import slide, svg
 from turnwise.persistence.audit.record import object_from
-from turnwise.persistence.audit.verify import Verdict
 from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Sender, Subscriber
-from turnwise.service.routes.pages import Paging
+from turnwise.service.pages import Paging
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import Stream, event_bytes
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
@@ -78,18 +77,6 @@ async def read_audit(
         return Response(await caller.engine.export_audit(chat_id), media_type=JSON_LINES)
     records = paging.page(await caller.engine.audit(chat_id))
     return [AuditEntry.model_validate(object_from(record)) for record in records]
-
-
-async def verify(
-    caller: Sender,
-    chat_id: ChatId,
-    *,
-    family: Annotated[bool, Query(description="Also the chat's subagents, and theirs.")] = False,
-    files: Annotated[bool, Query(description="Also every file of the chat, byte for byte.")] = False,
-) -> Verdict:
-    """Check the chat's log, and every row against it."""
-    await caller.check_sees(chat_id)
-    return await caller.engine.verify(chat_id, family=family, files=files)
 
 
 async def draw(

@@ -46,7 +46,9 @@ class RouteSpec(NamedTuple):
     def of(cls, name: str) -> RouteSpec:
         """Return the route of a declared command."""
         command = COMMANDS[name]
-        problems = _ABOUT if command.is_read else (_AT_VERSION if "if_version" in command.parameters else _CHANGE)
+        problems: tuple[int, ...] = _AT_VERSION if "if_version" in command.parameters else _CHANGE
+        if command.is_read:
+            problems = _ABOUT if command.path_parameters else ()
         verb = command.verb or "GET"
         return cls(verb, command.path, endpoint_of(name), command.status, problems, command=command)
 
@@ -116,7 +118,6 @@ _CHANGE: Final = (404, 409, 413, 415, 500)
 _AT_VERSION: Final = (404, 409, 412, 413, 415, 500)
 
 _OWN_ROUTES: Final = (
-    RouteSpec("GET", "/chats", chats.list_chats),
     RouteSpec("POST", "/chats/import", chats.import_chat, 201, (404, 409, 413, 415)),
     RouteSpec("GET", CHAT, chats.get_chat, 200, _ABOUT, Chat),
     RouteSpec("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
@@ -125,7 +126,6 @@ _OWN_ROUTES: Final = (
     RouteSpec("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT, Transcript),
     RouteSpec("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT, None, "text/event-stream"),
     RouteSpec("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
-    RouteSpec("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
     RouteSpec("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
     RouteSpec("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream", declared=("tools",)),
     RouteSpec(
@@ -142,7 +142,6 @@ _OWN_ROUTES: Final = (
     RouteSpec(
         "GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"
     ),
-    RouteSpec("GET", "/chat-ids", chats.list_ids),
     RouteSpec("GET", "/agents", chats.list_agents),
     RouteSpec("GET", "/principal", chats.read_principal),
     RouteSpec("POST", "/files", files.put_file, 201, _CHANGE),

@@ -19,7 +19,7 @@ from turnwise.engine.prompt.views import HistoryView
 from turnwise.engine.subscriptions.turns import after_receipt, answer_in
 from turnwise.service.bodies import NewContent
 from turnwise.service.caller import ChatId, Sender, Subscriber
-from turnwise.service.routes.pages import Paging
+from turnwise.service.pages import Paging
 from turnwise.service.routes.streamed import messages_in, streamed
 from turnwise.states.messages import Message, without_secrets
 from turnwise.states.transcript import Transcript

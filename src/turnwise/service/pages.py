@@ -1,0 +1,141 @@
+"""Pagination: a page holds about 8 MiB. `Link` leads from a list's to the next one, `next` from one of chats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from fastapi import Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnwise.engine.config.results import Chat
+from turnwise.persistence.rows import micros_of
+from turnwise.persistence.stored_chat import UNKNOWN_TIME
+from turnwise.service.caller import Caller
+from turnwise.states.errors import ChatNotFound, InvalidArgument
+
+ANSWER_BYTES: Final = 8_388_608
+"""A page ends with the item that brings it to this size."""
+_CREATED: Final = re.compile(r"\A-?[0-9]+~")
+"""In a place, before the chat's id: when it was created."""
+_PASSED: Final = "~~"
+"""In a place, behind another one, and before the id of a chat whose time of creation is unknown."""
+T = TypeVar("T")
+
+
+def page_of(items: Sequence[T]) -> Sequence[T]:
+    """Return the items of the first page: at least one, and about `ANSWER_BYTES` of JSON."""
+    size = 0
+    for count, item in enumerate(items, start=1):
+        size += size_of(item)
+        if size >= ANSWER_BYTES:
+            return items[:count]
+    return items
+
+
+def size_of(item: Any) -> int:
+    """Return how many bytes of JSON an item has, about."""
+    return len(msgspec.json.encode(item, enc_hook=_spelled))
+
+
+def _spelled(value: Any) -> str:
+    return str(value)
+
+
+class _Paging:
+    """Returns one page of a list, and sets the header `Link` (RFC 8288) with `rel="next"` if more items follow."""
+
+    def __init__(
+        self,
+        request: Request,
+        response: Response,
+        skip: Annotated[int, Query(ge=0, le=2**53, description="Items before the page: see the header `Link`.")] = 0,
+    ) -> None:
+        self._request = request
+        self._response = response
+        self._skip = skip
+
+    def page(self, items: Sequence[T]) -> list[T]:
+        """Return the items of this page."""
+        rest = items[self._skip :]
+        page = page_of(rest)
+        if len(page) < len(rest):
+            self._link(len(page))
+        return [*page]
+
+    async def page_from(self, pages: AsyncGenerator[Sequence[T]]) -> list[T]:
+        """Return the items of this page, of a list that is read in pages; what follows it is not read."""
+        page, left, size = list[T](), self._skip, 0
+        async with aclosing(pages):
+            async for items in pages:
+                for item in items[left:]:
+                    if size >= ANSWER_BYTES:
+                        self._link(len(page))
+                        return page
+                    page.append(item)
+                    size += size_of(item)
+                left = max(left - len(items), 0)
+        return page
+
+    def _link(self, count: int) -> None:
+        following = self._request.url.include_query_params(skip=self._skip + count)
+        self._response.headers["Link"] = f'<?{following.query}>; rel="next"'
+
+
+Paging = Annotated[_Paging, Depends()]
+"""A parameter of an endpoint that returns a list."""
+
+
+# Pages of chats
+
+
+def end_of(chats: Sequence[Chat], after: str) -> str:
+    """Return the place where a page ends that began at `after`.
+
+    The time of creation of an unreadable chat may be unknown: then the place holds the one before it, too.
+    """
+    *before, last = [_place(chat.id, chat.created_at) for chat in chats]
+    if last is not None:
+        return last
+    anchor = next((place for place in reversed(before) if place is not None), after.partition(_PASSED)[0])
+    return f"{anchor}{_PASSED}{chats[-1].id}"
+
+
+async def chat_before(caller: Caller, place: str) -> str | None:
+    """Return the id of the chat after which a page begins; `None` for the first page.
+
+    A chat keeps its place when it is deleted, but its owner is not known any more. Then an owner must know the
+    microsecond in which it was created, which `next` holds: its id can be computed. Of a chat without that the page
+    begins at the place before it, and lists again what stands between.
+
+    Raises:
+        InvalidArgument: there is no such chat, or it is another owner's: the two are indistinguishable.
+    """
+    anchor, passed, last = place.partition(_PASSED)
+    chat_id = last if passed else _CREATED.sub("", anchor)
+    try:
+        await caller.check_sees(chat_id)
+    except ChatNotFound:
+        if not await _was_there(caller, place, chat_id):
+            if passed:
+                return await chat_before(caller, anchor) if anchor else None
+            await caller.wait_for_not_found()
+            raise InvalidArgument("after", "must be `next` of a page, or the id of a chat that is listed") from None
+    return chat_id
+
+
+async def _was_there(caller: Caller, place: str, chat_id: str) -> bool:
+    try:
+        tombstone = await caller.engine.tombstone(chat_id)
+    except ChatNotFound:
+        return False
+    return tombstone is not None and (caller.principal.sees_all or place == _place(chat_id, tombstone.created_at))
+
+
+def _place(chat_id: str, created_at: datetime | None) -> str | None:
+    return None if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
