@@ -13,12 +13,21 @@ import pytest
 from support.node import needs_node
 from turnwise.diagrams import mermaid, slide, svg
 from turnwise.diagrams.__main__ import graphs
-from turnwise.diagrams.elk import NoLayout, laid_out
 from turnwise.diagrams.grouping import SAME, arrows
-from turnwise.diagrams.layout import RENEW, Layout, StaleLayout, committed, edge_id, encoded, is_current
+from turnwise.diagrams.layout import (
+    RENEW,
+    Layout,
+    NoLayout,
+    StaleLayout,
+    committed,
+    edge_id,
+    encoded,
+    is_current,
+    laid_out,
+)
 from turnwise.diagrams.model import machine
-from turnwise.diagrams.rows import COLUMNS
 from turnwise.diagrams.slide import WAYS, Way
+from turnwise.diagrams.svg import COLUMNS
 from turnwise.states import triggers
 from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE, rows_of

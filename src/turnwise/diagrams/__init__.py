@@ -6,9 +6,8 @@
 """
 
 from turnwise.diagrams.path import path
-from turnwise.diagrams.rows import table
 from turnwise.diagrams.slide import slide, sticker
-from turnwise.diagrams.svg import svg
+from turnwise.diagrams.svg import svg, table
 from turnwise.diagrams.texts import machine_json, mermaid
 from turnwise.diagrams.timeline import timeline
 

@@ -103,12 +103,23 @@ def document(
     heading: str, below: str, *elements: str, height: float, width: float, data_graph: str | None = None
 ) -> str:
     """Return an SVG document with a heading; `data_graph` is the part of it that holds a graph, as a `viewBox`."""
-    drawing = tag(
-        "svg",
-        title(heading),
-        tag("rect", width=width, height=height, rx=14, fill=PAPER),
+    return image(
+        heading,
         text((60, 50), heading, _HEAD),
         *(text((60, 74 + place * 17), line, _BELOW) for place, line in enumerate(_BELOW.lines(below, width - 120))),
+        *elements,
+        width=width,
+        height=height,
+        data_graph=data_graph,
+    )
+
+
+def image(name: str, *elements: str, width: float, height: float, data_graph: str | None = None) -> str:
+    """Return an SVG document of elements on paper."""
+    drawing = tag(
+        "svg",
+        title(name),
+        tag("rect", width=width, height=height, rx=14, fill=PAPER),
         *elements,
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width:.0f} {height:.0f}",

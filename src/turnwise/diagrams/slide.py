@@ -122,13 +122,7 @@ def _state(node: Node, box: Box, words: str, *, lit: bool) -> str:
     middle = box.x + box.width / 2
     return tag(
         "g",
-        outline(
-            box,
-            14,
-            fill=fill,
-            stroke=stroke,
-            stroke_width=3 if lit else 1.5,
-        ),
+        outline(box, 14, fill=fill, stroke=stroke, stroke_width=3 if lit else 1.5),
         text((middle, box.y + 38), node.id, _NAME),
         text((middle, box.y + 62), words, _WORDS),
         class_="state current" if lit else "state",
