@@ -49,12 +49,6 @@ Chats = Engine | Client
 PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
 
 
-async def test_note_is_stored(chats: Chats) -> None:
-    chat = await chats.create_chat(note="calls on Friday")
-    assert (await chats.get_chat(chat.id)).note == chat.note == "calls on Friday"
-    assert (await chats.verify(chat.id)).ok
-
-
 async def test_chat_is_created_read_and_listed(chats: Chats) -> None:
     parent = await chats.create_chat()
     chat = await chats.create_chat(

@@ -65,7 +65,6 @@ class Profile(Value, frozen=True, kw_only=True):
     client_tools: tuple[ClientTool, ...] = ()
     owner: Queried[str | None] = None
     title: str | None = None
-    note: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
     forked_from: str | None = None

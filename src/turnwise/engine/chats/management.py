@@ -28,7 +28,6 @@ class ChatManagement(Commanded):
         client_tools: Sequence[ClientTool] = (),
         owner: Key | None = None,
         title: Label | None = None,
-        note: Label | None = None,
         metadata: JsonObject | None = None,
         parent: str | None = None,
         agent: Name | None = None,
@@ -46,7 +45,6 @@ class ChatManagement(Commanded):
             client_tools: tools that only the client can run.
             owner: whose chat it is.
             title: for people.
-            note: for people, too.
             metadata: whatever the service wants to keep with the chat.
             parent: another chat.
             agent: who answers; the engine's only agent, or `default`, if none is named.

@@ -45,7 +45,6 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     client_tools: Sequence[ClientTool] = ()
     owner: str | None = None
     title: str | None = None
-    note: str | None = None
     metadata: Mapping[str, Any] | None = None
     parent: str | None = None
     agent: str | None = None

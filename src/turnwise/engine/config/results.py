@@ -48,7 +48,6 @@ class Chat(Value, frozen=True, kw_only=True):
     attempt: int
     owner: str | None
     title: str | None
-    note: str | None = None
     metadata: dict[str, Any]
     archived: bool
     last_error: ErrorInfo | None
