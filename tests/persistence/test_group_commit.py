@@ -3,13 +3,12 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
-from turnwise.persistence.sql.batches import Batches
 from turnwise.persistence.sqlite.connection import SQLiteConnection
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit
@@ -141,33 +140,3 @@ async def test_close_finishes_accepted_jobs_and_refuses_others(bench: Bench) -> 
     assert await bench.notes() == ["accepted"]
     with pytest.raises(StoreError, match="closed"):
         await bench.group_commit.submit(note("late"))
-
-
-# Batches, whoever cancels the task that does them
-
-
-def cancel_commits() -> None:
-    """Cancel the task that does the batches, as an event loop that ends does."""
-    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "turnwise commits")
-    task.cancel()
-
-
-@pytest.mark.parametrize("between", [False, True])
-async def test_cancelled_task_is_replaced(*, between: bool) -> None:
-    """Before it has done a batch, and between two of them."""
-    done: list[list[int]] = []
-
-    async def perform(items: Sequence[int]) -> None:
-        done.append([*items])
-        if between and len(done) == 1:
-            cancel_commits()
-
-    batches = Batches(perform, size=3)
-    for item in range(5):
-        batches.add(item)
-    if not between:
-        cancel_commits()
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await batches.over()
-    assert done == [[0, 1, 2], [3, 4]]

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
+from turnwise.persistence.postgres.group_commit import Batches, StatementBatches, Unanswered
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.errors import BrokenInvariant, StaleLease, StoreError
@@ -222,3 +222,33 @@ async def test_only_unsent_items_report_nothing_written(calls: int, error: Excep
     with pytest.raises(told):
         await batches.add("item")
     assert performed == ["item"] * min(calls, 1)
+
+
+# Batches, whoever cancels the task that does them
+
+
+def cancel_commits() -> None:
+    """Cancel the task that does the batches, as an event loop that ends does."""
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "turnwise commits")
+    task.cancel()
+
+
+@pytest.mark.parametrize("between", [False, True])
+async def test_cancelled_task_is_replaced(*, between: bool) -> None:
+    """Before it has done a batch, and between two of them."""
+    done: list[list[int]] = []
+
+    async def perform(items: Sequence[int]) -> None:
+        done.append([*items])
+        if between and len(done) == 1:
+            cancel_commits()
+
+    batches = Batches(perform, size=3)
+    for item in range(5):
+        batches.add(item)
+    if not between:
+        cancel_commits()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await batches.over()
+    assert done == [[0, 1, 2], [3, 4]]

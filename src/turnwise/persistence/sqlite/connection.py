@@ -123,13 +123,17 @@ def _too_large(error: OverflowError) -> sqlite3.DataError:
 
 
 class _Database(aiosqlite.Connection):
-    """Runs any function on its thread, by a protected method: pyproject.toml allows no version that could lack it."""
+    """Runs any function on its thread, by its protected queue: pyproject.toml allows no version that could lack it."""
 
     def __init__(self, path: str) -> None:
         super().__init__(partial(_connected, path), iter_chunk_size=64)
 
-    async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        result: _T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+    def start(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
+        """Do what `_execute` does, without a coroutine: a callback may call this."""
+        if not self._running:
+            raise ValueError("the connection is closed")
+        result: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((result, partial(work, self._conn)))
         return result
 
     def join(self) -> None:
@@ -188,31 +192,17 @@ class SQLiteConnection:
         """Whether it was open when this process was forked: its thread was left behind, and so were its locks."""
         return self._process != os.getpid()
 
-    async def do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Run `work` on the connection's thread and return its result.
+    def start(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
+        """Run `work` on the connection's thread, and return the future of its result.
 
-        If the caller is cancelled the work runs on: put what must not be left half done into one function.
+        If the future is cancelled the work runs on: put what must not be left half done into one function.
 
         Raises:
             StoreError: the connection is closed.
-            BaseException: what the work raised.
         """
         if self._closed:
             raise StoreError(f"the store {self.path!r} is closed; nothing was written")
-        return await self._database.run(work)
-
-    async def finish(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Run `work` as `do` does, and return its result even if the caller is cancelled meanwhile, which is ignored.
-
-        Raises:
-            StoreError: the connection is closed.
-            BaseException: what the work raised.
-        """
-        working = asyncio.ensure_future(self.do(work))
-        while not working.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([working])
-        return working.result()
+        return self._database.start(work)
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` on the connection's thread; do it again while other processes hold the database.
@@ -221,7 +211,7 @@ class SQLiteConnection:
             StoreError: the database refused, or the connection is closed.
         """
         try:
-            return await self.do(lambda on: retry_while_busy(lambda: work(on)))
+            return await self.start(lambda on: retry_while_busy(lambda: work(on)))
         except REFUSED as error:
             raise meaning_of(error, self.path) from error
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
-from turnwise.persistence.sql.batches import Batches
 from turnwise.persistence.sqlite.connection import SQLiteConnection, meaning_of, retry_while_busy
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.states.errors import StoreError
@@ -52,12 +52,18 @@ class _Submission(Generic[_T]):
 
 
 class GroupCommit:
-    """Runs jobs in transactions on one connection."""
+    """Runs jobs in transactions on one connection, one after another.
+
+    No timer runs: a lone job is done at once; under load, jobs gather while a transaction commits. No task runs either,
+    only callbacks: an event loop that ends cancels every task, and what was accepted must still be done.
+    """
 
     def __init__(self, connection: SQLiteConnection, *, file: DatabaseFile) -> None:
         self._connection = connection
         self._file = file
-        self._batches: Batches[_Submission[Any]] = Batches(self._commit, size=_BATCH)
+        self._waiting: deque[_Submission[Any]] = deque()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closing = False
 
     async def submit(self, work: Job[_T]) -> _T:
@@ -71,7 +77,10 @@ class GroupCommit:
         if self._closing:
             raise StoreError(f"the store {self._connection.path!r} is closed; nothing was written")
         job = _Submission(work)
-        self._batches.add(job)
+        self._waiting.append(job)
+        if self._idle.is_set():
+            self._idle.clear()
+            self._start_soon()
         try:
             return await job.outcome
         except asyncio.CancelledError:
@@ -81,12 +90,14 @@ class GroupCommit:
             del job  # it holds the error, whose traceback holds this frame: what nothing refers to is freed at once
 
     async def close(self) -> None:
-        """Accept no more jobs, and wait until those that were accepted are done."""
+        """Accept no more jobs, and wait until those that were accepted are done, even in a cancelled scope."""
         self._closing = True
-        await self._batches.over()
+        with anyio.CancelScope(shield=True):
+            await self._idle.wait()
 
     async def _give_up(self, job: _Submission[Any]) -> None:
-        if self._batches.withdraw(job):
+        if job in self._waiting:
+            self._waiting.remove(job)
             return
         if not job.over:
             job.ended = asyncio.get_running_loop().create_future()
@@ -96,16 +107,30 @@ class GroupCommit:
         elif not job.outcome.cancelled():
             job.outcome.exception()  # or asyncio would log an exception that was never retrieved
 
-    async def _commit(self, jobs: Sequence[_Submission[Any]]) -> None:
+    def _start_soon(self) -> None:
+        """Start a transaction once the callbacks before it have run: the jobs that they submit join it."""
+        asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
+        jobs = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        if not jobs:
+            self._idle.set()
+            return
         try:
-            outcomes = await self._connection.finish(partial(self._transact, jobs))
-        except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
-            outcomes = [failure] * len(jobs)
-        self._answer(jobs, outcomes)
+            transaction = self._connection.start(partial(self._transact, jobs))
+        except Exception as error:  # noqa: BLE001 - every submitter must get an answer
+            self._answer(jobs, [error] * len(jobs))
+        else:
+            transaction.add_done_callback(partial(self._ended, jobs))
+
+    def _ended(self, jobs: Sequence[_Submission[Any]], transaction: asyncio.Future[list[Any]]) -> None:
+        error = transaction.exception()
+        self._answer(jobs, transaction.result() if error is None else [error] * len(jobs))
 
     def _answer(self, jobs: Sequence[_Submission[Any]], outcomes: Sequence[Any]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.answer(outcome)
+        self._start_soon()
 
     def _transact(self, jobs: Sequence[_Submission[Any]], connection: sqlite3.Connection) -> list[Any]:
         """Do the jobs in one transaction, on the connection's thread, and return their outcomes.
