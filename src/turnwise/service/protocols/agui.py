@@ -60,7 +60,7 @@ class AGUIEncoder:
 
     Where what a client has put together is not what is kept, because an attempt was discarded or a call repaired, a
     `MESSAGES_SNAPSHOT` says what is there. It holds all messages, so it needs those from before the run. Clients keep
-    reasoning that a snapshot without any leaves out: what was taken back is empty there.
+    reasoning that a snapshot without any leaves out: what was reset back is empty there.
 
     Args:
         thread_id: the client's name of the chat.
@@ -85,14 +85,14 @@ class AGUIEncoder:
         self._for_owner = for_owner
         self._run = {"threadId": thread_id, "runId": run_id}
         self._messages = None if history is None else _messages_in(history)
-        self._reader = PieceReader(known_calls, answered, takes_back=history is not None, calls_stay=history is None)
+        self._reader = PieceReader(known_calls, answered, can_reset=history is not None, keeps_calls=history is None)
         self._results: list[dict[str, Any]] = []
         """The provider's results in the reply under way: they stand behind its message."""
         self._text = ""
         """What was shown of the reply under way."""
         self._thoughts: dict[int, str] = {}
         """What was shown of its reasoning, by index."""
-        self._forgotten: list[str] = []
+        self._removed_thoughts: list[str] = []
         """Ids of reasoning that was shown and is not stored, as far as is known."""
         self._spent: dict[int, Usage] = {}
         """What the turns that are over have used in this run, by number: one that is resumed ends once more."""
@@ -115,9 +115,9 @@ class AGUIEncoder:
         yield {"type": "RUN_STARTED", **self._run, "protocolVersion": _PROTOCOL}
         if anew and self._messages is not None:
             users = [place for place, message in enumerate(self._messages, 1) if message["role"] == "user"]
-            begun = users[-1] if users else 0
-            self._forgotten += [one["id"] for one in self._messages[begun:] if one["role"] == "reasoning"]
-            del self._messages[begun:]
+            start = users[-1] if users else 0
+            self._removed_thoughts += [one["id"] for one in self._messages[start:] if one["role"] == "reasoning"]
+            del self._messages[start:]
             yield from self._correct()
 
     def encode(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -157,7 +157,7 @@ class AGUIEncoder:
     def _settle(self, finished: TurnFinishedEvent) -> None:
         """Count what the run's own calls used in a turn: all of it if it began here, or else that of the replies."""
         spent = self._spent.get(finished.turn, NO_USAGE) + self._used
-        self._spent[finished.turn] = finished.usage if finished.turn == self._reader.begun else spent
+        self._spent[finished.turn] = finished.usage if finished.turn == self._reader.started_turn else spent
         self._used = NO_USAGE
 
     def _usage(self) -> dict[str, Any]:
@@ -168,46 +168,46 @@ class AGUIEncoder:
 
     def _encode(self, piece: p.Piece) -> Iterator[dict[str, Any]]:  # noqa: C901, PLR0912 - one case per kind of piece
         match piece:
-            case p.StepBegun():
+            case p.StepStarted():
                 self._text = ""
                 self._thoughts.clear()
-            case p.WordsBegun(kind="text"):
+            case p.TextStarted(kind="text"):
                 yield {"type": "TEXT_MESSAGE_START", "messageId": self._id_of(piece.step), "role": "assistant"}
-            case p.WordsAdded(kind="text"):
+            case p.TextAdded(kind="text"):
                 self._text += piece.text
                 yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._id_of(piece.step), "delta": piece.text}
-            case p.WordsEnded(kind="text"):
+            case p.TextEnded(kind="text"):
                 yield {"type": "TEXT_MESSAGE_END", "messageId": self._id_of(piece.step)}
-            case p.WordsBegun():
+            case p.TextStarted():
                 thought = self._thought_id(piece.step, piece.index)
                 yield {"type": "REASONING_START", "messageId": thought}
                 yield {"type": "REASONING_MESSAGE_START", "messageId": thought, "role": "reasoning"}
-            case p.WordsAdded():
+            case p.TextAdded():
                 self._thoughts[piece.index] = self._thoughts.get(piece.index, "") + piece.text
                 thought = self._thought_id(piece.step, piece.index)
                 yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": thought, "delta": piece.text}
-            case p.WordsEnded():
+            case p.TextEnded():
                 yield from self._end_thought(piece)
-            case p.CallBegun():
-                begun = {"type": "TOOL_CALL_START", "toolCallId": piece.call_id, "toolCallName": piece.name}
-                yield begun | {"parentMessageId": self._id_of(piece.step)}
-            case p.CallAdded():
+            case p.CallStarted():
+                started = {"type": "TOOL_CALL_START", "toolCallId": piece.call_id, "toolCallName": piece.name}
+                yield started | {"parentMessageId": self._id_of(piece.step)}
+            case p.ArgumentsAdded():
                 yield {"type": "TOOL_CALL_ARGS", "toolCallId": piece.call_id, "delta": piece.text}
-            case p.CallMade():
-                yield from self._make(piece)
-            case p.CallDropped():
+            case p.CallCompleted():
+                yield from self._complete_call(piece)
+            case p.CallAborted():
                 self._differs = True
                 yield {"type": "TOOL_CALL_END", "toolCallId": piece.call_id}
-            case p.CallWithdrawn():
+            case p.CallRemoved():
                 self._differs = True
-            case p.WholeShown():
+            case p.WholePart():
                 yield _custom(piece.part)
-            case p.ResultGiven():
-                yield from self._give(piece)
-            case p.TakenBack():
-                yield from self._take_back(piece)
+            case p.CallResult():
+                yield from self._result(piece)
+            case p.StepReset():
+                yield from self._reset(piece)
             case p.StepEnded():
-                yield from self._keep(piece)
+                yield from self._end_step(piece)
 
     def _id_of(self, step: int) -> str:
         return reply_id_of(self._reader.chat_id, step)
@@ -215,21 +215,21 @@ class AGUIEncoder:
     def _thought_id(self, step: int, index: int) -> str:
         return thought_id_of(self._id_of(step), index)
 
-    def _end_thought(self, ended: p.WordsEnded) -> Iterator[dict[str, Any]]:
+    def _end_thought(self, ended: p.TextEnded) -> Iterator[dict[str, Any]]:
         thought = self._thought_id(ended.step, ended.index)
         yield {"type": "REASONING_MESSAGE_END", "messageId": thought}
         yield {"type": "REASONING_END", "messageId": thought}
 
-    def _make(self, made: p.CallMade) -> Iterator[dict[str, Any]]:
-        call = made.call
-        if not made.arguments_text:
+    def _complete_call(self, completed: p.CallCompleted) -> Iterator[dict[str, Any]]:
+        call = completed.call
+        if not completed.arguments_text:
             arguments = json.dumps(call.arguments, ensure_ascii=False)
             yield {"type": "TOOL_CALL_ARGS", "toolCallId": call.call_id, "delta": arguments}
         else:
-            self._differs |= _read(made.arguments_text) != call.arguments
+            self._differs |= _read(completed.arguments_text) != call.arguments
         yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
 
-    def _give(self, piece: p.ResultGiven) -> Iterator[dict[str, Any]]:
+    def _result(self, piece: p.CallResult) -> Iterator[dict[str, Any]]:
         result = piece.result
         fields = {"messageId": piece.message_id, "toolCallId": result.call_id, "content": content_of(result)}
         if self._messages is not None:
@@ -237,22 +237,22 @@ class AGUIEncoder:
             (self._results if piece.by_provider else self._messages).append(message)
         yield {"type": "TOOL_CALL_RESULT", **fields, "role": "tool"}
 
-    def _take_back(self, taken: p.TakenBack) -> Iterator[dict[str, Any]]:
-        for words in taken.open_words:
-            if words.kind == "text":
-                yield {"type": "TEXT_MESSAGE_END", "messageId": self._id_of(words.step)}
+    def _reset(self, reset: p.StepReset) -> Iterator[dict[str, Any]]:
+        for text in reset.open_texts:
+            if text.kind == "text":
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._id_of(text.step)}
             else:
-                yield from self._end_thought(words)
-        for call in taken.open_calls:
+                yield from self._end_thought(text)
+        for call in reset.open_calls:
             yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
         self._results.clear()
-        self._forget(taken.step)
+        self._remove_thoughts(reset.step)
         yield from self._correct()
 
-    def _forget(self, step: int) -> None:
-        self._forgotten += [self._thought_id(step, index) for index in sorted(self._thoughts)]
+    def _remove_thoughts(self, step: int) -> None:
+        self._removed_thoughts += [self._thought_id(step, index) for index in sorted(self._thoughts)]
 
-    def _keep(self, ended: p.StepEnded) -> Iterator[dict[str, Any]]:
+    def _end_step(self, ended: p.StepEnded) -> Iterator[dict[str, Any]]:
         message = ended.message
         if message is not None and message.usage is not None:
             self._used += message.usage
@@ -261,7 +261,7 @@ class AGUIEncoder:
             ("", []) if message is None else (message.text, thoughts_in(message))
         )
         if self._messages is not None:
-            self._forget(ended.step)
+            self._remove_thoughts(ended.step)
             if message is not None:
                 self._messages.extend([*self._messages_of(ended.step, message), *self._results])
                 self._results.clear()
@@ -285,7 +285,7 @@ class AGUIEncoder:
     def _emptied(self) -> Iterator[dict[str, Any]]:
         """Yield empty messages for reasoning that is no more; none, if the snapshot has any that is there."""
         if not any(message["role"] == "reasoning" for message in self._messages or ()):
-            for thought in dict.fromkeys(self._forgotten):
+            for thought in dict.fromkeys(self._removed_thoughts):
                 yield {"id": thought, "role": "reasoning", "content": ""}
 
 

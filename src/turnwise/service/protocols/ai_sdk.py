@@ -72,7 +72,7 @@ class AISDKEncoder:
         self._message_id = message_id
         self._for_owner = for_owner
         self._version = version
-        self._reader = PieceReader(known_calls, answered, takes_back=version >= 7)  # noqa: PLR2004 - `reset-step`
+        self._reader = PieceReader(known_calls, answered, can_reset=version >= 7)  # noqa: PLR2004 - `reset-step`
         self._address = file_address
         self._started = False
         self._step_open = False
@@ -129,38 +129,38 @@ class AISDKEncoder:
 
     def _encode(self, piece: p.Piece) -> Iterator[dict[str, Any]]:  # noqa: C901, PLR0912 - one case per kind of piece
         match piece:
-            case p.StepBegun():
+            case p.StepStarted():
                 if not self._step_open:  # one that was reset is still open
                     self._step_open = True
                     yield {"type": "start-step"}
-            case p.WordsBegun():
+            case p.TextStarted():
                 yield {"type": f"{piece.kind}-start", "id": _id_of(piece)}
-            case p.WordsAdded():
+            case p.TextAdded():
                 yield {"type": f"{piece.kind}-delta", "id": _id_of(piece), "delta": piece.text}
-            case p.WordsEnded():
+            case p.TextEnded():
                 yield {"type": f"{piece.kind}-end", "id": _id_of(piece)}
-            case p.CallBegun():
-                begun = {"type": "tool-input-start", "toolCallId": piece.call_id, "toolName": piece.name}
-                yield begun | _by_provider(by_provider=piece.executor is Executor.provider)
-            case p.CallAdded():
+            case p.CallStarted():
+                started = {"type": "tool-input-start", "toolCallId": piece.call_id, "toolName": piece.name}
+                yield started | _by_provider(by_provider=piece.executor is Executor.provider)
+            case p.ArgumentsAdded():
                 yield {"type": "tool-input-delta", "toolCallId": piece.call_id, "inputTextDelta": piece.text}
-            case p.CallMade():
+            case p.CallCompleted():
                 call = piece.call
-                made = {"type": "tool-input-available", "toolCallId": call.call_id, "toolName": call.name}
+                available = {"type": "tool-input-available", "toolCallId": call.call_id, "toolName": call.name}
                 mark = _by_provider(by_provider=call.executor is Executor.provider)
-                yield made | {"input": call.arguments} | mark
-            case p.CallDropped():
-                yield _dropped(piece)
-            case p.CallWithdrawn():
-                yield _withdrawn(piece.call_id)
-            case p.WholeShown():
+                yield available | {"input": call.arguments} | mark
+            case p.CallAborted():
+                yield _aborted(piece)
+            case p.CallRemoved():
+                yield _removed(piece.call_id)
+            case p.WholePart():
                 yield from self._whole(piece.part, f"{piece.step}-{piece.index}")
-            case p.ResultGiven():
+            case p.CallResult():
                 yield _result(piece) | _by_provider(by_provider=piece.by_provider)
                 for file in piece.result.attachments:
                     yield from self._whole(file, "")
-            case p.TakenBack():
-                yield from self._take_back(piece)
+            case p.StepReset():
+                yield from self._reset(piece)
             case p.StepEnded():
                 yield from self._finish_step()
             case p.ActionRequired():
@@ -182,18 +182,18 @@ class AISDKEncoder:
         elif part.blob is not None:
             yield {"type": "data-file", "data": stored_file(part)}
 
-    def _take_back(self, taken: p.TakenBack) -> Iterator[dict[str, Any]]:
+    def _reset(self, reset: p.StepReset) -> Iterator[dict[str, Any]]:
         if self._version >= 7:  # noqa: PLR2004 - the version that came with it
             yield {"type": "reset-step"}
             return
-        for words in taken.open_words:
-            yield {"type": f"{words.kind}-end", "id": _id_of(words)}
-        for call in taken.open_calls:
-            yield _dropped(call)
-        for call_id in taken.made_calls:
-            yield _withdrawn(call_id)
-        data = {"step": taken.step, "attempt": taken.attempt, "reason": taken.reason}
-        yield {"type": "data-discarded", "id": f"discarded-{taken.step}-{taken.attempt}", "data": data}
+        for text in reset.open_texts:
+            yield {"type": f"{text.kind}-end", "id": _id_of(text)}
+        for call in reset.open_calls:
+            yield _aborted(call)
+        for call_id in reset.complete_calls:
+            yield _removed(call_id)
+        data = {"step": reset.step, "attempt": reset.attempt, "reason": reset.reason}
+        yield {"type": "data-discarded", "id": f"discarded-{reset.step}-{reset.attempt}", "data": data}
         yield from self._finish_step()
 
     def _ask(self, piece: p.ActionRequired) -> Iterator[dict[str, Any]]:
@@ -228,8 +228,8 @@ def as_text(output: object) -> str:
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 
 
-def _id_of(words: p.WordsBegun | p.WordsAdded | p.WordsEnded) -> str:
-    return f"{words.kind}-{words.step}-{words.index}"
+def _id_of(text: p.TextStarted | p.TextAdded | p.TextEnded) -> str:
+    return f"{text.kind}-{text.step}-{text.index}"
 
 
 def _by_provider(*, by_provider: bool) -> dict[str, Any]:
@@ -242,16 +242,16 @@ def stored_file(file: FilePart) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _dropped(call: p.CallDropped) -> dict[str, Any]:
+def _aborted(call: p.CallAborted) -> dict[str, Any]:
     named = {"toolCallId": call.call_id, "toolName": call.name}
     return {"type": "tool-input-error", **named, "input": None, "errorText": _CUT_SHORT}
 
 
-def _withdrawn(call_id: str) -> dict[str, Any]:
+def _removed(call_id: str) -> dict[str, Any]:
     return {"type": "tool-output-error", "toolCallId": call_id, "errorText": _CUT_SHORT}
 
 
-def _result(piece: p.ResultGiven) -> dict[str, Any]:
+def _result(piece: p.CallResult) -> dict[str, Any]:
     result = piece.result
     fields = {"toolCallId": result.call_id}
     text = as_text(result.output)

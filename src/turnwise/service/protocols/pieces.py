@@ -1,4 +1,4 @@
-"""Pieces: what a front end is shown of one turn, in order. Every part is begun before it grows, and ended."""
+"""Pieces: what a front end shows of one turn, in order. Every part starts before it grows, and ends."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from turnwise.states.names import CallStatus, Executor
 Kind = Literal["text", "reasoning"]
 
 
-class StepBegun(msgspec.Struct, frozen=True):
-    """The model begins a reply."""
+class StepStarted(msgspec.Struct, frozen=True):
+    """The model starts a reply."""
 
     step: int
 
 
-class WordsBegun(msgspec.Struct, frozen=True):
-    """A part of text or reasoning begins. The reply has one part under an index."""
+class TextStarted(msgspec.Struct, frozen=True):
+    """A part of text or reasoning starts. The reply has one part under an index."""
 
     step: int
     index: int
     kind: Kind
 
 
-class WordsAdded(msgspec.Struct, frozen=True):
+class TextAdded(msgspec.Struct, frozen=True):
     """The part goes on."""
 
     step: int
@@ -37,7 +37,7 @@ class WordsAdded(msgspec.Struct, frozen=True):
     text: str
 
 
-class WordsEnded(msgspec.Struct, frozen=True):
+class TextEnded(msgspec.Struct, frozen=True):
     """The part is over."""
 
     step: int
@@ -45,8 +45,8 @@ class WordsEnded(msgspec.Struct, frozen=True):
     kind: Kind
 
 
-class CallBegun(msgspec.Struct, frozen=True):
-    """A tool call begins."""
+class CallStarted(msgspec.Struct, frozen=True):
+    """A tool call starts."""
 
     step: int
     call_id: str
@@ -54,35 +54,35 @@ class CallBegun(msgspec.Struct, frozen=True):
     executor: Executor | None
 
 
-class CallAdded(msgspec.Struct, frozen=True):
+class ArgumentsAdded(msgspec.Struct, frozen=True):
     """A fragment of the JSON text of the call's arguments."""
 
     call_id: str
     text: str
 
 
-class CallMade(msgspec.Struct, frozen=True):
-    """The call is complete. What was shown of its arguments may differ from what they are: they are repaired."""
+class CallCompleted(msgspec.Struct, frozen=True):
+    """The call is complete. Its arguments may have been repaired: then they differ from the fragments."""
 
     call: ToolCallPart
     arguments_text: str
-    """The fragments that were shown, joined."""
+    """The fragments, joined."""
 
 
-class CallDropped(msgspec.Struct, frozen=True):
+class CallAborted(msgspec.Struct, frozen=True):
     """The call will never be complete: the reply was cut short."""
 
     call_id: str
     name: str
 
 
-class CallWithdrawn(msgspec.Struct, frozen=True):
-    """The call was shown complete, and is no part of the stored reply."""
+class CallRemoved(msgspec.Struct, frozen=True):
+    """The call was complete, and the stored reply does not hold it."""
 
     call_id: str
 
 
-class WholeShown(msgspec.Struct, frozen=True):
+class WholePart(msgspec.Struct, frozen=True):
     """A part that comes in one piece."""
 
     step: int
@@ -90,7 +90,7 @@ class WholeShown(msgspec.Struct, frozen=True):
     part: FilePart | SourcePart
 
 
-class ResultGiven(msgspec.Struct, frozen=True):
+class CallResult(msgspec.Struct, frozen=True):
     """A call has its result."""
 
     message_id: str
@@ -98,17 +98,17 @@ class ResultGiven(msgspec.Struct, frozen=True):
     by_provider: bool
 
 
-class TakenBack(msgspec.Struct, frozen=True):
-    """What was shown of the step is discarded; the step may begin again."""
+class StepReset(msgspec.Struct, frozen=True):
+    """The step so far is discarded; it may start again."""
 
     step: int
     attempt: int
     reason: str
-    open_words: tuple[WordsEnded, ...]
-    """The parts that were begun and not ended."""
-    open_calls: tuple[CallDropped, ...]
-    """The calls that were begun and are not complete."""
-    made_calls: tuple[str, ...]
+    open_texts: tuple[TextEnded, ...]
+    """The parts that have not ended."""
+    open_calls: tuple[CallAborted, ...]
+    """The calls that are not complete."""
+    complete_calls: tuple[str, ...]
     """The ids of complete calls."""
 
 
@@ -142,23 +142,23 @@ def operators_calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 Piece = (
-    StepBegun
-    | WordsBegun
-    | WordsAdded
-    | WordsEnded
-    | CallBegun
-    | CallAdded
-    | CallMade
-    | CallDropped
-    | CallWithdrawn
-    | WholeShown
-    | ResultGiven
-    | TakenBack
+    StepStarted
+    | TextStarted
+    | TextAdded
+    | TextEnded
+    | CallStarted
+    | ArgumentsAdded
+    | CallCompleted
+    | CallAborted
+    | CallRemoved
+    | WholePart
+    | CallResult
+    | StepReset
     | StepEnded
     | ActionRequired
 )
 
 
 def has_failed(result: ToolResultPart) -> bool:
-    """Return whether what it holds is not what the tool gives: a sentence about an interrupted call is no output."""
+    """Return whether it holds no output of the tool, but an error or a sentence about an interrupted call."""
     return result.is_error or result.outcome is not CallStatus.succeeded

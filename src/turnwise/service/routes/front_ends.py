@@ -118,7 +118,7 @@ async def chat_ai_sdk(caller: Subscriber, body: AISDKRequest, version: SDKVersio
     do = regenerate if body.trigger == "regenerate-message" and new_input.messages else act
     with rest_of_request(has_begun=old is None):
         turns = await do(caller, chat, new_input)
-    own_turn = chat.turn if not new_input.messages else chat.turn + 1 if turns.begun else None
+    own_turn = chat.turn if not new_input.messages else chat.turn + 1 if turns.has_started else None
     encoder = AISDKEncoder(
         None if own_turn is None else message_id_of(chat.id, own_turn),
         version=7 if version == "7" else 6,

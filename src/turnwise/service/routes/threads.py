@@ -176,7 +176,7 @@ def _asks_client(chat: Chat) -> bool:
 
 def turns_of(sent: Sequence[SendReceipt]) -> TurnRange:
     """Return the turns in which messages are answered, each once it has come."""
-    return TurnRange(sent[0].seq, _ids(sent), begun=False, chat=sent[0].chat)
+    return TurnRange(sent[0].seq, _ids(sent), has_started=False, chat=sent[0].chat)
 
 
 def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The events of a turn that a front end is shown: from its beginning until it has ended, or will not come."""
+"""The events of a turn for a front end: from its start until it has ended, or will not come."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TurnRange(msgspec.Struct, frozen=True):
     """The number of an event before the first one to show."""
     messages: tuple[str, ...] = ()
     """The messages that are answered, by id."""
-    begun: bool = True
+    has_started: bool = True
     """Whether the next event is the first one to show; or else it is that of the first message, in its own turn."""
     corrected: frozenset[str] = frozenset()
     """Calls that ended otherwise than the client's messages say."""
@@ -53,10 +53,10 @@ class TurnRange(msgspec.Struct, frozen=True):
 async def events_of(source: EventFeed, chat_id: str, turns: TurnRange, *, hold_back: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
 
-    One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever
-    has to answer them, and a second page would run a client's tool again.
+    For a chat that rests behind open calls an error says that the message waits. The calls are not repeated: a second
+    page would run a client's tool again.
     """
-    awaited = _Awaited(turns.begun, {*turns.messages}, newest=0 if turns.chat is None else turns.chat.last_seq)
+    awaited = _Awaited(turns.has_started, {*turns.messages}, newest=0 if turns.chat is None else turns.chat.last_seq)
     rest: list[Event] = [] if turns.chat is None else [StatusEvent(state=turns.chat.state)]
     async with aclosing(_valid_events(source, chat_id, turns.after, hold_back=hold_back)) as events:
         async for event in events:
@@ -70,17 +70,17 @@ async def events_of(source: EventFeed, chat_id: str, turns: TurnRange, *, hold_b
                 return
     if rest and isinstance(last := rest[-1], StatusEvent) and last.state is ChatState.requires_action:
         rest = [ErrorEvent(error=_WAITS)]
-    for event in () if awaited.begun else rest:
+    for event in () if awaited.has_started else rest:
         yield event
 
 
 class _Awaited(msgspec.Struct):
     """Which messages are still to be answered."""
 
-    begun: bool
-    """Whether a turn to show has begun."""
+    has_started: bool
+    """Whether a turn to show has started."""
     unanswered: set[str]
-    """Those whose turns have not begun."""
+    """Those whose turns have not started."""
     newest: int
     """The number of an event: a turn that ended up to there may have been resumed since."""
     removed: bool = False
@@ -95,25 +95,25 @@ class _Awaited(msgspec.Struct):
         match event:
             case MessageEvent() if event.message.id in self.unanswered:
                 self.unanswered.remove(event.message.id)
-                self.begun, self._ended = True, None
+                self.has_started, self._ended = True, None
             case MessageEvent() | HistoryResetEvent() if self._is_behind_end(event):
                 self.over = not self.unanswered
                 return not self.over
             case HistoryResetEvent():
-                self.removed = self.over = self.begun
+                self.removed = self.over = self.has_started
             case QueueEvent():
                 if event.change == "deleted":
                     self.unanswered -= {*event.ids}
                 elif event.change == "kept":
                     self.unanswered &= {*event.ids}
-                self.removed = not self.unanswered and not self.begun
+                self.removed = not self.unanswered and not self.has_started
                 self.over = self.removed or self._is_at_end(event)
             case StatusEvent() if event.state in AT_WORK and not self.unanswered:
                 self._ended = None
-            case TurnFinishedEvent() if self.begun:
+            case TurnFinishedEvent() if self.has_started:
                 self._ended = event.turn
                 self.over = self._is_at_end(event)
-        return self.begun
+        return self.has_started
 
     def _is_behind_end(self, event: Event) -> bool:
         """Return whether an event shows that the turn was not resumed after its end: the history goes on without it."""
@@ -126,7 +126,7 @@ class _Awaited(msgspec.Struct):
 
 
 async def _valid_events(source: EventFeed, chat_id: str, after: int, *, hold_back: bool) -> AsyncGenerator[Event]:
-    """Yield events until the chat rests, without parts that were taken back already."""
+    """Yield events until the chat rests, without parts that were discarded already."""
     lost: set[tuple[int, int]] = set()
     newest = after
     async with aclosing(source.events(chat_id, after=after, follow=False)) as stored:
