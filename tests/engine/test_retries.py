@@ -13,7 +13,7 @@ from support.engines import OpenChat
 from support.events import assert_told_right, events_of, seen
 from support.life import NOW
 from turnwise import ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
-from turnwise.engine.jobs.retries import verdict_on
+from turnwise.engine.jobs.retries import decide_retry
 from turnwise.providers.failures import failure_of
 from turnwise.providers.scripted import Reply
 from turnwise.states.facts import StepFacts
@@ -46,7 +46,7 @@ def test_paid_attempts_that_fail_alike_are_few(policy: RetryPolicy, failures: li
     """An attempt that never reached a model stands between paid ones without ending their row."""
     step, attempts = StepFacts(), 1
     for kind, paid in failures:
-        if verdict_on(policy, step, ModelError(kind), paid=paid, now=NOW).delay is None:
+        if decide_retry(policy, step, ModelError(kind), paid=paid, now=NOW).delay is None:
             break
         step, attempts = step.failed(kind, paid=paid), attempts + 1
     assert attempts == allowed
@@ -66,11 +66,11 @@ def test_paid_attempts_that_fail_alike_are_few(policy: RetryPolicy, failures: li
 )
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded"])
 def test_wait_of_the_provider_has_a_ceiling(policy: RetryPolicy, wait: float, delay: float | None, kind: str) -> None:
-    verdict = verdict_on(policy, StepFacts(), ModelError(kind, retry_after=wait, status=429), paid=False, now=NOW)
-    assert (verdict.delay, verdict.error.kind, verdict.error.status) == (delay, kind, 429)
-    assert ("max_retry_after" in verdict.error.message) is (delay is None)
+    retry = decide_retry(policy, StepFacts(), ModelError(kind, retry_after=wait, status=429), paid=False, now=NOW)
+    assert (retry.delay, retry.error.kind, retry.error.status) == (delay, kind, 429)
+    assert ("max_retry_after" in retry.error.message) is (delay is None)
     if wait == 10_800 and delay is None:
-        assert "until 2026-11-01 15:00:00 UTC" in verdict.error.message
+        assert "until 2026-11-01 15:00:00 UTC" in retry.error.message
 
 
 @pytest.mark.parametrize(

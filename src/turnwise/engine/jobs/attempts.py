@@ -12,7 +12,7 @@ from turnwise.engine.blobs.left_out import newly_refused
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
-from turnwise.engine.jobs.retries import Verdict
+from turnwise.engine.jobs.retries import RetryDecision
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model
@@ -54,9 +54,9 @@ class Attempts:
             except Exception as error:  # noqa: BLE001 - a source may be anybody's
                 logger.exception("refresh_failed", error=error)
 
-    async def try_again(self, verdict: Verdict, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
-        """Discard the attempt; the next one may begin after the verdict's delay."""
-        delay, step, failure = verdict.delay or 0.0, self._leased.facts.step, verdict.error
+    async def try_again(self, retry: RetryDecision, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
+        """Discard the attempt; the next one may begin after the decision's delay."""
+        delay, step, failure = retry.delay or 0.0, self._leased.facts.step, retry.error
         logger.info(
             "attempt_retried",
             step=step.number,

@@ -15,7 +15,7 @@ from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
 from turnwise.engine.jobs.reply import error_info
 from turnwise.engine.jobs.request import Requests
-from turnwise.engine.jobs.retries import verdict_on
+from turnwise.engine.jobs.retries import decide_retry
 from turnwise.engine.jobs.summarise import Summariser
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, transient, unanswered
@@ -151,19 +151,19 @@ class CompactionJob:
             or failure.kind == REJECTED_REPLY
             or (self._spending.usage is not None and self._spending.usage.known)
         )
-        verdict = verdict_on(settings.retry, step, failure, paid=paid, now=self._leased.runtime.clock.now())
+        retry = decide_retry(settings.retry, step, failure, paid=paid, now=self._leased.runtime.clock.now())
         # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no
         # retry.
         is_needed = step.stage is Stage.refused
         raised = failure.__cause__
-        said = raised if isinstance(raised, UserCodeError) else verdict.error if is_needed else failure
+        said = raised if isinstance(raised, UserCodeError) else retry.error if is_needed else failure
         error = error_info(said, step, settings)
         if refused := await self._attempts.refused_in(
             failure, settings.compaction.model or self._leased.configuration.model
         ):
             await self._attempts.leave_out(error, refused, usage=self._spending.usage)
-        elif is_needed and verdict.delay is not None:
-            await self._attempts.try_again(verdict, error, usage=self._spending.usage, paid=paid)
+        elif is_needed and retry.delay is not None:
+            await self._attempts.try_again(retry, error, usage=self._spending.usage, paid=paid)
         else:
             # A prompt that was refused as too long needs room: there a strategy that folds nothing leaves the step
             # failed.

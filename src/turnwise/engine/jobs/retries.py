@@ -23,7 +23,7 @@ SAME_REQUESTS: Final = 2
 _LONGEST_WAIT_S: Final = 1e12
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RetryDecision(msgspec.Struct, frozen=True):
     """The decision about another attempt."""
 
     error: ModelError
@@ -32,10 +32,12 @@ class Verdict(msgspec.Struct, frozen=True):
     """Seconds until the next attempt; `None` if no attempt follows."""
 
 
-def verdict_on(policy: RetryPolicy, step: StepFacts, error: ModelError, *, paid: bool, now: datetime) -> Verdict:
+def decide_retry(
+    policy: RetryPolicy, step: StepFacts, error: ModelError, *, paid: bool, now: datetime
+) -> RetryDecision:
     """Decide whether another attempt follows one that failed with `error`, after the earlier failures of `step`."""
     if not error.retryable:
-        return Verdict(error, None)
+        return RetryDecision(error, None)
     tried = step.failed(error.kind, paid=paid)
     wait = error.retry_after or 0.0
     if policy.max_retry_after is not None and wait > policy.max_retry_after:
@@ -44,13 +46,13 @@ def verdict_on(policy: RetryPolicy, step: StepFacts, error: ModelError, *, paid:
             f"the provider asks for a wait of {min(wait, _LONGEST_WAIT_S):.0f} s, "
             f"until {until:%Y-%m-%d %H:%M:%S} UTC, and RetryPolicy.max_retry_after is {policy.max_retry_after:g} s"
         )
-        return Verdict(_because(error, problem), None)
+        return RetryDecision(_because(error, problem), None)
     alike = tried.paid.get(error.kind, 0) if paid else 0
     if policy.alike is not None and alike >= policy.alike:
-        return Verdict(_because(error, f"{alike} paid attempts failed alike (RetryPolicy.alike)"), None)
+        return RetryDecision(_because(error, f"{alike} paid attempts failed alike (RetryPolicy.alike)"), None)
     if not policy.allows(tried.failures, sum(tried.paid.values())):
-        return Verdict(error, None)
-    return Verdict(error, policy.delay(tried.failures, wait))
+        return RetryDecision(error, None)
+    return RetryDecision(error, policy.delay(tried.failures, wait))
 
 
 def _because(error: ModelError, problem: str) -> ModelError:

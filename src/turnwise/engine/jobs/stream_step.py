@@ -33,7 +33,7 @@ from turnwise.engine.jobs.reply import (
     withheld_calls,
 )
 from turnwise.engine.jobs.request import Requests
-from turnwise.engine.jobs.retries import longer, verdict_on
+from turnwise.engine.jobs.retries import decide_retry, longer
 from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.engine.tools import arguments
 from turnwise.logger import logger
@@ -137,15 +137,15 @@ class Attempt:
         step, policy = leased.facts.step, leased.configuration.settings.retry
         stays = policy.after_output == "never" and self._builder.visible
         paid, used = self._answered, self._builder.reply().usage
-        verdict = verdict_on(policy, step, error, paid=paid, now=leased.runtime.clock.now())
-        info = error_info(error if stays else verdict.error, step, leased.configuration.settings)
+        retry = decide_retry(policy, step, error, paid=paid, now=leased.runtime.clock.now())
+        info = error_info(error if stays else retry.error, step, leased.configuration.settings)
         info = replace(info, message_id=message_refused(error, leased.facts))
         may_do = not stays and error.kind != CONTEXT_OVERFLOW  # asked again as it is, it would be too long again
         refused = () if self._builder.visible else await self._attempts.refused_in(error, leased.configuration.model)
         if refused:
             await self._attempts.leave_out(info, refused, usage=used)
-        elif may_do and verdict.delay is not None:
-            await self._attempts.try_again(verdict, info, usage=used, paid=paid)
+        elif may_do and retry.delay is not None:
+            await self._attempts.try_again(retry, info, usage=used, paid=paid)
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
         else:
