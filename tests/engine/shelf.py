@@ -7,7 +7,8 @@ import anyio.lowlevel
 
 from support.life import NOW, PROFILE
 from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.persistence.protocol import ChatStore, Committed, EventPage
+from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.reading import EventPage
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message

@@ -23,7 +23,7 @@ from turnwise.engine.admin.diagnose import advice_on, is_repairable, summary_of
 from turnwise.engine.admin.explain import explanation
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.worker.identity import worker_name
-from turnwise.persistence.protocol import Expiry
+from turnwise.persistence.reading import Expiry
 from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall

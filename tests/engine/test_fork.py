@@ -14,7 +14,7 @@ from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, ToolR
 from turnwise.engine.config.results import chat_of
 from turnwise.engine.prompt.inheritance import inheritance_of
 from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
-from turnwise.persistence.protocol import Snapshot
+from turnwise.persistence.reading import Snapshot
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision

@@ -27,7 +27,8 @@ from turnwise.engine.worker import identity
 from turnwise.engine.worker.identity import is_dead, worker_name
 from turnwise.engine.worker.slots import Slots
 from turnwise.engine.worker.sweep import Sweeper
-from turnwise.persistence.protocol import Committed, Overdue
+from turnwise.persistence.protocol import Committed
+from turnwise.persistence.reading import Overdue
 from turnwise.states.facts import Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.triggers import Archived, Claimed, Create, SendMessage

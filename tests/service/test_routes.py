@@ -13,7 +13,7 @@ import pytest
 from support.served import GENEROUS, Served, served, stream_of
 from turnwise import Engine
 from turnwise.client import Client
-from turnwise.persistence.protocol import PAGE_BYTES
+from turnwise.persistence.reading import PAGE_BYTES
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import pages
 from turnwise.service.routes import front_ends

@@ -17,7 +17,7 @@ from turnwise.engine.subscriptions import broadcast
 from turnwise.engine.subscriptions.turns import TurnReader
 from turnwise.engine.tools import toolbox
 from turnwise.persistence import erasure
-from turnwise.persistence.protocol import Overdue
+from turnwise.persistence.reading import Overdue
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.states import actions as a

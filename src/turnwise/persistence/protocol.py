@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Protocol
 
 import msgspec
 
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.blobs.protocol import HeldFiles
-from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.integrity.raw_chat import Rows
-from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
+from turnwise.persistence.reading import ReadableStore
+from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.arguments import Cut
-from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.errors import StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message
-from turnwise.states.names import Answerer, ChatState, StopReason
-from turnwise.states.writes import RecordReceipt, RecordUsage
+from turnwise.states.names import ChatState
 
 Plan = Callable[[Facts, datetime], Sequence[Decision]]
 """Decides, inside a transaction, what happens to a chat: given its facts and the database's time (UTC).
@@ -55,53 +49,6 @@ class Committed(msgspec.Struct, frozen=True):
     """The time that the plan was given."""
 
 
-class Overdue(msgspec.Struct, frozen=True):
-    """Leases and deadlines that have run out, and strays, for a worker's sweep. Each list keeps to the limit."""
-
-    leases: tuple[tuple[str, int], ...] = ()
-    """Chats whose lease has run out, each with its token."""
-    deadlines: tuple[str, ...] = ()
-    """Chats in `requires_action`, not archived, with an open call whose deadline has passed."""
-    strays: tuple[str, ...] = ()
-    """Chats in a state that the table does not know."""
-    at: datetime | None = None
-    """The time by which they have run out, where that is another machine's; `None` if it is this one's."""
-
-
-class Expiry(msgspec.Struct, frozen=True):
-    """When a lease runs out."""
-
-    expires: datetime
-    now: datetime
-    """The time by the clock that counts there, when this was asked."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the lease has run out."""
-        return self.expires <= self.now
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """Since when chats wait for a worker."""
-
-    since: Mapping[str, datetime]
-    """When the longest waiting chat of each agent began to wait."""
-    at: datetime | None = None
-    """The time by the clock that counts there, where that is another machine's; `None` if it is this one's."""
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """A chat at one moment."""
-
-    facts: Facts
-    history: tuple[Message, ...]
-    """The messages that are not cut, by position, of every audience."""
-    shown: tuple[PartEvent, ...]
-    """The parts of the attempt under way that subscribers were shown, in order."""
-    stop_reason: StopReason | None
-    """Why the last finished turn ended, as its `turn_finished` event says."""
-
-
 class Pruned(msgspec.Struct, frozen=True):
     """The result of one call of `prune`."""
 
@@ -109,16 +56,6 @@ class Pruned(msgspec.Struct, frozen=True):
     """How many parts it deleted."""
     after: str | None
     """Where the next call goes on: after this chat; `None` after the last chat."""
-
-
-PAGE_BYTES: Final = 1_048_576
-"""A page of what a store has many of ends with the item that brings it to so many bytes."""
-
-
-class EventPage(list[Event]):
-    """Events in order; `more` says that others follow, and the page was full."""
-
-    more = False
 
 
 Runs = Mapping[str, Collection[str]]
@@ -136,7 +73,7 @@ class DuplicateReceipt(StoreError):
         )
 
 
-class ChatStore(HeldFiles, Protocol):
+class ChatStore(HeldFiles, ReadableStore, Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
     Methods raise what the caller's own plan raises, and otherwise only `StoreError`s: `passing` if the store may take
@@ -272,140 +209,11 @@ class ChatStore(HeldFiles, Protocol):
         that other work never waits for it for long.
         """
 
-    # Reading
-
-    async def tombstone(self, chat_id: str) -> Tombstone | None:
-        """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
-
-    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
-        """Return those of the chats that were deleted; forget them, and any other that this store remembers."""
-
-    async def facts(self, chat_id: str) -> Facts:
-        """Return where a chat stands."""
-
-    async def raw_rows(self, chat_id: str) -> Rows:
-        """Return all rows that belong to a chat, by table, as they are stored."""
-
-    async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` chats in the order of their creation, readable or not: the number and id of each.
-
-        Only those whose number is above `after`.
-        """
-
-    async def orphans(self) -> list[IntegrityIssue]:
-        """Return an issue for each table and id whose rows belong to no chat."""
-
-    async def lease_expiry(self, chat_id: str) -> Expiry | None:
-        """Return when the chat's lease runs out, with the database's time; `None` without one."""
-
-    async def rest(self, chat_id: str) -> PartialRead:
-        """Return what can be read of where a chat stands, and every issue that was found; a sound chat has none."""
-
-    async def head(self, chat_id: str) -> tuple[int, str]:
-        """Return a chat's version and the hash of its last record."""
-
-    async def chats(
-        self,
-        *,
-        state: ChatState | None,
-        limit: int,
-        after: str | None,
-        awaiting: Answerer | None = None,
-        **fields: Any,
-    ) -> list[Facts | PartialRead]:
-        """Return up to `limit` chats, newest first, that were created before the chat `after`.
-
-        `fields` are values of `QUERIED` fields that the chats must have; `None` is any.
-
-        `awaiting` wants those in `requires_action` that the client, or subagents, have to answer; archived ones take no
-        answer, and are left out. A chat that cannot be read is returned as what is left of it.
-        """
-
-    async def waiting_since(self) -> Waiting:
-        """Return since when the longest waiting chat of each agent is in `pending`, archived ones apart.
-
-        Agents for whose chats no worker is wanted are left out.
-        """
-
-    async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
-        """Return up to `limit` chats that wait for subagents and are not archived, oldest first.
-
-        Those that were created after the chat `after`; if there is no such chat, from the first on.
-        """
-
-    async def ids(self, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
-        """Return up to `limit` ids that begin with `prefix`, the most recent change of state first.
-
-        Of all chats, or of an owner's. Chats that cannot be read are included.
-        """
-
-    async def history(
-        self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
-    ) -> list[Message]:
-        """Return the messages that are not cut, by position, of every audience: now, or as of a version.
-
-        Only those whose position is above `after`: with `size` the first, at least one, of about so many bytes.
-        """
-
-    async def snapshot(self, chat_id: str, *, size: int | None = None) -> Snapshot:
-        """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment.
-
-        With `size` only the first messages of the history, of about so many bytes.
-        """
-
-    async def prompt(self, chat_id: str) -> list[Message]:
-        """Return what the model sees: all messages, or after a boundary the summary, carried and later messages.
-
-        Results stand in the order of their calls. Messages for the user only are left out.
-        """
-
-    async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
-        """Return a message of the history and what an edit of it would cut; `None` if it is not in the history."""
-
-    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-        """Return the calls of these ids that the chat has ever had, by id."""
-
-    async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
-        """Return the receipt of a message that was accepted under `client_id`."""
-
-    async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
-        """Return events with a number above `after`, in order: at most `limit`, and about `PAGE_BYTES`."""
-
-    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return the parts of an attempt that subscribers were shown, in order."""
-
-    async def audit(self, chat_id: str) -> list[AuditRecord]:
-        """Return the chat's audit records, in order of version."""
-
-    async def forks(self, chat_id: str) -> list[str]:
-        """Return the chats that began with this one's history, and those that began with theirs."""
-
-    async def children(self, chat_id: str) -> list[str]:
-        """Return the chats whose parent is this one and that are no forks of it."""
-
     async def scrub(self) -> bool:
         """Remove erased text from the database's files; return whether they are free of it.
 
         It is no error if they are not: a reader of an older snapshot may block it, the database may keep old rows, or
         be too large to be written anew while others wait.
-        """
-
-    async def rows(self, chat_id: str) -> ChatRows:
-        """Return the rows of a chat as they are, all seen at one moment, for a check."""
-
-    async def ledger(self, chat_id: str) -> list[RecordUsage]:
-        """Return every model call of the chat with its usage, in order."""
-
-    async def holders(self) -> frozenset[str]:
-        """Return the workers that hold a lease, run out or not."""
-
-    async def overdue(self, *, limit: int) -> Overdue:
-        """Return what has run out by the database's clock."""
-
-    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
-        """Return up to `limit` resting chats, archived or not, unchanged for `seconds` or longer, the longest first.
-
-        By the database's clock. Chats that cannot be read are included.
         """
 
     # Noticing

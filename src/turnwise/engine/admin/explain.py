@@ -9,7 +9,7 @@ from typing import Final
 from turnwise.engine.admin.diagnose import advice_on, summary_of
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.worker.identity import is_dead
-from turnwise.persistence.protocol import Expiry
+from turnwise.persistence.reading import Expiry
 from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall

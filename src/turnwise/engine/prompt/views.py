@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from turnwise.engine.config.results import Compaction
 from turnwise.engine.prompt.history import SUMMARY_PREFIX
-from turnwise.persistence.protocol import PAGE_BYTES, ChatStore, Snapshot
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.reading import PAGE_BYTES, Snapshot
 from turnwise.states.message_order import in_transcript_order
 from turnwise.states.messages import (
     FilePart,

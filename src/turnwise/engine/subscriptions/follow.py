@@ -11,7 +11,8 @@ import anyio
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.foreign import described
 from turnwise.logger import logger
-from turnwise.persistence.protocol import ChatStore, EventPage
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.reading import EventPage
 from turnwise.states.errors import EngineClosed, StoreError
 from turnwise.states.events import Event, HistoryResetEvent, size_of_event
 from turnwise.states.facts import Facts

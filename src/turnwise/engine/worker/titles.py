@@ -16,7 +16,7 @@ from turnwise.engine.config.results import Spending
 from turnwise.engine.isolation.clock import sleep, time_limit
 from turnwise.engine.jobs.reply import generated, whole_text
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
-from turnwise.engine.jobs.retries import verdict_on
+from turnwise.engine.jobs.retries import decide_retry
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
@@ -168,12 +168,12 @@ class Titles:
                 return await self._generate(facts, request, spending)
             except ModelError as error:
                 paid = error.kind == REJECTED_REPLY
-                verdict = verdict_on(retry, tried, error, paid=paid, now=self._runtime.clock.now())
-                if verdict.delay is None or verdict.delay > LONGEST_DELAY:
-                    raise verdict.error from error
+                decision = decide_retry(retry, tried, error, paid=paid, now=self._runtime.clock.now())
+                if decision.delay is None or decision.delay > LONGEST_DELAY:
+                    raise decision.error from error
                 tried = tried.failed(error.kind, paid=paid)
-                logger.info("title_retried", attempt=tried.failures, delay=verdict.delay, kind=error.kind)
-            await sleep(self._runtime.clock, verdict.delay)
+                logger.info("title_retried", attempt=tried.failures, delay=decision.delay, kind=error.kind)
+            await sleep(self._runtime.clock, decision.delay)
 
     async def _generate(self, facts: Facts, request: ModelRequest, spending: Spending) -> ModelReply:
         runtime, model, usage = self._runtime, self._configuration(facts).model, None

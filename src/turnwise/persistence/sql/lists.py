@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from turnwise.persistence.protocol import Overdue, Waiting
+from turnwise.persistence.reading import Overdue, Waiting
 from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
-from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Snapshot
+from turnwise.persistence.reading import PAGE_BYTES, EventPage, Expiry, Snapshot
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, unreadable
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.tombstones import missing

@@ -13,7 +13,8 @@ from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.raw_chat import Rows
-from turnwise.persistence.protocol import ChatStore, EventPage, Expiry, Overdue, Pruned, Snapshot, Waiting
+from turnwise.persistence.protocol import ChatStore, Pruned
+from turnwise.persistence.reading import EventPage, Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.sql import held_files, lists, raw_rows
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import DatabaseFiles

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from turnwise.persistence.protocol import PAGE_BYTES, ChatStore
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.reading import PAGE_BYTES
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ToolProgressEvent
 from turnwise.states.facts import Facts
