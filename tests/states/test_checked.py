@@ -14,7 +14,7 @@ from pydantic import AfterValidator, InstanceOf, SkipValidation
 from turnwise.engine.engine import Engine
 from turnwise.states.errors import InvalidArgument, InvalidContent, SettingsError, WrongCall
 from turnwise.states.names import ChatState
-from turnwise.states.values.checked import checked, checked_within
+from turnwise.states.values.checked import checked, configuration
 from turnwise.states.values.limits import JsonObject, Key, Ordinal
 from turnwise.states.values.plain import plain
 from turnwise.states.values.values import Json
@@ -196,9 +196,8 @@ def test_checked_class_checks_init_and_public_methods() -> None:
     assert counter._add(1.5) == 2.5  # type: ignore[arg-type]
 
 
-def test_checked_dataclass() -> None:
-    @checked_within("point.")
-    @dataclasses.dataclass(frozen=True, slots=True)
+def test_configuration_is_checked() -> None:
+    @configuration(within="point.", kw_only=False)
     class Point:
         x: int
         notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,6 +1,5 @@
 """Values: msgspec spells and reads them; pydantic and FastAPI take them as if they were their own."""
 
-import dataclasses
 import json
 import re
 from typing import Any, Final
@@ -117,8 +116,6 @@ def open_in(value: Any) -> list[Any]:
     """Return the dicts and lists in a value, at every depth."""
     if isinstance(value, msgspec.Struct):
         return [inner for name in value.__struct_fields__ for inner in open_in(getattr(value, name))]
-    if dataclasses.is_dataclass(value):
-        return [inner for field in dataclasses.fields(value) for inner in open_in(getattr(value, field.name))]
     if not isinstance(value, dict | list | tuple):
         return []
     inside = [inner for each in (value.values() if isinstance(value, dict) else value) for inner in open_in(each)]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
 
 import anyio
 
-from turnwise.states.values.checked import checked
+from turnwise.states.values.checked import configuration
 from turnwise.states.values.limits import Duration
 
 
-@checked
-@dataclass(frozen=True, slots=True, kw_only=True)
+@configuration()
 class ClientSettings:
     """How long the client waits, and how it comes back to a service that does not answer.
 

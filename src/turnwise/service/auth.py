@@ -7,7 +7,7 @@ import hmac
 import tomllib
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, SkipValidation
 from starlette.requests import Request
 
 from turnwise.states.errors import SettingsError
-from turnwise.states.values.checked import checked
+from turnwise.states.values.checked import checked, configuration
 from turnwise.states.values.limits import Count, said
 from turnwise.states.values.plain import shown
 
@@ -29,8 +29,7 @@ _CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
 _Said = Annotated[str, AfterValidator(said)]
 
 
-@checked
-@dataclass(frozen=True, slots=True)
+@configuration(kw_only=False)
 class Principal:
     """Who sends a request. The audit log names them as `role:name`.
 
@@ -168,8 +167,7 @@ def _entry(number: int, entry: object) -> tuple[str, Principal]:
         raise SettingsError("tokens", f"entry {number}: {error.field} {error.problem}") from None
 
 
-@checked
-@dataclass(frozen=True, slots=True, kw_only=True)
+@configuration()
 class JWTs:
     """Knows principals by signed JSON Web Tokens. A token that does not expire is refused.
 

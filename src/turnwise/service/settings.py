@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
 from turnwise.service.policy import OWNERS_MAY, Restriction
-from turnwise.states.values.checked import checked
+from turnwise.states.values.checked import configuration
 from turnwise.states.values.limits import Count, Name, Seconds
 
 Amount = Annotated[Seconds, Field(allow_inf_nan=False)]
 """A number of at least 0, not always of seconds."""
 
 
-@checked
-@dataclass(frozen=True, slots=True, kw_only=True)
+@configuration()
 class ServiceSettings:
     """What clients of the service may do. Limits are those of one process.
 

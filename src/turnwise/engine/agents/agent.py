@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic
 
 from pydantic import SkipValidation
@@ -16,9 +15,8 @@ from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.tools.sources import ToolSource
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import SettingsError
-from turnwise.states.values.checked import checked
+from turnwise.states.values.checked import configuration
 from turnwise.states.values.limits import Name
-from turnwise.states.values.plain import shown
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -35,8 +33,7 @@ SystemPrompt = str | Callable[[Chat], str | Awaitable[str]]
 """A system prompt, or a function of the chat that makes one; it is asked once per turn."""
 
 
-@checked
-@dataclass(frozen=True)
+@configuration(kw_only=False)
 class Agent(Generic[Deps, Output]):
     """A way to answer: a model, a system prompt, tools and settings, under a name that chats keep.
 
@@ -47,7 +44,7 @@ class Agent(Generic[Deps, Output]):
     name: Name
     model: Model | str | None = None
     """A `Model`, or the name of one; by default the engine's."""
-    system: Annotated[SystemPrompt | None, SkipValidation] = None
+    system: SystemPrompt | None = None
     """The system prompt of chats that have none of their own."""
     tools: Sequence[Tool | ToolFunction | ToolSource] = ()
     """Tools, functions that become tools with the defaults, and sources of tools, such as `MCPTools`."""
@@ -68,10 +65,6 @@ class Agent(Generic[Deps, Output]):
     By default `native` where the model can do that, beside the tools that it is offered."""
 
     def __post_init__(self) -> None:
-        if self.system is not None and not isinstance(self.system, str) and not callable(self.system):
-            raise SettingsError(
-                f"agent {self.name!r}", f"system must be text or a function of the chat; it was {shown(self.system)}"
-            )
         if self.output_mode is not None and self.output is None:
             raise SettingsError(
                 f"agent {self.name!r}", f"output_mode={self.output_mode!r} needs output=..., the form of its answers"

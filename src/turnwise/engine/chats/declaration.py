@@ -59,7 +59,7 @@ class Command:
         """The id of the operation in the OpenAPI document."""
         self.repeatable = repeatable
         """Whether the same call twice is the same as once, although it changes something."""
-        self._checked = Parameters(function, "")
+        self._checked = Parameters(function)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:

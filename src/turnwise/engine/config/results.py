@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
+from pydantic.dataclasses import dataclass
 
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
 from turnwise.states.calls import ToolCall
@@ -126,7 +126,7 @@ class SubmissionReceipt(Value, frozen=True):
     replayed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config={"defer_build": True})
 class TurnResult(Generic[Output]):
     """The result of a message: of its own turn only, whatever else happened in the chat."""
 
@@ -149,7 +149,7 @@ class TurnResult(Generic[Output]):
     """"queued": the message waits because the chat does: for `chat.open_calls`, or after an interrupt or an error."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config={"defer_build": True})
 class Page(Generic[Item]):
     """A part of a long list. `next` goes into `after` to get the following part; `None` ends it."""
 

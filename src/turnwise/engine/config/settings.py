@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field
@@ -17,9 +17,9 @@ from turnwise.states.files import is_type_pattern
 from turnwise.states.messages import Message
 from turnwise.states.names import AfterFinalStep
 from turnwise.states.usage import Usage
-from turnwise.states.values.checked import checked, checked_within
+from turnwise.states.values.checked import checked, configuration
 from turnwise.states.values.limits import Count, Positive, said
-from turnwise.states.values.values import Value
+from turnwise.states.values.values import CheckedCall, Value
 
 SUMMARY_PROMPT: Final = """\
 The conversation above is about to be replaced by your summary; nothing else of it will be kept. Write for the \
@@ -43,9 +43,7 @@ class CompactionInput(Value, frozen=True, kw_only=True):
     """The model that answers in the chat."""
 
 
-@checked
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionResult:
+class CompactionResult(Value, metaclass=CheckedCall, frozen=True, kw_only=True):
     """The result of a compaction strategy.
 
     The model sees these messages, in this order and with these roles. An unchanged message is carried; a changed one is
@@ -79,8 +77,7 @@ NonNegativeSeconds = Annotated[float, Field(ge=0, le=LONGEST)]
 """Seconds, perhaps none."""
 
 
-@checked_within("retry.")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@configuration(within="retry.")
 class RetryPolicy:
     """How a failed model call is tried again: after 1, 2, 4 ... seconds, without jitter."""
 
@@ -137,8 +134,7 @@ class RetryPolicy:
         return max(min(doubled, self.max_delay), min(retry_after or 0, LONGEST))
 
 
-@checked_within("compaction.")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@configuration(within="compaction.")
 class CompactionPolicy:
     """When and how a history is summarised before it outgrows the context window."""
 
@@ -172,8 +168,7 @@ class CompactionPolicy:
         return min((limit for limit in (context_limit, own) if limit is not None), default=None)
 
 
-@checked
-@dataclass(frozen=True, slots=True, kw_only=True)
+@configuration()
 class Settings:
     """How an engine and its agents behave. Times are in seconds unless the name says otherwise.
 

@@ -6,7 +6,6 @@ import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,9 +15,8 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import Audience, Purpose
 from turnwise.states.usage import NO_USAGE, Usage
-from turnwise.states.values.checked import checked
 from turnwise.states.values.plain import type_name
-from turnwise.states.values.values import Value
+from turnwise.states.values.values import CheckedCall, Value
 
 T = TypeVar("T")
 
@@ -59,9 +57,7 @@ class LoopState(Value, frozen=True, kw_only=True):
     """Whether the model sees what a compaction has left, not what was said. An edit or `clear_context` may end that."""
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class ReminderText:
+class ReminderText(Value, metaclass=CheckedCall, frozen=True):
     """A reminder that says how urgent it is. The model sees the text alone; metrics count the severity.
 
     Raises:

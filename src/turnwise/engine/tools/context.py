@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol
 
@@ -14,8 +13,7 @@ from turnwise.engine.blobs.streams import FileContent, source_of
 from turnwise.engine.config.results import Chat, chat_of
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart
-from turnwise.states.values.checked import checked
-from turnwise.states.values.values import Json
+from turnwise.states.values.values import CheckedCall, Json, Value
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -27,9 +25,7 @@ else:
     Deps = TypeVar("Deps")
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class ToolOutput:
+class ToolOutput(Value, metaclass=CheckedCall, frozen=True):
     """An output with attached files."""
 
     output: Annotated[Json, SkipValidation]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from typing import Annotated, Any, Literal, overload
 
+from msgspec.structs import replace
 from pydantic import SkipValidation
 
-from turnwise.engine.config.settings import LONGEST
+from turnwise.engine.config.settings import PositiveSeconds
 from turnwise.engine.isolation.user_code import in_thread
 from turnwise.engine.tools.arguments import BadArguments, coerced, parse, spelled
 from turnwise.engine.tools.arguments import checked as checked_arguments
@@ -30,15 +31,13 @@ from turnwise.foreign import UserCodeError, guarded
 from turnwise.providers.protocol import ProviderDefinition, ToolSpec
 from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.names import Approver, Crash, SubagentAction
-from turnwise.states.values.checked import checked
+from turnwise.states.values.checked import checked, configuration
 from turnwise.states.values.digests import as_json
 from turnwise.states.values.plain import type_name
-from turnwise.states.values.values import Json
+from turnwise.states.values.values import CheckedCall, Json, Value
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class Reconciled:
+class Reconciled(Value, metaclass=CheckedCall, frozen=True):
     """The finding of a tool's `reconcile` after a crash: make one by `done`, `not_done` or `unknown`."""
 
     verdict: Literal["done", "not_done", "unknown"]
@@ -67,8 +66,7 @@ A bare `None` stands for `Reconciled.unknown()`, and any other bare value for `R
 """
 
 
-@checked
-@dataclass(frozen=True, slots=True, kw_only=True)
+@configuration()
 class Tool:
     """A local tool, as declared."""
 
@@ -81,7 +79,7 @@ class Tool:
     """Coerces and checks the arguments; `None` for a tool declared by JSON schema."""
     context_parameter: str | None = None
     parallel_safe: bool = False
-    timeout: float | None = None
+    timeout: PositiveSeconds | None = None
     """Seconds; `None` takes `Settings.tool_timeout`."""
     crash: Crash = "at_most_once"
     stop_after: bool = False
@@ -115,9 +113,6 @@ class Tool:
                 f"tool {self.name!r}",
                 f"must be named {self.definition.name!r}: its definition says what models call it",
             )
-        if self.timeout is not None and not 0 < self.timeout <= LONGEST:
-            problem = f"timeout must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {self.timeout}"
-            raise SettingsError(f"tool {self.name!r}", problem)
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema, self.definition))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_called(self.run)))
 

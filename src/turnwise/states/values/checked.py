@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial, wraps
+from dataclasses import field
+from functools import cached_property, wraps
 from typing import Any, Final, Literal, TypeVar, cast, get_type_hints
 
+from pydantic import ConfigDict, model_validator
+from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs, CoreConfig, ErrorDetails, SchemaValidator, ValidationError, core_schema
+from typing_extensions import dataclass_transform
 
 from turnwise.states.errors import InvalidArgument, InvalidContent, WrongCall
-from turnwise.states.values.hints import Validator, adapter_of, misfit_of
+from turnwise.states.values.hints import Validator, adapter_of, misfit_of, strict
 from turnwise.states.values.plain import Misfit
 
 _T = TypeVar("_T")
@@ -23,6 +26,7 @@ _MODES: Final[Mapping[Any, Literal["positional_only", "positional_or_keyword", "
 _PLACES: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WRONG_CALLS: Final = frozenset(
     {
+        "missing",
         "missing_argument",
         "missing_keyword_only_argument",
         "missing_positional_only_argument",
@@ -37,32 +41,53 @@ _WRONG_CALLS: Final = frozenset(
 def checked(target: _T) -> _T:
     """Check a function's arguments at every call, or those of a class at every call of its public methods.
 
-    A dataclass is checked only when one is made, and not when it is read from a store: it was checked before.
-
     Raises:
         InvalidArgument: an argument is not what its type hint says. Nothing was done.
         InvalidContent: it is of that type, but cannot be stored.
         WrongCall: an argument is missing, or the function has none of that name.
     """
-    return checked_within("")(target)
-
-
-def checked_within(place: str) -> Callable[[_T], _T]:
-    """Return `checked`, with `place` put before the names of arguments in errors."""
-    return partial(_checked, place)
-
-
-def _checked(within: str, target: _T) -> _T:
     if not isinstance(target, type):
-        return cast("_T", _checked_function(target, within))
-    public = () if dataclasses.is_dataclass(target) else [name for name in vars(target) if not name.startswith("_")]
-    for name in ("__init__", *public):
+        return cast("_T", _checked_function(target))
+    for name in ("__init__", *(name for name in vars(target) if not name.startswith("_"))):
         member = vars(target)[name]
         if isinstance(member, classmethod):
-            setattr(target, name, classmethod(_checked_function(member.__func__, within)))
+            setattr(target, name, classmethod(_checked_function(member.__func__)))
         elif inspect.isfunction(member):
-            setattr(target, name, _checked_function(member, within))
+            setattr(target, name, _checked_function(member))
     return cast("_T", target)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def configuration(*, within: str = "", kw_only: bool = True) -> Callable[[type[_T]], type[_T]]:
+    """Declare a frozen dataclass of pydantic's that users make: its fields are checked by their type hints.
+
+    Args:
+        within: put before the names of fields in errors.
+        kw_only: whether fields are given by name only.
+    """
+
+    def declare(cls: Any) -> Any:
+        @model_validator(mode="wrap")  # type: ignore[misc]
+        @classmethod
+        def translated(_cls: Any, given: Any, validate: Callable[[Any], Any]) -> Any:
+            try:
+                return validate(given)
+            except ValidationError as error:
+                raise parameters.error_of(error, given.args, given.kwargs or {}) from None
+
+        declared, hints = cls.__annotations__, get_type_hints(cls, include_extras=True)
+        cls.__annotations__ = {name: strict(hints[name]) for name in declared}
+        cls._translated = translated
+        made: Any = dataclass(cls, frozen=True, slots=True, kw_only=kw_only, config=_CONFIG)
+        made.__annotations__ = declared
+        made.__init__.__wrapped__ = cls.__init__  # pydantic takes the signature from it
+        parameters = Parameters(made, within)
+        return made
+
+    return declare
+
+
+_CONFIG: Final = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
 
 def fit(argument: str, validator: Validator, value: Any) -> Any:
@@ -96,8 +121,8 @@ def no_such_argument(called: str, name: str, names: Iterable[str]) -> str:
     return f"{called} has no such argument; {instead}"
 
 
-def _checked_function(function: Any, within: str) -> Any:
-    parameters = Parameters(function, within)
+def _checked_function(function: Any) -> Any:
+    parameters = Parameters(function)
 
     if inspect.iscoroutinefunction(function):
 
@@ -119,7 +144,7 @@ def _checked_function(function: Any, within: str) -> Any:
 class Parameters:
     """The parameters of a function. Resolved at the first call, when every name in the type hints exists."""
 
-    def __init__(self, function: Callable[..., Any], within: str) -> None:
+    def __init__(self, function: Callable[..., Any], within: str = "") -> None:
         self._function = function
         self._within = within
 
@@ -128,7 +153,7 @@ class Parameters:
         try:
             fit: tuple[Sequence[Any], Mapping[str, Any]] = self._validator.validate_python(ArgsKwargs(args, options))
         except ValidationError as error:
-            raise self._error_of(error.errors(include_url=False), args, options) from None
+            raise self.error_of(error, args, options) from None
         return fit
 
     @cached_property
@@ -153,10 +178,10 @@ class Parameters:
         schema = core_schema.arguments_schema(arguments, **options)
         return SchemaValidator(schema, CoreConfig(strict=True))
 
-    def _error_of(
-        self, errors: Sequence[ErrorDetails], args: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> InvalidArgument:
-        wrong_calls = [error for error in errors if error["type"] in _WRONG_CALLS]
+    def error_of(self, refused: ValidationError, args: tuple[Any, ...], options: Mapping[str, Any]) -> InvalidArgument:
+        """Return pydantic's error of a call as turnwise's."""
+        errors = refused.errors(include_url=False)
+        wrong_calls = [error for error in errors if error["type"] in _WRONG_CALLS and len(error["loc"]) == 1]
         if wrong_calls:
             return self._wrong_call(wrong_calls, len(args))
         root = errors[0]["loc"][0]

@@ -36,7 +36,7 @@ def validator_of(hint: Any) -> Validator:
 
 def adapter_of(hint: Any) -> TypeAdapter[Any]:
     """Return pydantic's adapter of a type hint of a public function."""
-    return TypeAdapter(_strict(hint), config=ConfigDict(strict=True))
+    return TypeAdapter(strict(hint), config=ConfigDict(strict=True))
 
 
 class _Instance:
@@ -67,7 +67,8 @@ _SCALARS: Final[Mapping[Any, Any]] = {
 }
 
 
-def _strict(hint: Any) -> Any:  # noqa: PLR0911 - one return per kind of hint
+def strict(hint: Any) -> Any:  # noqa: PLR0911 - one return per kind of hint
+    """Return a type hint of a public function or configuration as pydantic is to validate it."""
     origin = get_origin(hint)
     if origin is Annotated:
         base, *extra = get_args(hint)
@@ -76,11 +77,11 @@ def _strict(hint: Any) -> Any:  # noqa: PLR0911 - one return per kind of hint
         if _marked(InstanceOf, extra):
             return _instance(base)
         limits = [one for one in extra if isinstance(one, AfterValidator | FieldInfo)]  # the rest is for stored JSON
-        return Annotated[_strict(base), *limits] if limits else _strict(base)
+        return Annotated[strict(base), *limits] if limits else strict(base)
     if origin is Literal:
         return hint
     if origin in (Union, types.UnionType):
-        return Union[tuple(map(_strict, get_args(hint)))]  # noqa: UP007 - of any number
+        return Union[tuple(map(strict, get_args(hint)))]  # noqa: UP007 - of any number
     if origin is not None:
         return _generic(origin, get_args(hint))
     if hint in _SCALARS:
@@ -100,9 +101,9 @@ def _generic(origin: Any, inner: tuple[Any, ...]) -> Any:
             return Annotated[dict[_Text, _Text], Strict(strict=False)]
         return Annotated[Any, PlainValidator(plain_object)]
     if issubclass(origin, tuple) and Ellipsis not in inner:
-        return Annotated[tuple[tuple(map(_strict, inner))], Strict(strict=False)]  # type: ignore[misc]
+        return Annotated[tuple[tuple(map(strict, inner))], Strict(strict=False)]  # type: ignore[misc]
     if issubclass(origin, Collection):
-        return Annotated[tuple[_strict(inner[0]), ...], Strict(strict=False)]  # type: ignore[misc]
+        return Annotated[tuple[strict(inner[0]), ...], Strict(strict=False)]  # type: ignore[misc]
     return _class(origin)
 
 

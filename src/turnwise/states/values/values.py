@@ -220,7 +220,7 @@ class CheckedCall(Readable):
 
 @cache
 def _parameters_of(cls: Any) -> Parameters:
-    return Parameters(cls, "")
+    return Parameters(cls)
 
 
 def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
@@ -321,7 +321,7 @@ _CLOSED: Final = frozenset({type(None), bool, int, float, str, datetime, Decimal
 def unshared(value: Any) -> Any:
     """Return a value with copies of all dicts and lists in it, for someone who may change them; itself, if it has none.
 
-    Values, dataclasses and tuples cannot be changed, so only those around a copy are new. A kind of tuple that has a
+    Values and tuples cannot be changed, so only those around a copy are new. A kind of tuple that has a
     method of this name says itself what its copy is.
     """
     kind = type(value)
@@ -334,9 +334,6 @@ def unshared(value: Any) -> Any:
         return value.unshared() if hasattr(kind, "unshared") else _unshared_items(kind, value)
     if issubclass(kind, dict | list):
         return {key: unshared(value[key]) for key in value} if issubclass(kind, dict) else [*map(unshared, value)]
-    if not issubclass(kind, Enum) and dataclasses.is_dataclass(kind):  # to ask a kind of enum takes long
-        changes = _unshared_fields(value, kind.__dataclass_fields__)
-        return dataclasses.replace(value, **changes) if changes else value
     return value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -290,5 +289,3 @@ def scribble(value: object) -> None:
                 scribble(one)
         case msgspec.Struct():
             scribble([getattr(value, name) for name in value.__struct_fields__])
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            scribble([getattr(value, field.name) for field in dataclasses.fields(value)])
