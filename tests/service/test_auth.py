@@ -82,10 +82,10 @@ def test_name_and_role_of_principal_are_checked() -> None:
         assert Principal(name).name == name
     odd: Any
     for odd in ("", "a" * 513, "€" * 171, 7, None, b"ada"):
-        with pytest.raises(SettingsError, match=r"^name: must be text of 1 to 512 bytes; it was"):
+        with pytest.raises(SettingsError, match=r"^name: must (be|say) .*; it was"):
             Principal(odd)
     for odd in ("", "admin", None):
-        with pytest.raises(SettingsError, match=r"^role: must be one of owner, operator, auditor; it was"):
+        with pytest.raises(SettingsError, match=r"^role: must be one of 'owner', 'operator', 'auditor'; it was"):
             Principal("ada", odd)
 
 
@@ -255,7 +255,7 @@ NEITHER: Final = "must hold either token or sha256"
 ENTRY: Final = "must hold token or sha256, name, and role, and nothing else"
 DIGEST: Final = "a digest must be 'sha256:' and 64 hexadecimal digits"
 WORD: Final = "a token must be one word of printable ASCII"
-ROLE: Final = "role must be one of owner, operator, auditor"
+ROLE: Final = "role must be one of 'owner', 'operator', 'auditor'"
 ONE: Final = '[[tokens]]\ntoken = "t1"\nname = "ada"\n'
 WRONG_FILES: Final = {
     "": "must hold tables named [[tokens]]",
@@ -371,7 +371,7 @@ async def test_own_authenticator_may_be_sync_or_async() -> None:
     ("auth", "problem"),
     [
         (lambda _: "ada", "TypeError: auth returned 'str'; it has to return a Principal, or None"),
-        (lambda _: Principal(""), "RuntimeError: auth failed: name: must be text of 1 to 512 bytes; it was ''; "),
+        (lambda _: Principal(""), "RuntimeError: auth failed: name: must say something; it was empty; "),
         (lambda _: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )

@@ -10,23 +10,27 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, SkipValidation
 from starlette.requests import Request
 
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.checked import checked, configuration
-from turnwise.states.values.limits import Count, said
-from turnwise.states.values.plain import shown
+from turnwise.states.values.limits import Count, at_most, said
+from turnwise.states.values.plain import Misfit, shown
 
 Role = Literal["owner", "operator", "auditor"]
 """An `owner` has chats of their own; an `operator` may do everything to all; an `auditor` may read all."""
 
-_ROLES: Final = get_args(Role)
-_LONGEST_NAME: Final = 512
 _CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
 _Said = Annotated[str, AfterValidator(said)]
+
+
+def _zoned(time: datetime) -> datetime:
+    if time.utcoffset() is None:
+        raise Misfit(f"must be a time with its zone; it was {shown(time)}")
+    return time
 
 
 @configuration(kw_only=False)
@@ -34,25 +38,14 @@ class Principal:
     """Who sends a request. The audit log names them as `role:name`.
 
     Raises:
-        SettingsError: the name is empty or too long, there is no such role, or the time has no zone.
+        SettingsError: the name is blank or too long, there is no such role, or the time has no zone.
     """
 
-    name: Annotated[str, SkipValidation]
+    name: Annotated[str, AfterValidator(said), AfterValidator(at_most(512))]
     """Of an owner: the `owner` of their chats."""
-    role: Annotated[Role, SkipValidation] = "owner"
-    until: Annotated[datetime | None, SkipValidation] = field(default=None, compare=False)
+    role: Role = "owner"
+    until: Annotated[datetime, AfterValidator(_zoned)] | None = field(default=None, compare=False)
     """When what names them expires: from then on no request is taken, and open streams end. `None` for never."""
-
-    def __post_init__(self) -> None:
-        name, role = _own(self.name), _own(self.role)
-        if not 0 < len(name.encode(errors="replace")) <= _LONGEST_NAME:
-            raise SettingsError("name", f"must be text of 1 to {_LONGEST_NAME} bytes; it was {shown(self.name)}")
-        if role not in _ROLES:
-            raise SettingsError("role", f"must be one of {', '.join(_ROLES)}; it was {shown(self.role)}")
-        if self.until is not None and (not isinstance(self.until, datetime) or self.until.utcoffset() is None):
-            raise SettingsError("until", f"must be a time with its zone, or None; it was {shown(self.until)}")
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "role", role)
 
     @property
     def actor(self) -> str:
@@ -63,11 +56,6 @@ class Principal:
     def sees_all(self) -> bool:
         """Whether chats of every owner are shown."""
         return self.role != "owner"
-
-
-def _own(text: object) -> str:
-    """Return text as Python's own class; nothing for what is no text."""
-    return str.__str__(text) if isinstance(text, str) else ""
 
 
 Authenticator = Callable[[Request], Principal | Awaitable[Principal | None] | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from turnwise.service.policy import OWNERS_MAY, Restriction
 from turnwise.states.values.checked import configuration
@@ -47,7 +47,7 @@ class ServiceSettings:
     """Seconds from the signal to stop until `serve` closes connections and releases running jobs."""
     not_found_seconds: Amount = 0.02
     """How long a 404 takes, or a multiple of it, so that its time does not reveal another owner's chat."""
-    owners_may: Collection[str] = OWNERS_MAY
+    owners_may: Annotated[Collection[str], AfterValidator(frozenset)] = OWNERS_MAY
     """What owners may do with their own chats: names of operations such as `erase`, or of a field of an operation such
     as `update_chat.title`. `OWNERS_MAY | {...}` adds to the default. Operators may do everything, auditors may read."""
     policy: Restriction | None = None
@@ -58,6 +58,3 @@ class ServiceSettings:
     models: Sequence[Name] = ()
     """Names of models that clients may choose for a chat, beside those of the engine's agents, of which those with an
     address are left out. Clients see these names, and their calls spend the keys that this process has."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "owners_may", frozenset(self.owners_may))
