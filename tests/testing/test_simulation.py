@@ -114,7 +114,7 @@ class RestoredWorld(World):
         victim = self._victims.chats[0]
         self.problems += [problem for chat, problem in self.witness.started_twice() if chat != victim]
         self.problems += [f"{call}: {count}" for call, count in self.outside.payments.items() if count > 1]
-        for subscriber in self._followers:
+        for subscriber in self._subscribers:
             self.problems += problems_in(await stored_of(self._nodes[0].store, subscriber.chat_id), pruned=True)
 
 
@@ -130,7 +130,7 @@ async def test_restored_backups_run_no_call_twice(count: int) -> None:
 def assert_all_was_done(worlds: Sequence[World]) -> None:
     """Each thing that a client may do is done somewhere, to the end; both agents answer, in one world, too."""
     by_chance = {"submit_wrongly"}  # of the ids that it answers a model may give one to a call of the client's
-    names = {deed.__name__ for deed in Clients(Random(0), Outside()).deeds}  # noqa: S311 - no dice are thrown
+    names = {deed.__name__ for deed in Clients(Random(0), Outside()).deeds}  # noqa: S311 - draws nothing
     assert {name for world in worlds for name in world.done} | by_chance == names
     answering = [{agent for _, agent in world.outside.asked.values()} for world in worlds]
     assert {DEFAULT_AGENT, CLERK} in answering

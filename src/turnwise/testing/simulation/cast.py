@@ -12,10 +12,12 @@ import msgspec
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.deps import check_deps
+from turnwise.engine.config.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.tools.signatures import filled_in
 from turnwise.engine.tools.sources import ToolSource, tools_by_name
+from turnwise.foreign import described
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import InvalidArgument
@@ -24,7 +26,7 @@ from turnwise.states.values.plain import shown
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.actors import simulated_tools
-from turnwise.testing.simulation.faults import Faults
+from turnwise.testing.simulation.faults import EVERY_TURN, SOME_TURNS, Faults
 
 _CHANCE_OF_DELAY: Final = 0.5
 _DELAYS_S: Final = (1.0, 20.0)
@@ -69,6 +71,17 @@ class Cast(msgspec.Struct, frozen=True):
     def agent_of_new_chat(self, random: Random) -> str | None:
         """Return an agent for a new chat; `None` for the one that the engine takes."""
         return random.choice(self.names) if self.is_own else None
+
+    def components(self, settings: Settings) -> list[str]:
+        """Return where code of the service runs in this world."""
+        missing = {
+            "model": not self.simulates_model,
+            "summary": not self.simulates_model,
+            "tool": not self.tools,
+            "reconcile": all(tool.reconcile is None for tool in self.tools),
+            "strategy": settings.compaction.strategy is None,
+        }
+        return [component for component in EVERY_TURN + SOME_TURNS if not missing.get(component)]
 
     @property
     def every_tool(self) -> dict[str, Tool]:
@@ -153,3 +166,34 @@ def _sequence(argument: str, value: Any) -> Sequence[Any]:
         right = f"must be {argument}, or a function of the world that makes them"
         raise InvalidArgument(argument, f"{right}; it was {shown(value)}")
     return value
+
+
+def drawn_settings(parts: WorldParts, namer: Random, lease: float) -> Settings:
+    """Return the settings of a simulated world's engines; `namer` decides how chats get their titles."""
+    random = parts.random
+    return Settings(
+        lease=lease,
+        shutdown_grace=0,
+        coalesce=0,
+        max_steps=random.choice([2, 6, 50]),
+        queue_limit=3,
+        startup_timeout=15,
+        idle_timeout=15,
+        tool_timeout=30,
+        action_deadline=random.choice([None, 60.0]),
+        promote_after_interrupt=random.random() < 0.3,
+        subagent_depth=2,
+        subagents_at_once=2,
+        tools_parallel=random.choice(["safe", "all"]),
+        describe_error=described,
+        retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
+        compaction=CompactionPolicy(
+            context_limit=actors.CONTEXT_LIMIT,
+            after_final_step=random.choice(["continue", "rest"]),
+            timeout=15,
+            strategy=actors.simulated_strategy(random, parts.faults) if random.random() < 0.3 else None,
+        ),
+        inline_file_bytes=1,
+        keep_parts=random.choice([None, 0.1, 10]),
+        title=namer.choice([None, None, "model", "first_line"]),
+    )

@@ -117,7 +117,7 @@ class Faults:
         was not called before raises once."""
         self.end = anyio.Event()
         """Set when the world ends: code that ignores its cancellation ends then."""
-        self.random = Random(f"{seed}: mischief")  # noqa: S311 - the dice of a simulation
+        self.random = Random(f"{seed}: mischief")  # noqa: S311 - of a simulation
         self.raises = self.random.choice(sorted(RAISED))
         """What components raise in this world."""
         self.damages_at: frozenset[int] = frozenset()

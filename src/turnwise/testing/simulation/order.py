@@ -30,7 +30,7 @@ def in_order(seed: int) -> Iterator[None]:
     address. Statements order chats by their names, and leases by the names of workers. Where a worker begins to sweep
     depends on its name, too, which is otherwise that of its process.
     """
-    names, serial = Random(f"{seed}: names"), count(1)  # noqa: S311 - the dice of a simulation
+    names, serial = Random(f"{seed}: names"), count(1)  # noqa: S311 - of a simulation
 
     class Ordered(asyncio.Task[Any]):
         def __init__(self, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any) -> None:

@@ -10,55 +10,32 @@ from random import Random
 from typing import Annotated
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 from pydantic import Field, SkipValidation
 
 from turnwise.engine.agents.agent import Agent
-from turnwise.engine.config.settings import CompactionPolicy, RetryPolicy, Settings
+from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
 from turnwise.engine.tools.declare import Tool, ToolFunction
-from turnwise.foreign import described
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import BrokenInvariant, EngineClosed, StoreError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
-from turnwise.testing.simulation.cast import Agentmaker, Given, Toolmaker, WorldParts, cast_of
+from turnwise.testing.simulation.cast import Agentmaker, Given, Toolmaker, WorldParts, cast_of, drawn_settings
 from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
-from turnwise.testing.simulation.faults import EVERY_TURN, SOME_TURNS, Faults
+from turnwise.testing.simulation.faults import Faults
 from turnwise.testing.simulation.inspection import Inspection
 from turnwise.testing.simulation.order import in_order
+from turnwise.testing.simulation.processes import SimulatedProcess
 from turnwise.testing.simulation.readers import Subscriber
 from turnwise.testing.simulation.witness import Witness
 
 LEASE = 30.0
 ROUNDS_TO_REST = 150
 """Rounds in which every chat must come to rest: some 2,600 s, less than the wall clock may have been set back by."""
-
-
-class _Mortal(Engine):
-    """An engine whose process can die: then no chat is released."""
-
-    _close_timeout = 0
-
-    def die(self) -> None:
-        self._worker = None
-
-
-class SimulatedProcess(msgspec.Struct):
-    """One process of the simulation."""
-
-    name: str
-    engine: _Mortal
-    store: SimulatedStore
-    scope: anyio.CancelScope
-    visits: list[anyio.CancelScope] = msgspec.field(default_factory=list)
-    """The subscribers that follow a chat here."""
-    up: anyio.Event = msgspec.field(default_factory=anyio.Event)
-    down: anyio.Event = msgspec.field(default_factory=anyio.Event)
 
 
 class World:
@@ -97,7 +74,7 @@ class World:
         faults: Faults | None = None,
     ) -> None:
         self.seed = seed
-        self.random = Random(seed)  # noqa: S311 - the dice of a simulation
+        self.random = Random(seed)  # noqa: S311 - of a simulation
         self.clock = ManualClock()
         self._began = self.clock.now()
         self.outside = actors.Outside()
@@ -107,22 +84,21 @@ class World:
         """What happened, in order: the same for the same seed."""
         self.done: set[str] = set()
         """What a client has done that was neither refused nor lost."""
-        self._namer = Random(f"{seed}: titles")  # noqa: S311 - the dice of a simulation
         self._rounds = rounds
         self._chat_count = chats
-        stage = WorldParts(self.random, self.clock, self.outside, self.faults)
-        self.cast = cast_of(Given(tools, agents, deps, model), stage)
+        self._parts = WorldParts(self.random, self.clock, self.outside, self.faults)
+        self.cast = cast_of(Given(tools, agents, deps, model), self._parts)
         """Who acts."""
         self.witness = Witness()
         """What the world has met."""
-        self._settings = settings or self._drawn_settings()
-        self.faults.draw_for(rounds, self._components())
+        self._settings = settings or drawn_settings(self._parts, Random(f"{seed}: titles"), LEASE)  # noqa: S311 - as above
+        self.faults.draw_for(rounds, self.cast.components(self._settings))
         self._disk: Disk
         self._nodes: list[SimulatedProcess] = []
         self._clients = Clients(self.random, self.outside, agents=self.cast.names)
         self._victims = Clients(self.faults.random, actors.Outside(), agents=self.cast.names)
         """The clients of the chat whose rows are damaged: their answers are not checked."""
-        self._followers: list[Subscriber] = []
+        self._subscribers: list[Subscriber] = []
         self._boots = 0
         self._calm = False
 
@@ -215,44 +191,17 @@ class World:
         self._boots += 1
         name = f"n{self._boots}"
         store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause, faults=self.faults)
-        engine = _Mortal(
-            store,
-            model=self.cast.model,
-            tools=self.cast.tools,
-            agents=self.cast.agents,
-            deps=self.cast.deps,
-            settings=self._settings,
-            reminders=[self.faults.remind],
-            prepare_messages=self.faults.prepare_messages,
-            observers=[self.faults.observer, self.witness],
-            clock=self.clock,
-        )
-        node = SimulatedProcess(name, engine, store, anyio.CancelScope())
-        tasks.start_soon(self._live, node)
+        node = SimulatedProcess(name, store, self.cast, self._parts, settings=self._settings, witness=self.witness)
+        tasks.start_soon(node.live)
         await node.up.wait()
         self._nodes.append(node)
         self._note(f"{name} is up")
-
-    async def _live(self, node: SimulatedProcess) -> None:
-        try:
-            with node.scope:
-                async with node.engine:
-                    node.up.set()
-                    await anyio.sleep_forever()
-        finally:
-            node.down.set()
 
     async def _end_one(self, *, killed: bool) -> None:
         """End a process: let it stop, or kill it."""
         node = self._nodes.pop(self.random.randrange(len(self._nodes)))
         self._note(f"{node.name} is {'killed' if killed else 'stopped'}")
-        node.store.dead = killed
-        for visit in node.visits:
-            visit.cancel()
-        if killed:
-            node.engine.die()
-        node.scope.cancel()
-        await node.down.wait()
+        await node.end(killed=killed)
 
     async def _meet_subagents(self, engine: Engine) -> None:
         """Let clients act on the subagents, too, that there are by now."""
@@ -321,7 +270,7 @@ class World:
             store=self._nodes[0].store,
             engine=self._nodes[0].engine,
             clients=self._clients,
-            subscribers=self._followers,
+            subscribers=self._subscribers,
             outside=self.outside,
             victim=self._victims.chats[0],
             pruned=keep is not None and elapsed >= timedelta(seconds=keep),
@@ -339,7 +288,7 @@ class World:
         chat_id = await self._created(self.random)
         self._clients.chats.append(chat_id)
         subscriber = Subscriber(chat_id, self.random)
-        self._followers.append(subscriber)
+        self._subscribers.append(subscriber)
         tasks.start_soon(self._follow_everywhere, subscriber)
 
     async def _created(self, random: Random) -> str:
@@ -354,52 +303,6 @@ class World:
         while True:
             if self._nodes:
                 node = self.random.choice(self._nodes)
-                with anyio.CancelScope() as visit:
-                    node.visits.append(visit)
-                    try:
-                        await subscriber.follow(node.engine)
-                    except (StoreError, EngineClosed):
-                        self._note(f"a subscriber loses {node.name}")
-                node.visits.remove(visit)
+                if not await node.show(subscriber):
+                    self._note(f"a subscriber loses {node.name}")
             await self._settle(5)
-
-    def _components(self) -> list[str]:
-        """Return where code of the service runs in this world."""
-        tools = self.cast.tools
-        missing = {
-            "model": not self.cast.simulates_model,
-            "summary": not self.cast.simulates_model,
-            "tool": not tools,
-            "reconcile": all(tool.reconcile is None for tool in tools),
-            "strategy": self._settings.compaction.strategy is None,
-        }
-        return [component for component in EVERY_TURN + SOME_TURNS if not missing.get(component)]
-
-    def _drawn_settings(self) -> Settings:
-        random = self.random
-        return Settings(
-            lease=LEASE,
-            shutdown_grace=0,
-            coalesce=0,
-            max_steps=random.choice([2, 6, 50]),
-            queue_limit=3,
-            startup_timeout=15,
-            idle_timeout=15,
-            tool_timeout=30,
-            action_deadline=random.choice([None, 60.0]),
-            promote_after_interrupt=random.random() < 0.3,
-            subagent_depth=2,
-            subagents_at_once=2,
-            tools_parallel=random.choice(["safe", "all"]),
-            describe_error=described,
-            retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
-            compaction=CompactionPolicy(
-                context_limit=actors.CONTEXT_LIMIT,
-                after_final_step=random.choice(["continue", "rest"]),
-                timeout=15,
-                strategy=actors.simulated_strategy(random, self.faults) if random.random() < 0.3 else None,
-            ),
-            inline_file_bytes=1,
-            keep_parts=random.choice([None, 0.1, 10]),
-            title=self._namer.choice([None, None, "model", "first_line"]),
-        )
