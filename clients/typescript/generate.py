@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,8 +100,9 @@ def _fields(kind: Any, *, numbered: bool, complete: bool) -> Iterator[str]:
     if tag is not None and tag.tag_field is not None:
         yield f'{tag.tag_field}: "{tag.tag}";'
     hints, docs = get_type_hints(kind, include_extras=True), _docs_of(kind)
-    required = {name for name, one in inspect.signature(kind).parameters.items() if one.default is one.empty}
-    for name in inspect.signature(kind).parameters:
+    fields = [one for one in dataclasses.fields(kind) if one.init]
+    required = {one.name for one in fields if one.default is one.default_factory}
+    for name in [one.name for one in fields]:
         if name not in HIDDEN and not (numbered and name in NUMBERED):
             yield from _comment(docs.get(name, "").partition("\n\n")[0], "  ")
             hint = SPECIAL.get((kind.__name__, name)) or _type(hints[name])

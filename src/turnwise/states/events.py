@@ -11,12 +11,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
+from pydantic import Field
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage, size_of
 from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, QueueChange, StopReason, snake_case
 from turnwise.states.usage import Usage
-from turnwise.states.values.values import Checked, Json, Tagged, Time, Value
+from turnwise.states.values.values import Checked, Json, Time, Value
 
 
 class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
@@ -248,7 +249,7 @@ Event = Annotated[
     | HistoryResetEvent
     | TurnFinishedEvent
     | ErrorEvent,
-    Tagged("kind"),
+    Field(discriminator="kind"),
 ]
 
 EVENTS: Final = {event.kind: event for event in get_args(get_args(Event)[0])}

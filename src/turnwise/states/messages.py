@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
-from pydantic import SkipValidation
+from pydantic import Field, SkipValidation
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk, content_in, fault_of_file, fault_of_lines, file_at
@@ -18,7 +18,7 @@ from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked
 from turnwise.states.values.hints import validator_of
 from turnwise.states.values.plain import Misfit, plain, text
-from turnwise.states.values.values import Checked, Counter, Json, Tagged, Time, Value
+from turnwise.states.values.values import Checked, Counter, Json, Time, Value
 
 _SECRET: Final = re.compile("encrypted|(thought_?)?signature", re.IGNORECASE)
 """What the names of fields begin with that a provider encrypts or signs."""
@@ -159,7 +159,7 @@ class MarkerPart(_Part, frozen=True, kw_only=True, tag="marker"):
 
 Part = Annotated[
     TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart | FilePart | MarkerPart,
-    Tagged("type"),
+    Field(discriminator="type"),
 ]
 Role = Literal["system", "user", "assistant", "tool"]
 Content = Annotated[str | Sequence[TextPart | FilePart], SkipValidation]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import field, fields
 from typing import Final
 
-import msgspec
+from pydantic.dataclasses import dataclass
 
 from turnwise.states import events as e
 from turnwise.states.calls import ToolCall
@@ -15,23 +16,24 @@ from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.values.checked import checked
 from turnwise.states.values.plain import shown
-from turnwise.states.values.values import Value
 
 
-class LivePart(Value, frozen=False):  # type: ignore[misc]  # it collects
+@dataclass(slots=True, config={"defer_build": True})
+class LivePart:
     """A part of the reply under way: its type and the join of its deltas."""
 
     type: str
     text: str = ""
 
 
-class Transcript(Value, frozen=False):  # type: ignore[misc]  # it collects
+@dataclass(slots=True, config={"defer_build": True})
+class Transcript:
     """Where a chat stands according to its events."""
 
     state: ChatState | None = None
-    messages: list[Message] = msgspec.field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     """Finished messages, in order; results in the order of their calls."""
-    live: dict[int, LivePart] = msgspec.field(default_factory=dict)
+    live: dict[int, LivePart] = field(default_factory=dict)
     """The parts of the reply under way, by index. Empty as soon as the reply is a message."""
     live_step: int | None = None
     live_attempt: int | None = None
@@ -78,8 +80,8 @@ def fold(events: Iterable[e.Event], transcript: Transcript | None = None) -> Tra
 
 def _begin_anew(transcript: Transcript) -> None:
     blank = Transcript()
-    for name in Transcript.__struct_fields__:
-        setattr(transcript, name, getattr(blank, name))
+    for one in fields(Transcript):
+        setattr(transcript, one.name, getattr(blank, one.name))
 
 
 def _fold_one(transcript: Transcript, event: e.Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event

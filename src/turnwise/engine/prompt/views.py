@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
@@ -57,7 +58,7 @@ async def transcript_pages(store: ChatStore, chat_id: str) -> AsyncGenerator[Tra
         waiting += page
         end = _start_of_last_step(waiting) if following else len(waiting)
         if end or not following:
-            yield replace(whole, messages=user_view(waiting[:end]))
+            yield dataclasses.replace(whole, messages=user_view(waiting[:end]))
         if not following:
             return
         page, waiting = following, waiting[end:]

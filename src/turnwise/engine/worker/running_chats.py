@@ -58,10 +58,10 @@ class RunningChats:
     # What the writer asks for
 
     @contextmanager
-    def reserve(self, chat_id: str | None, number: int) -> Iterator[Adoption]:
+    def reserve(self, chat_id: str | None, number: int) -> Iterator[ReservedSlots]:
         """Keep room while a commit is under way that may bring this chat, or any."""
         with self.slots.reserve(min(number, self.room), chat_id) as reservation:
-            yield Adoption(self, reservation, self._runtime)
+            yield ReservedSlots(self, reservation, self._runtime)
 
     def turn_ended(self, decision: Decision) -> None:
         """Give the chat a title, if it wants one."""
@@ -167,8 +167,8 @@ class RunningChats:
                 self._views.popitem(last=False)
 
 
-class Adoption:
-    """Room for the chats that a commit under way may give to this worker."""
+class ReservedSlots:
+    """Slots for the chats that a commit under way may give to this worker."""
 
     __slots__ = ("_asked_at", "_chats", "_reservation", "_runtime")
 

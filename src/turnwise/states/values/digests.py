@@ -6,19 +6,17 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from operator import is_not
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import orjson
+from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, to_jsonable_python
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.values.plain import DEEPEST, is_shallow
 from turnwise.states.values.values import Json, Value, fields_of
-
-if TYPE_CHECKING:
-    from pydantic_core import SchemaSerializer
 
 
 def canonical(value: Any) -> bytes:
@@ -53,6 +51,7 @@ MOST_ITEMS: Final = 100_000
 """At so many items the iterators in a value are given up."""
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _HOLDERS: Final = (list, tuple, set, frozenset, deque)
+_SERIALIZER: Final = SchemaSerializer(core_schema.any_schema())
 _STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
@@ -81,8 +80,6 @@ def as_json(value: Any) -> Json:
     Raises:
         InvalidContent: it cannot be stored.
     """
-    from pydantic_core import PydanticSerializationError  # noqa: PLC0415 - takes long to import
-
     try:
         orjson.dumps(value)
     except TypeError:  # there may be an iterator in it
@@ -140,26 +137,17 @@ def _laid_out(value: Any) -> Any:
     if isinstance(value, Value):
         return fields_of(value)
     try:
-        return _serializer().to_python(value, by_alias=True, warnings=False)
+        return _SERIALIZER.to_python(value, by_alias=True, warnings=False)
     except Exception:  # noqa: BLE001 - a set of models, say: it has JSON, but there is no set of dicts
         return {**getattr(value, "__dict__", {})} or value
 
 
-@cache
-def _serializer() -> SchemaSerializer:
-    from pydantic_core import SchemaSerializer, core_schema  # noqa: PLC0415 - as above
-
-    return SchemaSerializer(core_schema.any_schema())
-
-
 def _spelled(value: Any) -> Json:
-    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - as above
-
     to_json = partial(to_jsonable_python, inf_nan_mode="null", fallback=fields_of)
     try:
         return cast("Json", to_json(value))
     except UnicodeEncodeError:  # half characters in keys, which pydantic does not take
-        python = _serializer().to_python(value, by_alias=True, fallback=fields_of)
+        python = _SERIALIZER.to_python(value, by_alias=True, fallback=fields_of)
         return cast("Json", to_json(_with_whole_text(python)))
 
 

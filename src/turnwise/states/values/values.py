@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 import msgspec
 from msgspec.structs import asdict, replace
+from pydantic import AwareDatetime, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
 
 from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.values.checked import Parameters, no_such_argument
 from turnwise.states.values.plain import COUNTABLE
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
-    from pydantic_core import CoreSchema
+    from pydantic import JsonValue
 
     Json = JsonValue
     """Any JSON value, as the type of a field or an argument."""
@@ -84,9 +85,7 @@ class Value(msgspec.Struct, metaclass=Readable, frozen=True, kw_only=True, omit_
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return how pydantic validates the value, spells and describes it: field by field, with every default."""
-        from pydantic_core import core_schema  # noqa: PLC0415 - takes long to import
-
-        kind = _learned(cls)
+        kind = _as_dataclass(cls)
         tag = cls.__struct_config__.tag_field
 
         def read(value: Any, fields_of: Any) -> Any:
@@ -125,35 +124,10 @@ def _dataclass_fields_of(cls: type[Value]) -> dict[str, dataclasses.Field[Any]]:
 
 @cache
 def _adapter_of(cls: type[Value]) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter  # noqa: PLC0415 - takes long to import
-
     return TypeAdapter(cls)
 
 
-class Tagged:
-    """In `Annotated`: pydantic tells the kinds of values in a union apart by this field, and says so in its schemas."""
-
-    def __init__(self, field: str) -> None:
-        self._field = field
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return how pydantic validates the union."""
-        from pydantic import Field  # noqa: PLC0415 - takes long to import
-
-        return handler.generate_schema(Annotated[source, Field(discriminator=self._field)])
-
-
-class _Zoned:
-    """In `Annotated`: pydantic takes no time without a zone either."""
-
-    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return how pydantic validates the time."""
-        from pydantic_core import core_schema  # noqa: PLC0415 - takes long to import
-
-        return core_schema.datetime_schema(tz_constraint="aware")
-
-
-Time = Annotated[datetime, msgspec.Meta(tz=True), _Zoned()]
+Time = Annotated[datetime, msgspec.Meta(tz=True), AwareDatetime]
 """A time with its zone, as turnwise stores each: no other can be compared with one of those."""
 
 
@@ -265,36 +239,6 @@ def _as_dataclass(cls: type[Value]) -> Any:
     kind = dataclasses.make_dataclass(cls.__name__, fields, kw_only=True, namespace={"__doc__": cls.__doc__})
     kind.__module__ = cls.__module__  # part of a schema's name; make_dataclass's own depends on the Python version
     return kind
-
-
-_LEARNING: Final[set[Any]] = set()
-"""The dataclasses whose schema is being found: a kind that holds itself leads back to one of them."""
-
-
-def _learned(cls: type[Value]) -> Any:
-    """Return a dataclass with the fields of a kind of value, whose schema pydantic keeps once it has found it.
-
-    Of a kind that others make it finds it each time: a request is read as strictly as the model that holds it.
-    """
-    if isinstance(cls, Checked):
-        return _as_dataclass(cls)
-    from pydantic.dataclasses import rebuild_dataclass  # noqa: PLC0415 - takes long to import
-
-    kind = _as_pydantic_dataclass(cls)
-    if kind not in _LEARNING and not kind.__pydantic_complete__:
-        _LEARNING.add(kind)
-        try:
-            rebuild_dataclass(kind)
-        finally:
-            _LEARNING.discard(kind)
-    return kind
-
-
-@cache
-def _as_pydantic_dataclass(cls: type[Value]) -> Any:
-    from pydantic.dataclasses import dataclass  # noqa: PLC0415 - takes long to import
-
-    return dataclass(_as_dataclass(cls), config={"defer_build": True})
 
 
 def _default_of(field: msgspec.structs.FieldInfo) -> Any:
