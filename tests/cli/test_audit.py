@@ -172,15 +172,12 @@ def step_of(version: int, **reported: Any) -> AuditRecord:
     return record(version, **some | reported)
 
 
-WIDE = [
-    "[dim]  waiting[/]     [yellow]◦ pending[/]          [cyan]▶ streaming[/]    [dim]  executing_tools[/]",
-    "[dim]  compacting[/]  [dim]  requires_action[/]  [dim]  interrupted[/]  [dim]  error[/]",
-]
-
-
-def test_states_are_drawn_in_columns() -> None:
-    assert look(*state_picture("streaming", "pending", width=65)) == WIDE
-    assert len(state_picture("streaming", "pending", width=64)) == 4
+def test_current_state_and_the_one_before_are_marked() -> None:
+    lines = [line.plain.rstrip() for line in state_picture("streaming", "pending", width=65)]
+    assert lines == [
+        "waiting  ◦pending  ▶streaming  executing_tools  compacting",
+        "requires_action  interrupted  error",
+    ]
 
 
 def test_step_prints_actor_trigger_and_writes() -> None:

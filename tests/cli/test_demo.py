@@ -10,8 +10,7 @@ from rich.text import Text
 from cli.look import colours
 from support.terminal import Finished, Terminal
 from turnwise.cli.demo import command
-from turnwise.cli.demo.cast import PACKAGE, folder_to_read, readable
-from turnwise.cli.demo.stage import DemoFailed, Presenter
+from turnwise.cli.demo.cast import PACKAGE, DemoFailed, Presenter, folder_to_read, readable
 
 PAGE = "A line of text that a model may read, as long as it takes.\n" * 120
 

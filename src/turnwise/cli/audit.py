@@ -107,12 +107,6 @@ def short_actor(actor: str) -> str:
     return f"{kind} {process[0]}" if kind == "worker" and process else actor
 
 
-_GRID_COLUMNS: Final = (4, 2)
-"""Columns of the picture of the states on a wide and on a narrow screen."""
-_CURRENT: Final = "▶ "
-_BEFORE: Final = "◦ "
-_NEITHER: Final = "  "
-_GAP: Final = 2
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -140,25 +134,16 @@ def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
 
 
 def state_picture(state: str, before: str | None, *, width: int) -> list[Text]:
-    """Return the states as lines: the current one is marked, and where the chat has come from."""
-    wide, narrow = (_grid(columns) for columns in _GRID_COLUMNS)
-    grid = wide if sum(_widths(wide)) <= width else narrow
-    widths = _widths(grid)
-    lines = []
-    for row in grid:
-        line = Text()
-        for name, room in zip(row, widths, strict=True):
-            mark = _CURRENT if name == state else _BEFORE if name == before else _NEITHER
-            style = "dim"
-            if name == state:
-                style = f"{STATE_STYLE.get(name, '')} reverse"
-            elif name == before:
-                style = STATE_STYLE.get(name, "")
-            cell = Text(f"{mark}{name}" if name else "", style=style if name else "")
-            line.append_text(cell).append(" " * (room - cell.cell_len))
-        line.rstrip()
-        lines.append(line)
-    return lines
+    """Return the states as lines of that width, with marks at the current one and the one before it."""
+    names = [
+        Text(f"▶{name}", style=f"{STATE_STYLE[name]} reverse")
+        if name == state
+        else Text(f"◦{name}", style=STATE_STYLE[name])
+        if name == before
+        else Text(name, style="dim")
+        for name in ChatState
+    ]
+    return [*Text("  ").join(names).wrap(console, width)]
 
 
 def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> list[Text]:
@@ -198,16 +183,3 @@ def _writes(step: Step, width: int, most: int | None) -> Iterator[Text]:
         yield Text.assemble(("  writes ", "dim"), excerpt(write.kind, width), (f" {excerpt(write.id, width)}", "dim"))
     if len(first) < len(writes):
         yield Text(f"  … and {len(writes) - len(first)} more", style="dim")
-
-
-def _grid(columns: int) -> list[list[str]]:
-    names = [*map(str, ChatState), *[""] * (-len(ChatState) % columns)]
-    return [names[first : first + columns] for first in range(0, len(names), columns)]
-
-
-def _widths(grid: Sequence[Sequence[str]]) -> list[int]:
-    last = len(grid[0]) - 1
-    return [
-        len(_CURRENT) + max(map(len, column)) + (_GAP if place < last else 0)
-        for place, column in enumerate(zip(*grid, strict=True))
-    ]

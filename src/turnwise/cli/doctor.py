@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from turnwise.cli.connect import (
     OPERATOR,
-    Result,
+    Place,
     attached_to_store,
     chosen_id,
     every_chat,
@@ -63,7 +62,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
-        chat = _on_chat(store, repair, lambda engine, chat_id: engine.acting(actor).repair(chat_id))
+        chat = Place(store, actor=actor).on_chat(repair, lambda chats, chat_id: chats.repair(chat_id))
         if as_json:
             print_json(chat)
         else:
@@ -71,7 +70,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
                 f"{clean(chat.id)} stands in {chat.state} now; what could not be read is in the table quarantine"
             )
     elif export is not None and file is not None:
-        write_file("FILE", Path(file), _on_chat(store, export, Engine.export_rows))
+        write_file("FILE", Path(file), anyio.run(_rows, store, export))
     else:
         elsewhere = published_files(checkpoints, public_key)
         diagnoses = anyio.run(partial(_diagnoses, store, file_folder, files=files, **elsewhere))
@@ -106,12 +105,9 @@ async def _diagnoses(store: str, file_folder: Path | None, **options: Any) -> li
         return [diagnosis async for diagnosis in engine.diagnose(**options)]
 
 
-def _on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:
-    async def run() -> Result:
-        async with attached_to_store(store) as engine:
-            return await command(engine, await chosen_id(engine, name))
-
-    return anyio.run(run)
+async def _rows(store: str, name: str) -> str:
+    async with attached_to_store(store) as engine:
+        return await engine.export_rows(await chosen_id(engine, name))
 
 
 def migrate(

@@ -29,7 +29,7 @@ from turnwise.states.events import (
     ToolResultEvent,
     TurnFinishedEvent,
 )
-from turnwise.states.messages import Message, ToolCallPart
+from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
 from turnwise.states.names import ChatState, Executor
 
 THOUGHT: Final = "dim italic"
@@ -72,7 +72,7 @@ class EventView:
             case MessageEvent():
                 self._conclude(event.message)
             case ToolResultEvent():
-                self._result(event)
+                self.scroll.line(result_line(event))
             case ToolProgressEvent():
                 self._line("…", f"{event.call_id}: {excerpt(event.progress, 200)}", NOTE)
             case ActionRequiredEvent():
@@ -123,10 +123,6 @@ class EventView:
             for call in (call for call in message.calls if call.executor is not Executor.client):
                 self.scroll.line(call_line("▸", call, "cyan"))
 
-    def _result(self, event: ToolResultEvent) -> None:
-        mark, style = ("✗", "red") if event.is_error else ("✓", "green")
-        self._line(mark, f"{event.name} → {excerpt(event.output, 300)}", style)
-
     def _compaction(self, event: CompactionEvent) -> None:
         match event.phase:
             case "started" if event.percent is not None:
@@ -146,6 +142,12 @@ class EventView:
 
     def _line(self, mark: str, text: str, style: str) -> None:
         self.scroll.line(Text(f"{mark} {clean(text)}", style=style))
+
+
+def result_line(result: ToolResultEvent | ToolResultPart) -> Text:
+    """Return a result in one line, cut if it is long."""
+    mark, style = ("✗", "red") if result.is_error else ("✓", "green")
+    return Text(f"{mark} {clean(result.name)} → {excerpt(result.output, 300)}", style=style)
 
 
 def show_question(scroll: Scroll, call: ToolCall) -> None:

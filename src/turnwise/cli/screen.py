@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
@@ -149,13 +147,8 @@ def _fits(paragraph: str, start: int, width: int) -> int:
     return len(chop_cells(piece, width)[0])
 
 
-with contextlib.suppress(ImportError):
-    import readline  # noqa: F401 - gives `input` its line editing
-
 PROMPT: Final = "» "
 COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
-_SIGNAL_CHECK_S: Final = 0.1
-"""Seconds between two checks for a Ctrl-C that came just before `input` began to wait for keys."""
 
 
 def typed(prompt: str) -> str:
@@ -165,11 +158,9 @@ def typed(prompt: str) -> str:
         KeyboardInterrupt: Ctrl-C was pressed.
         EOFError: there is no further line.
     """
-    if sys.stdin.isatty():
-        with _signals_checked():
-            return input(prompt).strip()
     line = input(prompt).strip()
-    console.print(clean(line))
+    if not sys.stdin.isatty():
+        console.print(clean(line))
     return line
 
 
@@ -181,18 +172,3 @@ def question_of(call: ToolCall) -> str:
 def answer_to(call: ToolCall, line: str) -> ToolResult:
     """Return a typed line as the result of a client's call; "y" and "yes" approve it."""
     return ToolResult(call.call_id, line.lower() in ("y", "yes") if call.approval == "asked" else line)
-
-
-@contextlib.contextmanager
-def _signals_checked() -> Iterator[None]:
-    """Interrupt `input` now and then: CPython acts on a signal that came before it waited only at the next signal."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, _SIGNAL_CHECK_S, _SIGNAL_CHECK_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

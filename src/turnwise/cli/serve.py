@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import anyio
@@ -137,13 +138,8 @@ def serve(  # noqa: PLR0913 - options
     )
     auth = _auth(tokens, token)
     with _listening(host, port) as listener:
-
-        def on_listening() -> None:
-            console.print(f"serving on {_address_of(listener)}; SIGTERM or Ctrl-C stops it")
-
-        serving = partial(service.serve, engine, auth=auth, sockets=[listener], settings=limits, log_level="warning")
-        anyio.run(partial(serving, opened=on_listening))
-    console.print("stopped")
+        started = f"serving on {_address_of(listener)}; SIGTERM or Ctrl-C stops it"
+        _serve(engine, auth, listener, partial(console.print, started), settings=limits)
 
 
 @cache
@@ -176,7 +172,7 @@ def _auth(tokens: Path | None, token: str | None) -> Authenticator:
     return StaticTokens({token: Principal("operator", "operator")})
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int, *, option: str = "--host, --port") -> socket.socket:
     try:
         host.encode("idna")
     except UnicodeError:
@@ -185,7 +181,7 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise SettingsError("--host, --port", f"cannot listen on {host} port {port}: {error.strerror}") from None
+        raise SettingsError(option, f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
 @with_place()
@@ -206,18 +202,22 @@ def inspect(
     engine = Engine(existing_store(place.url), model="demo", settings=Settings(run_worker=False))
     token = secrets.token_urlsafe(24)
     auth = service.StaticTokens({token: service.Principal("inspect", "auditor")})
-    try:
-        listener = socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise SettingsError("--port", f"cannot listen on port {port}: {error.strerror}") from None
-    with listener:
+    with _listening("127.0.0.1", port, option="--port") as listener:
 
         def on_listening() -> None:
-            _print_page(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
+            _print_page(_address_of(listener), token)
             console.print("Ctrl-C ends it")
 
-        serving = partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning")
-        anyio.run(partial(serving, opened=on_listening))
+        _serve(engine, auth, listener, on_listening)
+
+
+def _serve(
+    engine: Engine, auth: Authenticator, listener: socket.socket, opened: Callable[[], None], **options: Any
+) -> None:
+    from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
+
+    serving = partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning", opened=opened)
+    anyio.run(partial(serving, **options))
     console.print("stopped")
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.cli.connect import Chats, Place
-from turnwise.cli.event_view import NOTE, THOUGHT, call_line, show_question
+from turnwise.cli.event_view import NOTE, THOUGHT, call_line, result_line, show_question
 from turnwise.cli.options import ChatArgument, JsonOption, with_place
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
@@ -99,9 +99,8 @@ def show_message(scroll: Scroll, message: Message) -> None:
         scroll.user_message(message.text or "(a file)")
         return
     if message.result is not None:
-        mark, style = ("✗", "red") if message.result.is_error else ("✓", "green")
-        text = f"{mark} {clean(message.result.name)} → {excerpt(message.result.output, 300)}"
-        scroll.line(Text(text, style=NOTE if message.synthetic else style))
+        line = result_line(message.result)
+        scroll.line(Text(line.plain, style=NOTE) if message.synthetic else line)
         return
     for part in message.parts:
         match part:

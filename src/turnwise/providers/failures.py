@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ssl import SSLError
-from types import TracebackType
 from typing import Any, Final
 
 from turnwise.foreign import described, or_else
@@ -44,22 +44,20 @@ _MOST_CAUSES: Final = 8
 _LONGEST_MESSAGE: Final = 500
 
 
-class classified:  # noqa: N801 - reads like `contextlib.suppress`
+@contextmanager
+def classified() -> Iterator[None]:
     """Raise exceptions of a custom model as `ModelError`, if they come from its provider or the network.
 
     Other exceptions are defects of the model's code, and pass unchanged.
     """
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None and isinstance(error, Exception) and not isinstance(error, TurnwiseError):
-            failure = failure_of(error)
-            if failure is not None:
-                raise failure from error
+    try:
+        yield
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        if (failure := failure_of(error)) is not None:
+            raise failure from error
+        raise
 
 
 def failure_of(raised: BaseException) -> ModelError | None:

@@ -14,8 +14,7 @@ from anyio.abc import Process
 
 from turnwise.cli.audit import short_actor
 from turnwise.cli.chat import ASK_USER
-from turnwise.cli.demo.cast import CONTEXT_LIMIT, LEASE, Scene, Speaker, command, readable
-from turnwise.cli.demo.stage import Presenter
+from turnwise.cli.demo.cast import CONTEXT_LIMIT, LEASE, Presenter, Scene, Speaker, command, readable
 from turnwise.cli.event_view import EventView, show_until_rest
 from turnwise.cli.style import plain_table
 from turnwise.engine.config.results import Chat

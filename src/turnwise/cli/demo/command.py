@@ -20,8 +20,7 @@ from turnwise.cli.demo.acts import (
     outlives_its_process,
     reads_real_files,
 )
-from turnwise.cli.demo.cast import Scene, folder_to_read
-from turnwise.cli.demo.stage import DemoFailed, Presenter
+from turnwise.cli.demo.cast import DemoFailed, Presenter, Scene, folder_to_read
 from turnwise.cli.event_view import EventView
 from turnwise.cli.files import make_folder
 from turnwise.cli.screen import Scroll
