@@ -49,6 +49,7 @@ OWNERS_MAY: Final = frozenset(
         "edit_message",
         "submit_tool_results",
         "interrupt",
+        "pause",
         "resume",
         "fork",
         "edit_queued",
