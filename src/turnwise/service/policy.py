@@ -49,7 +49,6 @@ OWNERS_MAY: Final = frozenset(
         "edit_message",
         "submit_tool_results",
         "interrupt",
-        "pause",
         "resume",
         "fork",
         "edit_queued",

@@ -154,10 +154,6 @@ class Turns(Reports):
         So does a message that was to be answered next, and is no turn yet.
         """
 
-    @command("POST", "/chats/{chat_id}/pause", 202)
-    async def pause(self, chat_id: str) -> Chat:
-        """Stop the chat until `resume`, as `interrupt` does, with a reason that says so."""
-
     @command("POST", "/chats/{chat_id}/resume", 202)
     async def resume(
         self,

@@ -181,9 +181,6 @@ class Handlers(ReportHandlers):
     async def interrupt(self, chat_id: str, *, reason: str | None = None) -> Chat:
         return await self._commands.interrupt(chat_id, reason)
 
-    async def pause(self, chat_id: str) -> Chat:
-        return await self._commands.interrupt(chat_id, "paused")
-
     async def resume(self, chat_id: str) -> Chat:
         return await self._commands.resume(chat_id)
 
