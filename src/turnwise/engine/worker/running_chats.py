@@ -6,7 +6,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -24,9 +23,6 @@ from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
-
-_MOST_VIEWS: Final = 200
-"""Chats at rest whose history a worker holds in memory, the latest ones."""
 
 
 class RunningChats:
@@ -163,7 +159,7 @@ class RunningChats:
         """Hold the view of a chat at rest in memory: its next turn is likely to run here, too."""
         if leased.view is not None and not leased.ended:
             self._views[leased.chat_id] = leased.facts.version, leased.view
-            if len(self._views) > _MOST_VIEWS:
+            if len(self._views) > self._runtime.settings.cached_histories:
                 self._views.popitem(last=False)
 
 
