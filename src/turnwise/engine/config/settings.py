@@ -182,8 +182,6 @@ class Settings:
     run_worker: bool = field(default=True, metadata=OF_ENGINE)
     max_running: Positive = field(default=100, metadata=OF_ENGINE)
     """Chats one worker runs at once."""
-    cached_histories: Positive = field(default=200, metadata=OF_ENGINE)
-    """Chats at rest whose history a worker holds in memory, the latest ones."""
     poll_interval: PositiveSeconds = field(default=1, metadata=OF_ENGINE)
     lease: PositiveSeconds = field(default=30, metadata=OF_ENGINE)
     renew_every: PositiveSeconds = field(default=10, metadata=OF_ENGINE)

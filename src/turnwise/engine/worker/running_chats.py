@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,6 +24,9 @@ from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
+
+_MOST_VIEWS: Final = 200
+"""Chats at rest whose history a worker holds in memory, the latest ones."""
 
 
 class RunningChats:
@@ -159,7 +163,7 @@ class RunningChats:
         """Hold the view of a chat at rest in memory: its next turn is likely to run here, too."""
         if leased.view is not None and not leased.ended:
             self._views[leased.chat_id] = leased.facts.version, leased.view
-            if len(self._views) > self._runtime.settings.cached_histories:
+            if len(self._views) > _MOST_VIEWS:
                 self._views.popitem(last=False)
 
 
