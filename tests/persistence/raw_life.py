@@ -5,8 +5,8 @@ from typing import Any
 
 from tests.persistence.poisoned_chat import LIFE
 
+from turnwise.persistence.chat_rows import Rows
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.integrity.raw_chat import Rows
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.facts import Facts
 from turnwise.states.messages import TextPart

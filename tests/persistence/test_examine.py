@@ -5,8 +5,8 @@ from typing import Any, Final
 import pytest
 from tests.persistence.raw_life import CHAT, damaged, moments, where, without
 
+from turnwise.persistence.chat_rows import Rows
 from turnwise.persistence.integrity.examine import examine
-from turnwise.persistence.integrity.raw_chat import Rows
 from turnwise.states.names import ChatState
 
 BODIES: Final = ("profiles", "messages", "calls", "queue", "receipts", "usage", "events", "partial_events")

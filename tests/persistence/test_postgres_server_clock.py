@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from turnwise.persistence.postgres import server_clock
-from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres import database
+from turnwise.persistence.postgres.database import DatabaseClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -17,7 +17,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the seconds that this machine has counted: a test sets them."""
     seconds = [100.0]
-    monkeypatch.setattr("turnwise.persistence.postgres.server_clock.passed", lambda: seconds[0])
+    monkeypatch.setattr("turnwise.persistence.postgres.database.passed", lambda: seconds[0])
     return seconds
 
 
@@ -46,10 +46,10 @@ def test_faster_answer_sets_the_clock_forward(passed: list[float]) -> None:
 def test_clock_counts_machine_sleep(monkeypatch: pytest.MonkeyPatch, *, counts_sleep: bool) -> None:
     """Else the first commit after a sleep would have a time of before it."""
     slept = [0.0]
-    monkeypatch.setattr("turnwise.persistence.postgres.server_clock._CLOCK", 7 if counts_sleep else None)
+    monkeypatch.setattr("turnwise.persistence.postgres.database._CLOCK", 7 if counts_sleep else None)
     monkeypatch.setattr(time, "clock_gettime", lambda _clock: 100 + slept[0], raising=False)
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     clock = DatabaseClock(None)
-    clock.observe(at(0), asked_at=server_clock.passed())
+    clock.observe(at(0), asked_at=database.passed())
     slept[0] = 8 * 3600
     assert clock.now() == at(8 * 3600 if counts_sleep else 0)

@@ -11,10 +11,9 @@ from tests.persistence.raw_life import CHAT, damaged, moments, where, without
 from support.sql_by_hand import by_hand
 from turnwise import Engine, Settings, tool
 from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.chat_rows import Rows, columns_in, last_seq_in, lines_of
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.integrity.marks import is_mark
-from turnwise.persistence.integrity.raw_chat import Rows, columns_in, last_seq_in, lines_of
-from turnwise.persistence.integrity.repair import repair_of
+from turnwise.persistence.integrity.repair import is_mark, repair_of
 from turnwise.persistence.stored_chat import UNREADABLE_STATE
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import decide

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from tests.persistence.raw_life import CHAT, moments
 
 from support.life import NOW, Life, client, local
+from turnwise.persistence.chat_rows import stored_in
 from turnwise.persistence.event_rows import rows_of
-from turnwise.persistence.integrity.raw_chat import stored_in
 from turnwise.persistence.rows import (
     CALLS,
     DEEPEST_STORED,

@@ -21,7 +21,7 @@ import pytest
 
 from support.sql_by_hand import raw
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.integrity.passed_over import PassedOver
+from turnwise.persistence.chat_cache import PassedOver
 from turnwise.persistence.sql.migrations import migrations
 from turnwise.persistence.sqlite import connection
 from turnwise.persistence.sqlite import store as scrub

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from tests.persistence.sqlite_chats import NOON, Chats
 
+from turnwise.persistence.chat_cache import PassedOver
 from turnwise.persistence.commit import RequiredLease
-from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.pruning import prune
 from turnwise.persistence.sql.reads import ChatReads
+from turnwise.persistence.sql.store import prune
 from turnwise.persistence.sqlite.database import completed, in_one_snapshot
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound, ChatUnreadable

@@ -45,8 +45,8 @@ from turnwise.engine.worker.identity import worker_name
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.blobs.protocol import FileStore
+from turnwise.persistence.chat_rows import lines_of
 from turnwise.persistence.from_url import store_from_url, url_or_store
-from turnwise.persistence.integrity.raw_chat import lines_of
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import (

@@ -1,13 +1,18 @@
-"""The stored rows of a chat, as they are, for a check."""
+"""The rows of one chat as they are stored, readable or not: to check, examine, export, repair or erase them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from turnwise.persistence.audit.record import Entry
+from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.stored_chat import Stored, ids_of, is_count
 
 ORDER: Final = {
     "profiles": "chat",
@@ -61,3 +66,113 @@ class Place(NamedTuple):
         """Return the place as `table[row].column`."""
         where = f"{self.table}[{self.row}]" if self.row else self.table
         return f"{where}.{'|'.join(self.columns)}" if self.columns else where
+
+
+REFERRING: Final = {"messages": "id", "queue": "id", "events": "seq"}
+"""The tables whose bodies may refer to blobs, each with the column by which an erasure names a row."""
+_BLOB: Final = re.compile(r'"blob":\s?"([0-9a-f]{64})"')
+"""Finds references in JSON: text that looks like one has its quotes escaped there."""
+
+
+def blobs_named_in(body: object) -> set[str]:
+    """Return the digests of the blobs that a stored body refers to."""
+    return set(_BLOB.findall(str(body)))
+
+
+def blobs_of(rows: ChatRows) -> set[str]:
+    """Return the digests of the blobs that the rows of a chat refer to."""
+    return {digest for table in REFERRING for row in rows.tables[table] for digest in blobs_named_in(row["body"])}
+
+
+Rows = Mapping[str, Sequence[Row]]
+"""All rows that belong to one chat, as they are stored, by table."""
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "messages": ("position",),
+    "boundaries": ("position",),
+    "calls": ("call_id",),
+    "queue": ("id",),
+    "receipts": ("client_id",),
+    "usage": ("version", "number"),
+    "audit": ("version",),
+    "events": ("seq",),
+    "partial_events": ("seq",),
+    "chat_files": ("digest",),
+    "leases": (),
+    "profiles": (),
+}
+"""The columns that identify a row of a chat, by table."""
+_CREATED: Final = 1
+"""The version in which a chat is created; it has messages then if it is a fork, or has an imported history."""
+PLAUSIBLE: Final = 1000
+"""How many messages may be missing; a stored length that exceeds the messages by more is taken for wrong."""
+
+
+def stored_in(chat_id: str, rows: Rows) -> Stored:
+    """Return the stored values in the rows that say where the chat stands."""
+    chat = rows["chats"][0]
+    lease = next(iter(rows.get("leases", ())), chat)
+    facts = chat["facts"] if "facts" in chat else next((row["body"] for row in rows.get("facts", ())), None)
+    try:
+        remembered = set(ids_of(chat["calls"]))
+    except GARBLED:
+        remembered = set()
+    calls = [row for row in rows.get("calls", ()) if row["call_id"] in remembered]
+    return Stored(
+        id=chat_id,
+        state=chat["state"],
+        settled=chat["settled"],
+        archived=chat["archived"],
+        version=chat["version"],
+        call_ids=chat["calls"],
+        facts=facts,
+        profile=next((row["body"] for row in rows.get("profiles", ())), None),
+        calls=[row["body"] for row in calls],
+        queue=[row["body"] for row in rows.get("queue", ())],
+        worker=lease.get("worker"),
+        token=lease.get("token"),
+        last_seq=chat["event_seq"],
+        facts_column="chats.facts" if "facts" in chat else "facts.body",
+        lease_table="leases" if rows.get("leases") else "chats",
+    )
+
+
+def columns_in(row: Row) -> dict[str, Any]:
+    """Return the columns of a row as JSON can hold them: bytes as `{"hex": ...}`, times as ISO 8601."""
+    return {name: _spelled(value) for name, value in row.items()}
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"hex": bytes(value).hex()}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def lines_of(rows: Rows) -> Iterator[str]:
+    """Yield every row as a line of JSON: its table, and its columns as they are stored."""
+    for table, table_rows in rows.items():
+        for row in table_rows:
+            yield json.dumps({"table": table, "row": columns_in(row)})
+
+
+def missing_messages(rows: Rows, length: int) -> list[int]:
+    """Return the positions up to `length`, or up to the last message, without a message.
+
+    Gaps among the messages that a chat began with do not count: a fork leaves out what an edit had cut.
+    """
+    stored = [row for row in rows.get("messages", ()) if is_count(row["position"])]
+    positions = {row["position"] for row in stored}
+    inherited = max((row["position"] for row in stored if row.get("added") == _CREATED), default=0)
+    last = max(positions, default=0)
+    end = min(max(last, min(length, last + PLAUSIBLE)), len(positions) + PLAUSIBLE)
+    return [position for position in range(inherited + 1, end + 1) if position not in positions]
+
+
+def last_seq_in(rows: Rows) -> int:
+    """Return the number of the last event that has one; 0 without events."""
+    events = (*rows.get("events", ()), *rows.get("partial_events", ()))
+    return max((row["seq"] for row in events if is_count(row["seq"])), default=0)

@@ -16,9 +16,8 @@ import msgspec
 from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.audit.record import Entry, WriteRecord, object_of
 from turnwise.persistence.audit.row_digests import digest_of_events, digested_fields
-from turnwise.persistence.blobs.references import REFERRING, blobs_named_in
-from turnwise.persistence.chat_rows import ChatRows, Row
-from turnwise.persistence.integrity.marks import is_mark
+from turnwise.persistence.chat_rows import REFERRING, ChatRows, Row, blobs_named_in
+from turnwise.persistence.integrity.repair import is_mark
 from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision

@@ -9,8 +9,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord
-from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.integrity.raw_chat import Rows
+from turnwise.persistence.chat_rows import ChatRows, Rows
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut

@@ -23,7 +23,7 @@ from turnwise.logger import logger
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.protocol import Permission
-from turnwise.persistence.sql.import_rows import facts_in
+from turnwise.persistence.sql.raw_rows import facts_in
 from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Erasing

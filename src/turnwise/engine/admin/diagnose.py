@@ -11,8 +11,8 @@ from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, Stood, covered_by
 from turnwise.persistence.audit.verify import verify_records
+from turnwise.persistence.chat_rows import Rows
 from turnwise.persistence.integrity.examine import examine
-from turnwise.persistence.integrity.raw_chat import Rows
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.errors import REPAIRED, ChatDeleted, ChatNotFound, ChatUnreadable

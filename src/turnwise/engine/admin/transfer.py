@@ -11,15 +11,13 @@ from typing import Final
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.engine.transactions.chat_writer import UnitOfWork
-from turnwise.persistence.archive.format import WholeChat
+from turnwise.persistence.archive.format import ArchiveWriter, WholeChat
 from turnwise.persistence.archive.reader import ChatReader, issues_in
-from turnwise.persistence.archive.writer import ArchiveWriter
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.pieces import closing, intact
 from turnwise.persistence.blobs.protocol import BlobGone
-from turnwise.persistence.blobs.references import blobs_of
 from turnwise.persistence.blobs.spool import Spool
-from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.chat_rows import ChatRows, blobs_of
 from turnwise.persistence.integrity.examine import Found
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.triggers import Imported, LeaseExpired

@@ -9,9 +9,7 @@ from turnwise.engine.blobs.files import Files
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.audit.verify import Verdict
-from turnwise.persistence.blobs.references import REFERRING, blobs_named_in
-from turnwise.persistence.chat_rows import ChatRows, Place
-from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows
+from turnwise.persistence.chat_rows import KEYS, REFERRING, ChatRows, Place, Row, Rows, blobs_named_in
 from turnwise.persistence.rows import GARBLED, QUEUE, message_of
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import StoreError, TurnwiseError

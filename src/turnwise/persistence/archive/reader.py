@@ -19,9 +19,8 @@ from turnwise.persistence.archive.format import (
 from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.audit.record import GENESIS, Entry, object_of
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.blobs.references import blobs_of
 from turnwise.persistence.blobs.spool import Spool
-from turnwise.persistence.chat_rows import ORDER, ChatRows, Row
+from turnwise.persistence.chat_rows import ORDER, ChatRows, Row, blobs_of
 from turnwise.persistence.integrity.examine import Found, examine, found_in
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
 from turnwise.states.errors import ImportRefused, TurnwiseError

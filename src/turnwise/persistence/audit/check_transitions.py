@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from turnwise.persistence.audit.check_invariants import Replayed, broken_invariant, call_open, local_call_open
-from turnwise.persistence.audit.check_parties import wrong_party
 from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
-from turnwise.states.names import NEW, UNKNOWN, ChatState
+from turnwise.states.names import NEW, SYSTEM, UNKNOWN, WORKER, ChatState
 from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
-from turnwise.states.triggers import TRIGGERS
-from turnwise.states.writes import ERASING_KINDS
+from turnwise.states.triggers import TRIGGERS, Held
+from turnwise.states.writes import ERASING_KINDS, digest_of_lease
 
 
 class Replay:
@@ -270,3 +269,26 @@ _GIVE_UP: Final = frozenset(row.trigger.name for row in TABLE if a.give_up_start
 
 _OWNED: Final = ERASING_KINDS | {kind.own_write for kind in TRIGGERS.values() if kind.own_write is not None}
 _BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")
+
+
+def wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> str | None:
+    """Return what is wrong with the actor of a record made under the lease of that token and digest, or under none.
+
+    Names of workers alone begin with `worker:`, and the digest of a lease is also of its holder's name. Any actor
+    may end a lease or a deadline, repair a chat, and settle an interrupted one without a lease. A decision without an
+    actor, made without an engine, is accepted from any.
+    """
+    if record.actor == SYSTEM:
+        return None
+    kind, by = TRIGGERS[record.trigger], f"it is by {record.actor!a:.80}"
+    is_worker = record.actor.startswith(WORKER)
+    match kind.party:
+        case "clock":
+            return None
+        case "lease holder" if token is not None:
+            is_its = is_worker and digest_of_lease(token, record.actor.removeprefix(WORKER)) == lease
+            return None if is_its else f"{by}, but token {token} was granted to another, a worker"
+        case "lease holder":
+            return None if is_worker or issubclass(kind, Held) else f"{by}, but only a worker may claim a chat"
+        case party:
+            return f"{by}, but a worker fires nothing that is for the {party}" if is_worker else None

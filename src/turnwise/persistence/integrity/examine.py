@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from turnwise.persistence.audit import record as audit_log
+from turnwise.persistence.chat_rows import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.integrity.columns import COLUMNS, wrong_values
-from turnwise.persistence.integrity.raw_chat import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.rows import (
     CALLS,
     GARBLED,

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.integrity import raw_chat
+from turnwise.persistence.chat_rows import PLAUSIBLE, Row, Rows, columns_in, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.integrity.examine import Found, examine
-from turnwise.persistence.integrity.marks import mark_at, mark_for
 from turnwise.persistence.rows import GARBLED, USAGE, message_of
 from turnwise.persistence.stored_chat import IntegrityIssue, is_count, is_hash, partial_read, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
 from turnwise.states.message_order import in_call_order
-from turnwise.states.messages import Message
+from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import Audience, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE
@@ -38,13 +37,13 @@ class PutAside(NamedTuple):
     """A row to keep in `quarantine`."""
 
     table: str
-    row: raw_chat.Row
+    row: Row
     problem: str
 
     @property
     def body(self) -> str:
         """The row as JSON, its columns as they were stored."""
-        return json.dumps(raw_chat.columns_in(self.row))
+        return json.dumps(columns_in(self.row))
 
     @property
     def deleted(self) -> bool:
@@ -64,25 +63,23 @@ class Repair(msgspec.Struct, frozen=True):
     issues: tuple[IntegrityIssue, ...]
 
 
-def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
+def repair_of(chat_id: str, rows: Rows, at: datetime) -> Repair:
     """Return the repair of a chat; without an issue it puts nothing aside and keeps the facts."""
     found = examine(chat_id, rows)
     issues = tuple(issue for _, issue in found)
-    facts = salvage(raw_chat.stored_in(chat_id, rows)).facts
+    facts = salvage(stored_in(chat_id, rows)).facts
     aside = tuple(_aside(found))
     gone = {id(put.row) for put in aside if put.deleted}
     sound = {table: [row for row in stored if id(row) not in gone] for table, stored in rows.items()}
-    end = len(rows.get("messages", ())) + raw_chat.PLAUSIBLE
+    end = len(rows.get("messages", ())) + PLAUSIBLE
     stood = [put.row for put in aside if put.table == "messages"]
     marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
     there = {**sound, "messages": [*sound.get("messages", ()), *({"position": mark.position} for mark in marks)]}
-    marks += tuple(
-        mark_at(position, at) for position in raw_chat.missing_messages(there, facts.history.length) if found
-    )
+    marks += tuple(mark_at(position, at) for position in missing_messages(there, facts.history.length) if found)
     if issues:
         facts = partial_read(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(issues)), issues).facts
     versions = [row["version"] for row in rows.get("audit", ()) if is_count(row["version"])]
-    version, last_seq = max(versions, default=facts.version), max(facts.last_seq, raw_chat.last_seq_in(rows))
+    version, last_seq = max(versions, default=facts.version), max(facts.last_seq, last_seq_in(rows))
     return Repair(
         facts=replace(facts, version=version, last_seq=last_seq),
         head=_head(rows),
@@ -106,7 +103,7 @@ def _is_blank(issues: Iterable[IntegrityIssue]) -> bool:
     return any(issue.column in {"chats.facts", "facts.body"} for issue in issues)
 
 
-def _head(rows: raw_chat.Rows) -> str:
+def _head(rows: Rows) -> str:
     """Return the hash of the last record: from the log, if it can be read."""
     log = [row for row in rows.get("audit", ()) if is_count(row["version"])]
     last = max(log, key=lambda row: int(row["version"]), default=None)
@@ -120,7 +117,7 @@ def _head(rows: raw_chat.Rows) -> str:
     return stored if is_hash(stored) else GENESIS
 
 
-def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
+def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
     """Return the facts corrected by the other tables, so that no number is given twice."""
     stored = rows.get("messages", ())
     messages = [*(message_of(row["format"], row["body"], chat_id) for row in stored), *marks]
@@ -167,7 +164,7 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
     )
 
 
-def _boundary(rows: raw_chat.Rows) -> tuple[int, Sequence[int]]:
+def _boundary(rows: Rows) -> tuple[int, Sequence[int]]:
     """Return the position of the newest boundary, and the positions that it carries."""
     uncut = [row for row in rows.get("boundaries", ()) if row["cut"] is None]
     newest = max(uncut, key=lambda row: int(row["position"]), default=None)
@@ -187,7 +184,7 @@ class _Logged(NamedTuple):
     """The numbers in the ids of messages that entered the history or the queue."""
 
 
-def _logged(rows: raw_chat.Rows) -> _Logged:
+def _logged(rows: Rows) -> _Logged:
     logged = _Logged([], [], [])
     for row in rows.get("audit", ()):
         try:
@@ -209,3 +206,41 @@ def _tail(seen: Sequence[Message]) -> Tail:
     if seen[-1].role != "assistant":
         return Tail.awaits_answer
     return Tail.partial if seen[-1].partial else Tail.answered
+
+
+MARK: Final = "[This message could not be read. A repair has put it aside.]"
+
+
+def is_mark(said: Message) -> bool:
+    """Return whether a message is a mark."""
+    return said.synthetic and said.text == MARK
+
+
+def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:
+    """Return the mark for a message that was put aside; `None` for one without a place.
+
+    A tool result needs its content: what stands for it is what stands for a missing message.
+    """
+    if not is_count(row["position"]):
+        return None
+    return mark_at(row["position"], at) if row["role"] == "tool" else _mark(row, at)
+
+
+def mark_at(position: int, at: datetime) -> Message:
+    """Return the mark for a missing message: the user sees it, the model does not."""
+    return _mark({"position": position, "id": None, "role": "system", "turn": 0, "step": 0, "audience": "user"}, at)
+
+
+def _mark(row: Mapping[str, Any], at: datetime) -> Message:
+    position, role, audience = row["position"], row["role"], row["audience"]
+    return Message(
+        id=row["id"] if isinstance(row["id"], str) else f"unreadable-{position}",
+        role=role if role in ("system", "assistant") else "user",
+        parts=(TextPart(text=MARK),),
+        turn=row["turn"] if is_count(row["turn"]) else 0,
+        step=row["step"] if is_count(row["step"]) else 0,
+        created_at=at,
+        position=position,
+        audience=Audience(audience) if audience in set(Audience) else Audience.everyone,
+        synthetic=True,
+    )

@@ -14,10 +14,9 @@ import msgspec
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.event_rows import rows_of
-from turnwise.persistence.postgres.database import SQL, PostgresDatabase
+from turnwise.persistence.postgres.database import SQL, DatabaseClock, PostgresDatabase
 from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
 from turnwise.persistence.postgres.pool import Pool
-from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import event_rows
 from turnwise.persistence.rows import numbered
 from turnwise.persistence.sql.tombstones import missing

@@ -11,11 +11,10 @@ from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
 from turnwise.persistence.postgres.append_events import LOCK, contradiction, table_of
-from turnwise.persistence.postgres.database import SQL
+from turnwise.persistence.postgres.database import SQL, DatabaseClock
 from turnwise.persistence.postgres.group_commit import StatementBatches
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.refusals import Refused
-from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import parameters_of
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
 from turnwise.persistence.sql.raw_rows import wipe_all

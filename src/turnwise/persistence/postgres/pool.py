@@ -13,7 +13,6 @@ import anyio
 import asyncpg
 
 from turnwise.persistence.postgres import refusals
-from turnwise.persistence.postgres.pooling import Pooling, pooling_of, session_class
 from turnwise.persistence.postgres.refusals import (
     BROKEN,
     GONE,
@@ -25,14 +24,8 @@ from turnwise.persistence.postgres.refusals import (
     problem_of,
 )
 from turnwise.persistence.postgres.servers import Known, Servers, Watch
-from turnwise.persistence.postgres.session import Session, use_own_times
-from turnwise.persistence.postgres.timeouts import (
-    CLOSE_S,
-    GONE_AFTER_S,
-    IDLE_IN_TRANSACTION_S,
-    LOCK_S,
-    RETRY_S,
-)
+from turnwise.persistence.postgres.session import Pooling, Session, pooling_of, session_class, use_own_times
+from turnwise.persistence.postgres.timeouts import CLOSE_S, GONE_AFTER_S, IDLE_IN_TRANSACTION_S, LOCK_S, RETRY_S
 from turnwise.persistence.store_url import without_password
 from turnwise.sockets import keepalive
 from turnwise.states.errors import SettingsError, StoreError

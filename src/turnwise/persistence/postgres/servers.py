@@ -17,13 +17,7 @@ import asyncpg
 from turnwise.logger import logger
 from turnwise.persistence.postgres.refusals import words_of
 from turnwise.persistence.postgres.session import Server, Session
-from turnwise.persistence.postgres.timeouts import (
-    AVOID_S,
-    CONNECT_S,
-    GONE_AFTER_S,
-    RETRY_S,
-    SUSPECT_AFTER_S,
-)
+from turnwise.persistence.postgres.timeouts import AVOID_S, CONNECT_S, GONE_AFTER_S, RETRY_S, SUSPECT_AFTER_S
 from turnwise.persistence.store_url import without_hosts
 from turnwise.sockets import end_if_lost
 

@@ -19,23 +19,21 @@ from msgspec.structs import replace
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_cache import ChatCache, PassedOver
 from turnwise.persistence.commit import CachedChat, commit_of, erasing
-from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
-from turnwise.persistence.postgres.database import SQL, current_rows, stored_in
+from turnwise.persistence.postgres.database import SQL, DatabaseClock, current_rows, stored_in
 from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.pool import Pool
-from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.session import BEFORE_ALL
 from turnwise.persistence.postgres.timeouts import RENEW_S
 from turnwise.persistence.postgres.write_rows import imported_tables
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.import_rows import cached_chat_of, insert_imported
+from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent, missing
 from turnwise.persistence.stored_chat import facts_of, is_count, is_hash
 from turnwise.persistence.tombstone import Tombstone

@@ -11,7 +11,7 @@ from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.commit import Commit, Row
 from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.rows import time_of
-from turnwise.persistence.sql.import_rows import tables_in
+from turnwise.persistence.sql.raw_rows import tables_in
 from turnwise.persistence.sql.statements import statements_in
 from turnwise.states.facts import queried_columns
 

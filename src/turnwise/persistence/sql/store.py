@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.blobs.protocol import Blob
-from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.integrity.passed_over import PassedOver
-from turnwise.persistence.integrity.raw_chat import Rows
+from turnwise.persistence.chat_cache import ChatCache, PassedOver
+from turnwise.persistence.chat_rows import ChatRows, Rows
 from turnwise.persistence.protocol import ChatStore, Pruned
 from turnwise.persistence.reading import EventPage, Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.sql import held_files, lists, raw_rows
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import DatabaseFiles
 from turnwise.persistence.sql.lists import children_among, forks_among
-from turnwise.persistence.sql.pruning import prune
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, deleted_among, stored_tombstone
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
+from turnwise.states.errors import ChatNotFound, StoreError
 from turnwise.states.events import PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -203,3 +202,31 @@ class SQLStore(ChatStore):
 
     async def settle_unreferenced(self, number: int) -> None:
         await self._write(lambda on: on.execute("settle_unreferenced", number=number))
+
+
+async def prune(on: SQLDatabase, passed_over: PassedOver, *, keep: float, after: str, limit: int) -> Pruned:
+    """Delete parts of replies that are over, shown at least `keep` seconds ago.
+
+    A chat costs one step along the index of parts, which holds only those that are left. A chat that another worker is
+    pruning is left to that worker.
+    """
+    until = await on.now() - timedelta(seconds=keep)
+    deleted = 0
+    chats = await on.fetch("first_parts", after=after, until=until, limit=limit)
+    for chat_id, is_old in chats:
+        if is_old:
+            deleted += await _prune_chat(on, passed_over, chat_id, until, limit - deleted)
+        if deleted == limit:
+            return Pruned(deleted, after)
+        after = chat_id
+    return Pruned(deleted, after if len(chats) == limit else None)
+
+
+async def _prune_chat(on: SQLDatabase, passed_over: PassedOver, chat_id: str, until: datetime, limit: int) -> int:
+    try:
+        step, attempt = (await ChatReads(on, chat_id).facts()).step.over_before
+    except (StoreError, ChatNotFound) as error:
+        passed_over.note("prune_refused", chat_id, error)
+        return 0
+    values = {"step": step, "attempt": attempt, "until": until, "limit": limit}
+    return await on.execute("prune_chat", chat_id=chat_id, **values)

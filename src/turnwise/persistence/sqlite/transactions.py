@@ -18,15 +18,14 @@ from msgspec.structs import replace
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_cache import ChatCache, PassedOver
 from turnwise.persistence.commit import CachedChat, RequiredLease, commit_of, erasing
 from turnwise.persistence.event_rows import rows_of
-from turnwise.persistence.integrity.passed_over import PassedOver
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts, micros_in, micros_of, numbered
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.import_rows import cached_chat_of, insert_imported, tables_in
+from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported, tables_in
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import missing
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed

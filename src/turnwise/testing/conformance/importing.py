@@ -7,9 +7,8 @@ from datetime import datetime
 from functools import cache
 from importlib import resources
 
-from turnwise.persistence.archive.format import WholeChat
+from turnwise.persistence.archive.format import WholeChat, lines_of
 from turnwise.persistence.archive.reader import read_chat
-from turnwise.persistence.archive.writer import lines_of
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.protocol import ChatStore, Plan
 from turnwise.states.decide import Decision
