@@ -386,12 +386,6 @@ export interface TurnFinishedEvent extends Numbered {
   usage: Usage;
 }
 
-/** The chat has another title. */
-export interface TitleEvent extends Numbered {
-  kind: "title";
-  title: string | null;
-}
-
 /** The chat cannot continue without the user; published again if the text of the error is erased. */
 export interface ErrorEvent extends Numbered {
   kind: "error";
@@ -411,7 +405,6 @@ export type ChatEvent =
   | CompactionEvent
   | HistoryResetEvent
   | TurnFinishedEvent
-  | TitleEvent
   | ErrorEvent;
 
 /** A part of the reply under way: its type and the join of its deltas. */

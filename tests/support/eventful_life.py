@@ -32,7 +32,6 @@ async def rich_life(engine: Engine, model_clock: ManualClock) -> str:
     first = (await engine.messages(chat.id))[0]
     await engine.edit_message(chat.id, first.id, "hello again")
     await engine.wait(chat.id, until=[ChatState.waiting])
-    await engine.rename(chat.id, "Hello")
     return chat.id
 
 

@@ -228,13 +228,6 @@ class TurnFinishedEvent(_Event, frozen=True, kw_only=True):
     usage: Usage
 
 
-class TitleEvent(_Event, frozen=True, kw_only=True):
-    """The chat has another title."""
-
-    kind: ClassVar[Literal["title"]] = "title"
-    title: str | None
-
-
 class ErrorEvent(_Event, frozen=True, kw_only=True):
     """The chat cannot continue without the user; published again if the text of the error is erased."""
 
@@ -255,7 +248,6 @@ Event = Annotated[
     | CompactionEvent
     | HistoryResetEvent
     | TurnFinishedEvent
-    | TitleEvent
     | ErrorEvent,
     Field(discriminator="kind"),
 ]

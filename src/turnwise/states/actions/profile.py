@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
-from turnwise.states.events import MessageEvent, TitleEvent
+from turnwise.states.events import MessageEvent
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
 from turnwise.states.messages import marker_in, without_secrets
 from turnwise.states.names import Audience
@@ -26,7 +26,6 @@ def change_title(draft: Draft[Renamed]) -> None:
     """Store the new title, and book the model calls that it took."""
     _put(draft, replace(draft.before.profile, title=draft.trigger.title))
     draft.titled = draft.titled or draft.trigger.final
-    draft.events.append(TitleEvent(title=draft.trigger.title))
     if draft.trigger.usage is not None:
         draft.book_title(draft.trigger.usage)
 
