@@ -6,7 +6,8 @@ What both databases understand stands in `sql/statements/`, each statement betwe
     SELECT version, head FROM chats WHERE id = :chat_id;
 
 Where the dialects differ, the name is followed by the one that it is for: `-- name: events in sqlite`. What one store
-alone needs stands in its own folder, in `statements/changes.sql`.
+alone needs stands in its own folder, in `statements/changes.sql`. What several statements have in common follows
+`-- part: new_events`, and stands for `{new_events}` in the statements after it.
 
 Two differences are spelled alike, as PostgreSQL spells them: a parameter is `:name`, which PostgreSQL gets as `$1`, and
 a list that is a parameter is asked by `= ANY (:names)`, which SQLite gets as JSON.
@@ -33,7 +34,7 @@ from turnwise.states.facts import QUERIED
 Dialect = Literal["sqlite", "postgres"]
 
 _SHARED: Final = ("reads", "lists", "raw_rows", "files", "pruning")
-_HEAD: Final = re.compile(r"-- name: (\w+)(?: in (sqlite|postgres))?\n")
+_HEAD: Final = re.compile(r"-- (name|part): (\w+)(?: in (sqlite|postgres))?\n")
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
 """`:chat_ids`, but no cast: `::text`."""
 _CHAT: Final = "(SELECT number FROM chats WHERE id = :chat_id)"
@@ -77,16 +78,22 @@ def parsed(text: str, dialect: Dialect) -> Mapping[str, Statement]:
     Raises:
         ValueError: it is not written as the head of this module says.
     """
-    statements = _Statements()
-    for statement in re.split(r"^(?=-- name:)", text, flags=re.MULTILINE)[1:]:
+    statements, parts = _Statements(), dict[str, str]()
+    for statement in re.split(r"^(?=-- (?:name|part):)", text, flags=re.MULTILINE)[1:]:
         head, sql = _HEAD.match(statement), statement.rstrip()
         if head is None or not sql.endswith(";"):
             raise ValueError(f"a statement has no name, or no semicolon at its end:\n{statement}")
-        if head[2] not in (None, dialect):
+        kind, name, only_in = head.groups()
+        if only_in not in (None, dialect):
             continue
-        if head[1] in statements:
+        if name in statements or name in parts:
             raise ValueError(f"there are two statements of that name:\n{statement}")
-        statements[head[1]] = translated(sql[:-1], dialect)
+        if kind == "part":
+            parts[name] = sql[head.end() : -1]
+            continue
+        for part, text_of_part in parts.items():
+            sql = sql.replace(f"{{{part}}}", text_of_part)
+        statements[name] = translated(sql[:-1], dialect)
     return statements
 
 

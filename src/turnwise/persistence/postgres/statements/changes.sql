@@ -64,6 +64,21 @@ UPDATE chats SET expires = coalesce(:now, clock_timestamp()) + make_interval(sec
 WHERE worker = :worker AND id = ANY (ARRAY(SELECT id FROM chats WHERE worker = :worker FOR UPDATE SKIP LOCKED))
 RETURNING id, token, clock_timestamp() AS at;
 
+-- part: new_events
+-- The end of statements that store events: it returns the chats that took them.
+new_events AS (
+    INSERT INTO events (chat, seq, kind, at, position, body)
+    SELECT number, seq, kind, chat.at, position, body
+    FROM chat JOIN json_to_recordset(:events) AS event (
+        chat_id text, seq bigint, kind text, position bigint, body text) ON chat_id = id
+), new_partial_events AS (
+    INSERT INTO partial_events (chat, seq, kind, step, attempt, at, body)
+    SELECT number, seq, kind, step, attempt, chat.at, body
+    FROM chat JOIN json_to_recordset(:partial_events) AS event (
+        chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
+)
+SELECT id, clock_timestamp() AS at FROM chat;
+
 -- name: append_events
 -- Events of running jobs: of each chat that is held under the token and got no number since it was read.
 -- A chat that another transaction has locked counts as changed, as in `commits.sql`.
@@ -80,18 +95,7 @@ WITH made AS (
       AND chats.event_seq = found_event_seq AND chats.state = made.state AND chats.token = made.token
       AND chats.worker = coalesce(made.worker, chats.worker)
     RETURNING id, number, at
-), new_events AS (
-    INSERT INTO events (chat, seq, kind, at, position, body)
-    SELECT number, seq, kind, chat.at, position, body
-    FROM chat JOIN json_to_recordset(:events) AS event (
-        chat_id text, seq bigint, kind text, position bigint, body text) ON chat_id = id
-), new_partial_events AS (
-    INSERT INTO partial_events (chat, seq, kind, step, attempt, at, body)
-    SELECT number, seq, kind, step, attempt, chat.at, body
-    FROM chat JOIN json_to_recordset(:partial_events) AS event (
-        chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
-)
-SELECT id, clock_timestamp() AS at FROM chat;
+), {new_events};
 
 -- name: commit
 -- Commits of one or more chats: of each chat all of it, or, where it is not as it was read, none of it.
@@ -198,21 +202,16 @@ WITH made AS (
     SELECT number, version, decode(hash, 'hex'), body, aside, decode(digests, 'hex')
     FROM chat JOIN json_to_recordset(:audit) AS record (
         chat_id text, version bigint, hash text, body text, aside text, digests text) ON chat_id = chat.id
-), new_events AS (
-    INSERT INTO events (chat, seq, kind, at, position, body)
-    SELECT number, seq, kind, chat.at, position, body
-    FROM chat JOIN json_to_recordset(:events) AS event (
-        chat_id text, seq bigint, kind text, position bigint, body text) ON chat_id = id
-), new_partial_events AS (
-    INSERT INTO partial_events (chat, seq, kind, step, attempt, at, body)
-    SELECT number, seq, kind, step, attempt, chat.at, body
-    FROM chat JOIN json_to_recordset(:partial_events) AS event (
-        chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
-)
-SELECT id, clock_timestamp() AS at FROM chat;
+), {new_events};
 
 -- name: hash
 SELECT encode(hash, 'hex') FROM audit WHERE chat = {chat} AND version = :version;
+
+-- part: session_of_worker
+SELECT FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND database = (
+        SELECT oid FROM pg_database WHERE datname = current_database())
+      AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || worker, 0);
 
 -- name: attend
 -- Note a worker whose session holds its lock; forget those that have been dead for long, and hold nothing.
@@ -220,11 +219,7 @@ WITH forgotten AS (
     DELETE FROM workers
     WHERE since < clock_timestamp() - interval '7 days'
       AND NOT EXISTS (SELECT FROM chats WHERE chats.worker = workers.worker)
-      AND NOT EXISTS (
-        SELECT FROM pg_locks
-        WHERE locktype = 'advisory' AND objsubid = 1 AND database = (
-            SELECT oid FROM pg_database WHERE datname = current_database())
-          AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || worker, 0))
+      AND NOT EXISTS ({session_of_worker})
 )
 INSERT INTO workers (worker, since) VALUES (:worker, clock_timestamp()) ON CONFLICT (worker) DO NOTHING;
 
@@ -233,11 +228,7 @@ INSERT INTO workers (worker, since) VALUES (:worker, clock_timestamp()) ON CONFL
 SELECT worker FROM workers
 WHERE worker = ANY (:workers)
   AND pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => :settled)
-  AND NOT EXISTS (
-    SELECT FROM pg_locks
-    WHERE locktype = 'advisory' AND objsubid = 1 AND database = (
-        SELECT oid FROM pg_database WHERE datname = current_database())
-      AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || worker, 0));
+  AND NOT EXISTS ({session_of_worker});
 
 -- name: create_migrations
 -- {schema} is quoted: in a schema that this makes, no search path helps.
