@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.postgres.group_commit import Batches, StatementBatches, Unanswered
+from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.errors import BrokenInvariant, StaleLease, StoreError
@@ -238,17 +238,19 @@ async def test_cancelled_task_is_replaced(*, between: bool) -> None:
     """Before it has done a batch, and between two of them."""
     done: list[list[int]] = []
 
-    async def perform(items: Sequence[int]) -> None:
+    async def perform(_connection: Any, items: Sequence[int]) -> Sequence[int]:
         done.append([*items])
         if between and len(done) == 1:
             cancel_commits()
+        return items
 
-    batches = Batches(perform, size=3)
-    for item in range(5):
-        batches.add(item)
+    batches: StatementBatches[int, int] = StatementBatches(Direct(), perform)  # type: ignore[arg-type]
+    adding = [asyncio.create_task(batches.add(item)) for item in range(100)]
+    await asyncio.sleep(0)
     if not between:
         cancel_commits()
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await batches.over()
-    assert done == [[0, 1, 2], [3, 4]]
+        await batches.close()
+    assert done == [[*range(64)], [*range(64, 100)]]
+    assert await asyncio.gather(*adding) == [*range(100)]

@@ -66,7 +66,6 @@ _FLAG: Final = _Wanted("0 or 1", lambda value: value in (0, 1))
 _TIME: Final = _Wanted("a time", _is_time)
 _HASH: Final = _Wanted("a SHA-256 in hex", lambda value: is_hash(value) and _is_hex(value))
 _BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
-_ASIDE: Final = _Wanted("what belongs to a record", _reads(Aside.load))
 _KIND: Final = _Wanted("a kind of event", lambda value: isinstance(value, str) and value in EVENTS)
 
 

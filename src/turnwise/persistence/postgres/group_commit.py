@@ -28,66 +28,22 @@ class Unanswered(Exception):
         self.lost = lost
 
 
-class Batches(Generic[_Item]):
-    """Does items in batches, one batch after another, each in a task of its own.
-
-    No timer runs. A lone item is done at once; under load, items gather while the batch before them is done.
-
-    No task of these is anybody's to cancel. An event loop that ends cancels every task, though, also one that has not
-    started: then another goes on, since those who close a store wait until all that was accepted is done.
-
-    Args:
-        perform: does a batch, answers its submitters, and raises nothing.
-        size: the most items in a batch.
-    """
-
-    def __init__(self, perform: Callable[[Sequence[_Item]], Awaitable[None]], *, size: int) -> None:
-        self._perform = perform
-        self._size = size
-        self._waiting: deque[_Item] = deque()
-        self._task: asyncio.Task[None] | None = None
-
-    def add(self, item: _Item) -> None:
-        """Accept an item."""
-        self._waiting.append(item)
-        if self._task is None:
-            self._start()
-
-    def withdraw(self, item: _Item) -> bool:
-        """Take an item back whose batch has not started; return whether there was time for it."""
-        withdrawn = item in self._waiting
-        if withdrawn:
-            self._waiting.remove(item)
-        return withdrawn
-
-    async def over(self) -> None:
-        """Wait until everything that was accepted is done, even in a cancelled scope."""
-        with anyio.CancelScope(shield=True):
-            while self._task is not None:
-                await asyncio.wait([self._task])
-
-    def _start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="turnwise commits")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, _task: asyncio.Task[None]) -> None:
-        self._task = None
-        if self._waiting:  # also what answered submitters added: they have run on before this is called
-            self._start()
-
-    async def _run(self) -> None:
-        await self._perform([self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))])
-
-
 class StatementBatches(Generic[_Item, _Answer]):
-    """Stores items, or answers questions, in batches: one statement each."""
+    """Stores items, or answers questions, in batches: one statement each, one batch after another.
+
+    No timer runs. A lone item is sent at once; under load, items gather while the batch before them is stored.
+
+    An event loop that ends cancels every task, also the one of a batch that has not started: then another goes on,
+    since those who close a store wait until all that was accepted is done.
+    """
 
     def __init__(
         self, pool: Pool, perform: Callable[[asyncpg.Connection, Sequence[_Item]], Awaitable[Sequence[_Answer]]]
     ) -> None:
         self._pool = pool
         self._perform = perform
-        self._batches: Batches[tuple[_Item, asyncio.Future[_Answer]]] = Batches(self._commit, size=_BATCH)
+        self._waiting: deque[tuple[_Item, asyncio.Future[_Answer]]] = deque()
+        self._task: asyncio.Task[None] | None = None
 
     async def add(self, item: _Item) -> _Answer:
         """Return the database's answer to the item. Waiting for it cannot be cancelled.
@@ -97,7 +53,9 @@ class StatementBatches(Generic[_Item, _Answer]):
             StoreError: the server could not be reached; nothing was stored.
         """
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._batches.add((item, answer))
+        self._waiting.append((item, answer))
+        if self._task is None:
+            self._start()
         # The item may be under way: a caller that left could not learn whether it was stored.
         with anyio.CancelScope(shield=True):
             answered = await answer
@@ -105,9 +63,21 @@ class StatementBatches(Generic[_Item, _Answer]):
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
-        await self._batches.over()
+        with anyio.CancelScope(shield=True):
+            while self._task is not None:
+                await asyncio.wait([self._task])
 
-    async def _commit(self, batch: Sequence[tuple[_Item, asyncio.Future[_Answer]]]) -> None:
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._commit(), name="turnwise commits")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        self._task = None
+        if self._waiting:  # also what answered callers added: they have run on before this is called
+            self._start()
+
+    async def _commit(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         answers = await self._answers([item for item, _ in batch])
         for (_, waits), answer in zip(batch, answers, strict=True):
             if waits.cancelled():

@@ -67,18 +67,6 @@ def _decoded(stored: tuple[int]) -> datetime | str:
         return str(stored[0])
 
 
-def time_in(row: asyncpg.Record, column: str) -> datetime | None:
-    """Return the time in a column.
-
-    Raises:
-        ValueError: Python cannot hold it.
-    """
-    time: datetime | str | None = row[column]
-    if isinstance(time, str):
-        raise ValueError("a time belongs here")  # noqa: TRY004 - what is stored is wrong
-    return time
-
-
 _PID: Final = "SELECT pg_backend_pid()"
 _ROUNDS: Final = 3
 """How often to look: other clients of the pooler may use the process that we had."""

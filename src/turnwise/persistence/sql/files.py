@@ -1,27 +1,94 @@
-"""Keeps blobs in the database of a chat store, a piece of them in each row. Every transaction may be tried again."""
+"""Files in the database of a chat store: which chat holds which blob, and the blobs themselves, a piece in a row."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import hashlib
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone
-from turnwise.persistence.blobs.row_files import AT_ONCE, RowFiles
-from turnwise.persistence.sql.database import SQLDatabase
-from turnwise.states.errors import StoreError
+import anyio
+
+from turnwise.persistence.blobs.pieces import closing, in_pieces
+from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore, IsUnreferenced, Note
+from turnwise.persistence.sql.database import Row, SQLDatabase
+from turnwise.persistence.sql.tombstones import check_not_deleted
+from turnwise.persistence.stored_chat import is_hash
+from turnwise.states.errors import ChatNotFound, StoreError
 
 Ask = Callable[[Callable[[SQLDatabase], Awaitable[Any]]], Awaitable[Any]]
-"""Does a piece of work on a database: inside a transaction, or in one snapshot."""
+"""Does a piece of work on a database: inside a transaction, which may be tried again, or in one snapshot."""
+AT_ONCE: Final = 16
+"""Pieces that are deleted in one transaction, so that other work never waits for it for long."""
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class DatabaseFiles(RowFiles):
-    """Keeps blobs in the database of a chat store."""
+class DatabaseFiles(FileStore):
+    """Keeps blobs in the database of a chat store, which opens and closes it."""
+
+    name = "database"
 
     def __init__(self, write: Ask, read: Ask) -> None:
         self._write = write
         self._read = read
+
+    async def open(self) -> None:
+        """Do nothing: the chat store opens the database."""
+
+    async def close(self) -> None:
+        """Do nothing: the chat store closes the database."""
+
+    async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
+        """Write the pieces under a place of their own, then give that its name."""
+        place, digest, size = secrets.token_hex(16), hashlib.sha256(), 0
+        try:
+            number = 0
+            async with closing(in_pieces(content)) as pieces:
+                async for piece in pieces:
+                    digest.update(piece)
+                    size += len(piece)
+                    await self._add(place, number, piece)
+                    number += 1
+            blob = Blob(digest.hexdigest(), size)
+            await note(blob)
+            is_named = await self._name(place, blob)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._clear(place)
+            raise
+        if not is_named:
+            await self._clear(place)
+        return blob
+
+    async def read(self, digest: str) -> AsyncIterator[bytes]:
+        """Yield the pieces, each read when it is asked for."""
+        size, number = await self.size(digest), 0
+        if size is None:
+            raise BlobGone(digest)
+        while size > 0:
+            piece = await self._piece(digest, number)
+            if piece is None:
+                raise BlobGone(digest, "was removed while it was read")
+            yield piece
+            size -= len(piece)
+            number += 1
+
+    async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:  # noqa: ARG002 - the transaction looks for itself
+        """Take the name away unless a chat holds the blob, in one transaction, then delete the pieces."""
+        place = await self._unname(digest)
+        if place is not None:
+            await self._clear(place)
+
+    async def tidy(self, seconds: float) -> None:
+        """Delete the pieces of places without a name that got their last piece that long ago."""
+        for place in await self._left(seconds):
+            await self._clear(place)
+
+    async def _clear(self, place: str) -> None:
+        """Delete the pieces of a place that has no name."""
+        while await self._clear_some(place):
+            pass
 
     async def _add(self, place: str, number: int, piece: bytes) -> None:
         async def add(on: SQLDatabase) -> None:
@@ -31,6 +98,12 @@ class DatabaseFiles(RowFiles):
         await self._write(add)
 
     async def _name(self, place: str, blob: Blob) -> bool:
+        """Give the pieces of a place their name; return whether no others have it.
+
+        Raises:
+            StoreError: the place was swept.
+        """
+
         async def name(on: SQLDatabase) -> bool:
             """Give the pieces their name, unless others keep it once nothing is taking it away from them any more."""
             if await on.fetch_one("lock_place", place=place) is None:
@@ -60,6 +133,8 @@ class DatabaseFiles(RowFiles):
         return None if row is None else int(row[0])
 
     async def _unname(self, digest: str) -> str | None:
+        """Take the name away unless a chat holds the blob; return the place that has lost it."""
+
         async def unname(on: SQLDatabase) -> str | None:
             await on.fetch("lock_name", digest=digest)
             # Another statement: it sees every chat that holds the blob. One that comes later waits for the name.
@@ -81,6 +156,8 @@ class DatabaseFiles(RowFiles):
         return places
 
     async def _clear_some(self, place: str) -> bool:
+        """Delete some pieces of a place that has no name; return whether there may be more."""
+
         async def clear(on: SQLDatabase) -> bool:
             if await on.fetch_one("lock_place", place=place) is None:
                 return False  # it has got its name meanwhile, or another process has deleted all of it
@@ -91,3 +168,65 @@ class DatabaseFiles(RowFiles):
 
         may_be_more: bool = await self._write(clear)
         return may_be_more
+
+
+async def kept_in(on: SQLDatabase) -> str | None:
+    """Return the name of the file store that keeps the blobs; `None` before the first."""
+    row = await on.fetch_one("kept_in")
+    return None if row is None else str(row[0])
+
+
+async def note_file(on: SQLDatabase, chat_id: str, blob: Blob, *, store: str, arriving: bool) -> None:
+    """Let a chat hold a blob, as `HeldFiles.note_file` promises.
+
+    The chat is locked meanwhile: a deletion comes before, and is found, or after, and takes this along. It is locked
+    first: the row that names the file store is one for all, and no other chat must wait until this one is free.
+    """
+    is_there = await on.fetch_one("chat_for_file", chat_id=chat_id) is not None
+    await on.execute("keep_in", name=store)
+    # Other statements: they see what those keep for whom that one has waited.
+    name = await kept_in(on)
+    if name != store and await on.fetch_one("move_to", name=store) is None:
+        raise FilesElsewhere(str(name), store)
+    if not is_there:
+        await check_not_deleted(on, chat_id)
+        if not arriving:
+            raise ChatNotFound(chat_id)
+    await on.execute("note_file", chat_id=chat_id, digest=blob.digest, size=blob.size, at=await on.now())
+
+
+async def take_over(on: SQLDatabase, chat_id: str, blobs: Mapping[str, int]) -> None:
+    """Let a chat that has arrived hold what its rows refer to."""
+    at = await on.now()
+    for digest, size in blobs.items():
+        await on.execute("take_over", chat_id=chat_id, digest=digest, size=size, at=at)
+
+
+async def held_files(on: SQLDatabase, chat_id: str, digests: Collection[str] | None) -> dict[str, int]:
+    """Return the sizes of the blobs that a chat holds."""
+    rows = await on.fetch("held_files", chat_id=chat_id, every=digests is None, digests=[*(digests or ())])
+    return {digest: size for digest, size in rows}  # noqa: C416 - mypy knows no pairs here
+
+
+async def release_others(on: SQLDatabase, chat_id: str, stay: Collection[str]) -> None:
+    """Let a chat hold no longer what was sent, but for these blobs."""
+    await _note_released(on, await on.fetch("release", chat_id=chat_id, every=False, stay=[*stay]))
+
+
+async def release_all(on: SQLDatabase, chat_id: str) -> None:
+    """Let a chat hold nothing."""
+    await _note_released(on, await on.fetch("release", chat_id=chat_id, every=True, stay=[]))
+
+
+async def release_unsent(on: SQLDatabase, *, seconds: float, limit: int, chat_id: str | None) -> int:
+    """Release what was put that long ago, or at any time, and was never sent; return of how many blobs."""
+    until = await on.now() - timedelta(seconds=seconds) if seconds else None
+    rows = await on.fetch("release_unsent", until=until, limit=limit, chat_id=chat_id)
+    await _note_released(on, rows)
+    return len(rows)
+
+
+async def _note_released(on: SQLDatabase, rows: Iterable[Row]) -> None:
+    for (digest,) in rows:
+        if is_hash(digest):  # what else stands there was garbled, and names no blob
+            await on.execute("released", digest=digest)

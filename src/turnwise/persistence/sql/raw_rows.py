@@ -16,7 +16,7 @@ from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.rows import GARBLED, PROFILES, micros_of, time_of
 from turnwise.persistence.sql.database import SQLDatabase
-from turnwise.persistence.sql.held_files import release_all, release_others, take_over
+from turnwise.persistence.sql.files import release_all, release_others, take_over
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, insert_tombstone, missing, stored_tombstone
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, facts_of, unread_rest

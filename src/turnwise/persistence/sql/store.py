@@ -14,9 +14,8 @@ from turnwise.persistence.chat_cache import ChatCache, PassedOver
 from turnwise.persistence.chat_rows import ChatRows, Rows
 from turnwise.persistence.protocol import ChatStore, Pruned
 from turnwise.persistence.reading import EventPage, Expiry, Overdue, Snapshot, Waiting
-from turnwise.persistence.sql import held_files, lists, raw_rows
+from turnwise.persistence.sql import files, lists, raw_rows
 from turnwise.persistence.sql.database import SQLDatabase
-from turnwise.persistence.sql.files import DatabaseFiles
 from turnwise.persistence.sql.lists import children_among, forks_among
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, deleted_among, stored_tombstone
@@ -177,28 +176,27 @@ class SQLStore(ChatStore):
 
     # Files
 
-    def file_store(self) -> DatabaseFiles:
-        return DatabaseFiles(self._write, self._read)
+    def file_store(self) -> files.DatabaseFiles:
+        return files.DatabaseFiles(self._write, self._read)
 
     async def files_kept_in(self) -> str | None:
-        return await self._read(held_files.kept_in)
+        return await self._read(files.kept_in)
 
     async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
-        await self._write(lambda on: held_files.note_file(on, chat_id, blob, store=kept_in, arriving=arriving))
+        await self._write(lambda on: files.note_file(on, chat_id, blob, store=kept_in, arriving=arriving))
 
     async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
-        return await self._read(lambda on: held_files.held_files(on, chat_id, digests))
+        return await self._read(lambda on: files.held_files(on, chat_id, digests))
 
     async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
-        return await self._write(
-            lambda on: held_files.release_unsent(on, seconds=seconds, limit=limit, chat_id=chat_id)
-        )
+        return await self._write(lambda on: files.release_unsent(on, seconds=seconds, limit=limit, chat_id=chat_id))
 
     async def unreferenced_files(self, *, limit: int) -> list[tuple[int, str]]:
-        return await self._read(lambda on: held_files.unreferenced_files(on, limit=limit))
+        rows = await self._read(lambda on: on.fetch("unreferenced_files", limit=limit))
+        return [(number, digest) for number, digest in rows]
 
     async def is_unreferenced(self, digest: str) -> bool:
-        return await self._read(lambda on: held_files.is_unreferenced(on, digest))
+        return await self._read(lambda on: on.fetch_one("holder", digest=digest)) is None
 
     async def settle_unreferenced(self, number: int) -> None:
         await self._write(lambda on: on.execute("settle_unreferenced", number=number))
