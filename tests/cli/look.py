@@ -28,7 +28,7 @@ def look(*shown: RenderableType, width: int = WIDTH) -> list[str]:
 
 
 def screen_of(width: int = WIDTH) -> Console:
-    """Return a screen with colours that nobody watches; `lines_of` tells what is on it."""
+    """Return a screen with colours, for `lines_of`."""
     return Console(file=io.StringIO(), width=width, color_system="standard", highlight=False, _environ={})
 
 

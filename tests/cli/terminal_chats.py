@@ -51,7 +51,7 @@ def url_of(terminal: Terminal) -> str:
     return f"sqlite:///{terminal.folder}/turnwise.db"
 
 
-def begun(terminal: Terminal, *replies: str | Reply, **settings: Any) -> str:
+def chat_with(terminal: Terminal, *replies: str | Reply, **settings: Any) -> str:
     """Begin a chat in the terminal's store, ask it as often as there are replies, and return its id."""
 
     async def begin() -> str:

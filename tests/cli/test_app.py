@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from cli.look import colours, marked
-from cli.terminal_chats import begun
+from cli.terminal_chats import chat_with
 from support.terminal import PROGRAM, Terminal
 from turnwise import ModelError
 from turnwise.cli import app
@@ -64,7 +64,7 @@ def test_misuse_is_explained_and_exits_2(terminal: Terminal, typed: str, words: 
 
 @pytest.mark.parametrize("command", [("diagram", "--out"), ("audit", "last", "--export")], ids=" ".join)
 def test_full_disk_exits_1(terminal: Terminal, command: tuple[str, ...]) -> None:
-    begun(terminal)
+    chat_with(terminal)
     refused = terminal.run(*command, "/dev/full")
     assert (refused.code, "No space left" in refused.words) == (1, True), refused
 
@@ -76,7 +76,7 @@ def test_broken_pipe_ends_a_command_silently(terminal: Terminal, how: str, unbuf
 
     Without a buffer the write itself fails, with one the last flush does.
     """
-    begun(terminal)
+    chat_with(terminal)
     if how == "full disk":
         out = os.open("/dev/full", os.O_WRONLY)
     else:
@@ -183,9 +183,9 @@ def test_ctrl_c_during_import_is_silent(module: str) -> None:
 def test_migrate_counts_chats(terminal: Terminal) -> None:
     with colours():
         empty = marked(terminal.run("migrate").out)
-        begun(terminal, Reply(error=ModelError("quota")))
+        chat_with(terminal, Reply(error=ModelError("quota")))
         for _ in range(2):
-            begun(terminal)
+            chat_with(terminal)
         full = marked(terminal.run("migrate").out)
         long = f"sqlite:///{'x' * 120}.db"
         assert f"{long} has the schema" in terminal.run("migrate", "--store", long).out

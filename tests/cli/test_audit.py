@@ -16,7 +16,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from cli.look import look
-from cli.terminal_chats import begun, stuck, url_of
+from cli.terminal_chats import chat_with, stuck, url_of
 from support.audit_records import AT, record
 from support.logged_life import LOG, TEXT
 from support.rewriting import rewrite
@@ -82,7 +82,7 @@ def test_verdict_is_a_sentence() -> None:
 
 
 def test_options_of_stores_are_refused_for_logs(terminal: Terminal) -> None:
-    begun(terminal)
+    chat_with(terminal)
     assert terminal.run("audit", "last", "--export", "log.jsonl").code == 0
     for typed, words in {
         "verify log.jsonl --family": "--family: an exported log is of one chat alone",
@@ -123,7 +123,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_replay_prints_all_steps_into_a_pipe(terminal: Terminal) -> None:
-    chat_id = begun(terminal, "hello")
+    chat_id = chat_with(terminal, "hello")
     reported = terminal.run("replay", chat_id)
     assert reported.code == 0
     records = json.loads(terminal.run("audit", chat_id, "--json").out)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from cli.terminal_chats import begun
+from cli.terminal_chats import chat_with
 from support.terminal import Keyboard, Terminal
 from turnwise import Engine, tool
 from turnwise.cli import chat
@@ -154,7 +154,7 @@ CREW = """
 from turnwise import Agent
 from turnwise.providers.scripted import ScriptedModel
 
-agents = [Agent(name, ScriptedModel(lambda request, name=name: f"{name} has heard it")) for name in ("one", "two")]
+agents = [Agent(name, ScriptedModel(lambda request, name=name: f"{name} has read it")) for name in ("one", "two")]
 """
 
 
@@ -162,9 +162,9 @@ def test_chat_talks_to_named_agents(terminal: Terminal, monkeypatch: pytest.Monk
     (terminal.folder / "crew.py").write_text(CREW)
     monkeypatch.delitem(sys.modules, "crew", raising=False)
     reported = terminal.run("chat", "crew:agents", "--agent", "two", typed="hello\n")
-    assert (reported.code, "two has heard it" in reported.out) == (0, True), reported
+    assert (reported.code, "two has read it" in reported.out) == (0, True), reported
     again = terminal.run("chat", "crew:agents", "--chat", "last", typed="and now?\n").out
-    assert again.count("two has heard it") == 2
+    assert again.count("two has read it") == 2
     missing = terminal.run("chat", "crew:agents", typed="hello\n")
     assert (missing.code, "must be one of 'one', 'two': this engine has several" in missing.err) == (2, True), missing
     wrong = terminal.run("chat", "crew:agents", "--model", "demo", typed="hello\n")
@@ -192,7 +192,7 @@ def test_prompts_and_answers_of_client_calls() -> None:
 
 def test_terminal_asks_in_order_and_ctrl_c_keeps_typed_text(terminal: Terminal) -> None:
     """Ctrl-C at a question stops its turn, and leaves what is half typed; Ctrl-D leaves the chat."""
-    begun(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
+    chat_with(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
     with Keyboard(terminal, ("chat", "--chat", "last", "--pace", "0.1")) as keyboard:
         keyboard.watch("ask:")
         keyboard.type("to the left\r")

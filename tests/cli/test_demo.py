@@ -36,7 +36,7 @@ def test_demo_keeps_every_promise(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert summary.count("✔") == 9
     for seen in (
         "the second post was a replay",
-        "exactly these are kept",
+        "the chat keeps exactly these",
         "compacted once",
         "was killed",
         "take_note ran once: 1 line in notes.txt",

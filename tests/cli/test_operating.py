@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cli.terminal_chats import begun, chat_of, last_record, stuck, url_of
+from cli.terminal_chats import chat_of, chat_with, last_record, stuck, url_of
 from support.terminal import Terminal
 from turnwise import Engine, ModelError, Settings
 from turnwise.cli.app import main
@@ -75,7 +75,7 @@ def test_actor_is_recorded(terminal: Terminal, command: str) -> None:
 
 
 def test_submit_prints_the_receipt(terminal: Terminal) -> None:
-    chat_id = begun(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    chat_id = chat_with(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
     wrong = terminal.run("submit", chat_id, "yes", "--results", "x")
     assert (wrong.code, "or --results FILE" in wrong.words) == (2, True)
     failed = terminal.run("submit", chat_id, "c1=no", "--error")

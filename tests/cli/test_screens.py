@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from cli.look import look
-from cli.terminal_chats import CHAT, begun, url_of
+from cli.terminal_chats import CHAT, chat_with, url_of
 from support.audit_records import AT
 from support.terminal import Terminal
 from turnwise import ChatNotFound, ClientTool, Engine, ModelError, Settings, SettingsError
@@ -121,7 +121,7 @@ def test_list_fits_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_list_limit_takes_newest_first(terminal: Terminal) -> None:
-    first, second, third = [begun(terminal, *replies) for replies in ([], [Reply(error=ModelError("quota"))], [])]
+    first, second, third = [chat_with(terminal, *replies) for replies in ([], [Reply(error=ModelError("quota"))], [])]
 
     def listed(*words: str) -> list[str]:
         return [chat["id"] for chat in json.loads(terminal.run("list", "--json", *words).out)]

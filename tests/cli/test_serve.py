@@ -1,4 +1,4 @@
-"""`serve` and `inspect` in this process: what was typed arrives where it belongs, and is told."""
+"""`serve` and `inspect` in this process: what was typed arrives where it belongs, and is printed."""
 
 import contextlib
 import inspect

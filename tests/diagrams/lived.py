@@ -1,4 +1,4 @@
-"""Events of chats that nobody has lived: stays, calls and compactions, at seconds of one's own."""
+"""Invented events of chats: stays, calls and compactions, at seconds of one's own."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -64,7 +64,7 @@ def phase(name: CompactionPhase, at: float) -> Event:
 
 
 def replied(step: int, at: float, *, partial: bool = False) -> Event:
-    """Return the event of what the model said, or of what is kept of it."""
+    """Return the event of a reply, whole or partial."""
     message = Message(
         id=f"m{next(_NUMBERS)}",
         role="assistant",

@@ -53,7 +53,7 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
         [*failed(1, 1, 11, delay=60), *BACK],
         [(FAILED, "step 1, attempt 1", 10, 11)],
     ),
-    "an error of which a part is kept": (
+    "an error with a partial reply": (
         [replied(1, 12, partial=True), *broken(12)],
         [(FAILED, "step 1, attempt 1", 10, 12)],
     ),
@@ -61,7 +61,7 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
         [*LOST, discarded(1, 1, 30), replied(1, 34), *stays((S.streaming, 0), (S.waiting, 34))[1:]],
         [(FAILED, "step 1, attempt 1", 10, 20), (KEPT, "step 1, attempt 2", 30, 34)],
     ),
-    "a stop of which a part is kept": (
+    "a stop with a partial reply": (
         [*stays((S.streaming, 0), (S.interrupted, 12))[1:], replied(1, 13, partial=True)],
         [(KEPT, "step 1, attempt 1", 10, 12)],
     ),
@@ -70,7 +70,7 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
         [(FAILED, "step 1, attempt 1", 10, 12), (KEPT, "step 1, attempt 3", 20, 24)],
     ),
 }
-"""What a life goes on with after its first attempt has begun, and which attempts there were."""
+"""What a life goes on with after its first attempt has started, and which attempts there were."""
 
 
 @pytest.mark.parametrize("name", LIVES)

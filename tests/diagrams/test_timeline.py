@@ -205,9 +205,9 @@ HAPPENED: Final = st.one_of(
 
 @settings(max_examples=examples(150))
 @given(st.lists(st.tuples(HAPPENED, CLOCKS), max_size=30), CLOCKS)
-def test_any_life_can_be_drawn_with_any_clock(happened: list[tuple[Event, datetime]], begun: datetime) -> None:
+def test_any_life_can_be_drawn_with_any_clock(happened: list[tuple[Event, datetime]], start: datetime) -> None:
     """Back, forth, by years: bars stand on the page, states in their order, and no time is less than none."""
-    events = [msgspec.structs.replace(event, at=at) for event, at in [(stays((S.waiting, 0))[0], begun), *happened]]
+    events = [msgspec.structs.replace(event, at=at) for event, at in [(stays((S.waiting, 0))[0], start), *happened]]
     drawing = timeline(events)
     for kind in {kind for kind, _ in titles(drawing)}:
         assert all(0 <= left <= right <= WIDTH for left, right in rects(drawing, kind))

@@ -190,7 +190,7 @@ def test_demo_model_rejects_invalid_arguments(wrong: dict[str, Any], problem: st
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "expected"),
     [
         ((), "Tell me how to go on."),
         ((message("user", "Read a.md"), result("read_file", "old"), message("user", "Thanks")), "You are welcome."),
@@ -201,8 +201,8 @@ def test_demo_model_rejects_invalid_arguments(wrong: dict[str, Any], problem: st
         ((message("user", "x" * 160),), f"“{'x' * 160}”"),
     ],
 )
-async def test_answer_depends_on_last_question_and_later_results(messages: tuple[Message, ...], told: str) -> None:
-    assert told in (await answer(*messages)).text
+async def test_answer_depends_on_last_question_and_later_results(messages: tuple[Message, ...], expected: str) -> None:
+    assert expected in (await answer(*messages)).text
 
 
 # Which tools a message asks for

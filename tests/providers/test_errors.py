@@ -53,7 +53,7 @@ def test_failure_of_a_custom_model_is_what_it_says(failure: Exception, kind: str
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         ({"message": "plain"}, "plain"),
         ({"error": {"message": "wrapped"}}, "wrapped"),
@@ -65,10 +65,10 @@ def test_failure_of_a_custom_model_is_what_it_says(failure: Exception, kind: str
     ],
     ids=str,
 )
-def test_error_message_of_the_provider_is_unwrapped(body: object, told: str) -> None:
+def test_error_message_of_the_provider_is_unwrapped(body: object, expected: str) -> None:
     said = str(model_error(theirs.ModelHTTPError(400, "m", body)))
-    assert told in said
-    assert ("status_code" in said) == ("status_code" in told)
+    assert expected in said
+    assert ("status_code" in said) == ("status_code" in expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a call costs: by the list that comes with the library, without a network, and unknown where nobody knows."""
+"""What a call costs: by the list that comes with the library, without a network, or unknown."""
 
 import logging
 import subprocess
@@ -73,7 +73,7 @@ def test_compatible_service_is_priced_by_its_url() -> None:
 
 
 def test_periodic_cost_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list may tell the price of a thousand tokens, or of three: a cost is kept, and sent, with each message."""
+    """A list may tell the price of a thousand tokens, or of three: each message carries its cost."""
     price = SimpleNamespace(calc_price=lambda *_, **__: SimpleNamespace(total_price=Decimal(1) / 3))
     monkeypatch.setattr(figures, "_listed", lambda _model: (None, price))
     found = priced(named(), COUNTED, NOW)

@@ -1,4 +1,4 @@
-"""Files that a provider does not take: the model is told in words, and the chat goes on."""
+"""Files that a provider does not take: a note tells the model, and the chat goes on."""
 
 import pytest
 from pydantic_ai import messages as theirs

@@ -147,7 +147,7 @@ def test_invalid_history_is_repaired_and_logged(
     assert [change in record.getMessage() and "chat_id=c1" in record.getMessage() for record in caplog.records] == [
         True
     ]
-    assert ";" not in caplog.text, "one change is told once"
+    assert ";" not in caplog.text, "one change is logged once"
     assert HistoryRepair().made_valid(request(mended)) == mended
     assert len(caplog.records) == 1
 

@@ -129,8 +129,8 @@ def test_one_result_answers_one_call() -> None:
 def test_nesting_above_the_limit_is_a_model_error() -> None:
     deep: list[Any] = json.loads("[" * DEEPEST + "]" * DEEPEST)
     asked = ModelPart("tool_call", id="a", name="search", arguments={"at": deep[0]}, executor="provider")
-    kept = join([asked, ModelPart("provider_result", call_id="a", output=deep), FINISH])
-    assert kept.calls[0].arguments == {"at": deep[0]}
+    reply = join([asked, ModelPart("provider_result", call_id="a", output=deep), FINISH])
+    assert reply.calls[0].arguments == {"at": deep[0]}
     for wrong, what in (
         ([ModelPart("tool_call", id="a", name="search", arguments={"at": deep})], "arguments"),
         ([asked, ModelPart("provider_result", call_id="a", output=[deep])], "a result"),
@@ -366,7 +366,7 @@ def test_surrogate_pair_split_across_deltas_is_joined(delta: Callable[[str], Mod
         builder.add(delta(piece))
         shown += "".join(one.delta or "" for _, one in builder.take_shown())
     assert shown == "\U0001f600b\ufffd\U0001f600c\ufffdd"
-    assert _words_in(builder) == shown, "of a reply that was cut off is kept what was shown"
+    assert _words_in(builder) == shown, "a reply that was cut off keeps what was shown"
     builder.add(FINISH)
     shown += "".join(one.delta or "" for _, one in builder.take_shown())
     assert shown.endswith("d\ufffd")

@@ -1,4 +1,4 @@
-"""What is sent to a provider: names and ids that any of them takes, its own data and nobody else's, in valid turns."""
+"""What is sent to a provider: names and ids that any of them takes, its own data alone, in valid turns."""
 
 import gc
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def test_invalid_tool_name_in_history_is_sanitized(name: str, sent_name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("call_id", "short_ids", "kept"),
+    ("call_id", "short_ids", "stays"),
     [
         ("c_1-A", False, True),
         ("c" * 41, False, False),
@@ -69,14 +69,14 @@ def test_invalid_tool_name_in_history_is_sanitized(name: str, sent_name: str) ->
         ("call_1234", True, False),
     ],
 )
-def test_call_and_result_share_an_id_of_valid_form(call_id: str, *, short_ids: bool, kept: bool) -> None:
+def test_call_and_result_share_an_id_of_valid_form(call_id: str, *, short_ids: bool, stays: bool) -> None:
     """OpenAI takes 40 characters, Mistral nine: the chat may have had another model before."""
     call = ToolCallPart(call_id=call_id, name="look", arguments={"at": 1})
     result = ToolResultPart(call_id=call_id, name="look", output={"seen": 1})
     (asked,), (answered,) = sent(message("assistant", call), message("tool", result), short_ids=short_ids)
     assert asked.tool_call_id == answered.tool_call_id
     assert len(asked.tool_call_id) == 9 if short_ids else len(asked.tool_call_id) <= 40
-    assert (asked.tool_call_id == call_id) is kept
+    assert (asked.tool_call_id == call_id) is stays
     assert (asked.args, answered.content, answered.outcome) == ({"at": 1}, {"seen": 1}, "success")
 
 
@@ -168,13 +168,13 @@ def said(text: str) -> Message:
 def test_cache_entry_is_dropped_with_its_message() -> None:
     """Thousands come and go at the addresses of those before them: none takes over what was said of another."""
     known = PerMessage(lambda message: message.text)
-    kept = said("kept")
-    known(kept)
+    stays = said("stays")
+    known(stays)
     for number in range(3000):
         assert known(said(str(number))) == str(number)
     gc.collect()
     assert len(known) == 1
-    assert known(kept) == "kept"
+    assert known(stays) == "stays"
 
 
 # Whose data a part carries

@@ -54,7 +54,7 @@ def used(tokens: int) -> theirs.ModelResponse:
     return theirs.ModelResponse(parts=[], usage=RequestUsage(input_tokens=2, output_tokens=tokens))
 
 
-def begun(index: int, part: theirs.ModelResponsePart) -> theirs.PartStartEvent:
+def started(index: int, part: theirs.ModelResponsePart) -> theirs.PartStartEvent:
     return theirs.PartStartEvent(index=index, part=part)
 
 
@@ -70,7 +70,7 @@ def test_call_keeps_its_first_id(*, is_readable: bool) -> None:
     later = theirs.ToolCallPart("look", spelled, tool_call_id="c2")
     reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
     events = [
-        begun(0, call(None)),
+        started(0, call(None)),
         theirs.PartDeltaEvent(index=0, delta=fragment),
         theirs.PartEndEvent(index=0, part=later),
     ]
@@ -87,20 +87,20 @@ def test_two_calls_of_one_id_stay_two_calls() -> None:
         for piece in ('{"at": ', "1}")
         for index in (0, 1)
     ]
-    parts = parts_of(begun(0, call(None)), begun(1, call(None)), *fragments)
+    parts = parts_of(started(0, call(None)), started(1, call(None)), *fragments)
     assert [part.id for part in parts] == ["c1", "c1-1"] * 3
 
 
 def test_provider_result_completes_its_call_first() -> None:
     web, other = (theirs.NativeToolCallPart("web", None, call_id) for call_id in ("c1", "c2"))
     found = theirs.NativeToolReturnPart("web", ["hit"], "c1", **OWN)
-    *_, complete, result = parts_of(begun(0, web), begun(1, other), begun(2, found))
+    *_, complete, result = parts_of(started(0, web), started(1, other), started(2, found))
     assert (complete.type, complete.id) == ("tool_call", "c1")
     assert result == ModelPart("provider_result", call_id="c1", output=["hit"], metadata=KEPT)
 
 
 def test_file_is_one_part() -> None:
-    (file,) = parts_of(begun(0, theirs.FilePart(theirs.BinaryContent(b"hi", media_type="image/png"), **OWN)))
+    (file,) = parts_of(started(0, theirs.FilePart(theirs.BinaryContent(b"hi", media_type="image/png"), **OWN)))
     assert file == ModelPart("file", media_type="image/png", data="aGk=", metadata=KEPT)
 
 
@@ -221,10 +221,10 @@ def test_all_reported_token_counts_are_stored(provider: str | None) -> None:
     counts = RequestUsage(
         input_tokens=2, output_tokens=0, cache_read_tokens=0, cache_write_tokens=4, output_reasoning_tokens=5
     )
-    told = usage_of(theirs.ModelResponse([], usage=counts, provider_name=provider))
+    usage = usage_of(theirs.ModelResponse([], usage=counts, provider_name=provider))
     google = str(provider).startswith("google")
-    assert (told.input_tokens, told.output_tokens, told.reasoning_tokens) == (2, 0, 5)
-    assert (told.cache_read_tokens, told.cache_write_tokens) == (None if google else 0, 4)
+    assert (usage.input_tokens, usage.output_tokens, usage.reasoning_tokens) == (2, 0, 5)
+    assert (usage.cache_read_tokens, usage.cache_write_tokens) == (None if google else 0, 4)
 
 
 # Compactions and speech
@@ -276,10 +276,10 @@ async def test_whole_part_is_stored_and_sent_back(
     reader = ResponseReader(ORIGIN)
     if streamed:
         events = [(0, first), (1, part), (1, part), (2, last)]
-        heard = [piece for at, one in events for piece in reader.read(theirs.PartStartEvent(index=at, part=one))]
+        pieces = [piece for at, one in events for piece in reader.read(theirs.PartStartEvent(index=at, part=one))]
     else:
-        heard = [piece for at, one in enumerate(response.parts) for piece in reader.begin(at, one)]
-    reply = join([*heard, *reader.finish(response, closed=True)])
+        pieces = [piece for at, one in enumerate(response.parts) for piece in reader.begin(at, one)]
+    reply = join([*pieces, *reader.finish(response, closed=True)])
     parts = await _sent_back(reply)
     back = [one for one in parts if type(one) is type(part)]
     assert [_plain(one) for one in back] == [_plain(part)]
@@ -293,11 +293,11 @@ async def test_revised_speech_is_stored_as_it_ended() -> None:
     def spoken(**fields: Any) -> theirs.PartDeltaEvent:
         return theirs.PartDeltaEvent(index=0, delta=theirs.SpeechPartDelta(speaker="assistant", **fields))
 
-    begun = theirs.PartStartEvent(index=0, part=theirs.SpeechPart(speaker="assistant", transcript="Hell"))
-    events = [begun, spoken(transcript_delta="o", transcript="Hello")]
+    started = theirs.PartStartEvent(index=0, part=theirs.SpeechPart(speaker="assistant", transcript="Hell"))
+    events = [started, spoken(transcript_delta="o", transcript="Hello")]
     reader = ResponseReader(ORIGIN)
     response = theirs.ModelResponse(
         [theirs.SpeechPart(speaker="assistant", transcript="Hello")], provider_details={"finish_reason": "stop"}
     )
-    heard = [piece for event in events for piece in reader.read(event)]
-    assert join([*heard, *reader.finish(response, closed=True)]).text == "Hello"
+    pieces = [piece for event in events for piece in reader.read(event)]
+    assert join([*pieces, *reader.finish(response, closed=True)]).text == "Hello"

@@ -55,7 +55,7 @@ def test_world_rejects_invalid_arguments(argument: str, wrong: list[Any]) -> Non
 
 
 async def run_worlds(first: int, count: int) -> Sequence[World]:
-    """Return worlds that have kept their promises."""
+    """Run worlds, and return them if they keep their promises."""
     worlds = [World(seed, rounds=SHORT if seed % 8 else LONG) for seed in range(first, first + count)]
     problems = {world.seed: await world.run() for world in worlds}
     assert {seed: found for seed, found in problems.items() if found} == {}
@@ -87,9 +87,9 @@ class RestoredWorld(World):
         if chance < 0.2:
             self.backup = self._disk.writer.serialize()
         elif chance < 0.4 and self.backup is not None:
-            with closing(sqlite3.connect(":memory:")) as kept:
-                kept.deserialize(self.backup)
-                kept.backup(self._disk.writer)
+            with closing(sqlite3.connect(":memory:")) as copy:
+                copy.deserialize(self.backup)
+                copy.backup(self._disk.writer)
             self.restored += 1
             self._nodes[0].store.hint.set()
         await super()._turn(tasks)
@@ -99,7 +99,7 @@ class RestoredWorld(World):
             await super()._boot(tasks)
 
     async def _end_one(self, *, killed: bool) -> None:
-        """End nothing: another process would not know which calls have begun."""
+        """End nothing: another process would not know which calls have started."""
 
     async def _act(self, chat_id: str) -> None:
         with suppress(TurnwiseError):  # what the client has read may be gone

@@ -95,7 +95,7 @@ class Place(msgspec.Struct, frozen=True):
         Commands act as the principal of a service's token, unless another actor is named.
 
         Raises:
-            SettingsError: the store's file does not exist, see `existing_store`; or its files are kept elsewhere; or a
+            SettingsError: the store's file does not exist, see `existing_store`; or its files are elsewhere; or a
                 service needs something that is missing, or takes something that is not its own.
             StoreError: there is no store of this version there.
         """
@@ -220,7 +220,7 @@ def files_to_run_with(folder: Path | None, *, create: bool) -> FolderFiles | Non
 
 @contextmanager
 def naming_the_option() -> Iterator[None]:
-    """Name the right folder's option in the error, if files are kept elsewhere.
+    """Name the right folder's option in the error, if the files are elsewhere.
 
     Raises:
         SettingsError: they are.

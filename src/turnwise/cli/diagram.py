@@ -114,15 +114,10 @@ def png(drawing: str) -> bytes:
 
 
 def _form(form: Form | None, out: Path | None, default: Form) -> Form:
-    """Return the form that was asked for, unless the file's name says another one, or one that there is not."""
     ending = out.suffix.lower() if out is not None else ""
-    named = ENDINGS.get(ending) if ending else default
-    if form is None:
-        if named is None:
-            raise SettingsError(
-                "--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg, .png or .json"
-            )
-        return named
-    if named is not None and ending and form != named:
+    named = ENDINGS.get(ending)
+    if form is None and ending and named is None:
+        raise SettingsError("--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg, .png or .json")
+    if form is not None and named not in (None, form):
         raise SettingsError("--format", f"{form} does not belong into a file that ends in {ending}")
-    return form
+    return form or named or default

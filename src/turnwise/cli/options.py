@@ -31,7 +31,7 @@ StoreOption = Annotated[
         envvar="TURNWISE_STORE",
         metavar="URL",
         callback=_in_one_place,
-        help="Where the chats are kept.",
+        help="The store that has the chats.",
     ),
 ]
 AgentsStoreOption = Annotated[
@@ -41,7 +41,7 @@ AgentsStoreOption = Annotated[
         envvar="TURNWISE_STORE",
         metavar="URL",
         callback=_in_one_place,
-        help="Where the chats of agents are kept; an engine has its own store.",
+        help="The store for the chats of agents; an engine has its own.",
     ),
 ]
 ServerOption = Annotated[

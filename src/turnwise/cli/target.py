@@ -72,8 +72,8 @@ def engine_of(  # noqa: PLR0913 - the options of commands
 
     Args:
         target: `module:attribute`, looked for in the current folder first.
-        store: where the chats of agents are kept; an engine has its own store.
-        file_folder: where the files of these chats are kept, if not in the store's database.
+        store: has the chats of agents; an engine has its own store.
+        file_folder: has the files of these chats, if the store's database does not.
         create: whether the file of a SQLite store, and the folder, may be missing; an engine makes its own.
         right: what to do if it is missing.
         settings: for the engine that runs agents; an engine has its own.

@@ -6,12 +6,12 @@ import os.path
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.text import Text
 
-from turnwise.cli.audit import Step, step_lines, steps_of
+from turnwise.cli.audit import step_lines, steps_of
 from turnwise.cli.connect import Chats, Place
 from turnwise.cli.files import STANDARD_INPUT, read_file
 from turnwise.cli.keys import CheckpointsOption, KeyOption, PublicKeyOption, published_files, signing_key
@@ -114,10 +114,12 @@ def replay(
         check_options_of_a_log({"--server": place.is_service})
         records, verdict = _file(Path(target))
     else:
-        records, verdict = _chat(place, target)
+        records = place.on_chat(target, lambda chats, chat_id: chats.audit(chat_id))
+        verdict = verify_records(records)
     steps = steps_of(records, verdict)
     if as_json:
-        print_json({"steps": [_spelled(step) for step in steps], "verdict": verdict})
+        spelled = [{"record": object_from(one.record), "after": one.after, "problem": one.problem} for one in steps]
+        print_json({"steps": spelled, "verdict": verdict})
     else:
         if steps and sys.stdin.isatty() and console.is_terminal:
             from turnwise.cli.stepper import Stepper  # noqa: PLC0415 - takes long to import
@@ -131,15 +133,6 @@ def replay(
         console.print(verdict_line(verdict))
     if not verdict.ok:
         raise typer.Exit(1)
-
-
-def _spelled(step: Step) -> dict[str, Any]:
-    return {"record": object_from(step.record), "after": step.after, "problem": step.problem}
-
-
-def _chat(place: Place, name: str) -> tuple[Sequence[AuditRecord], Verdict]:
-    records = place.on_chat(name, lambda chats, chat_id: chats.audit(chat_id))
-    return records, verify_records(records)
 
 
 def _file(file: Path) -> tuple[Sequence[AuditRecord], Verdict]:

@@ -272,7 +272,7 @@ class _Attempts:
         self._left = None
 
     def _fail(self, at: Instant) -> None:
-        """End the attempt by an error, although some of it may have been kept as a message."""
+        """End the attempt by an error, although a part of it may be stored as a message."""
         if self._open is None and self._over:
             self._over[-1] = msgspec.structs.replace(self._over[-1], kind="failed attempt")
         elif self._open is not None and self._open.has_started(at):

@@ -61,8 +61,8 @@ _TIME: Final = Pen(11, MUTED)
 def timeline(events: Iterable[Event]) -> str:
     """Return a chat's life so far as an SVG document, from its stored events; of a long one the latest part.
 
-    Time runs to the right. Where the chat rested, a long time is drawn short: its bar is broken and says how long it
-    was. Where the clock was set back, no time passes.
+    Time runs to the right. Where the chat was at rest, a long time is drawn short: its bar is broken and says how
+    long it was. Where the clock was set back, no time passes.
 
     Raises:
         InvalidArgument: `events` are not those of a chat, from the first on.

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.checked import fit
-from turnwise.states.values.hints import validator_of
+from turnwise.states.values.hints import Validator, validator_of
 from turnwise.states.values.limits import said
 
 
@@ -72,19 +72,18 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
 
     `None` leaves a parameter to the provider. How much of each a provider takes is for the provider to say.
     """
-    for name, value in parameters.items():
-        if name not in PARAMETERS:
-            allowed = ", ".join(map(repr, PARAMETERS))
-            raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
+    _check("parameters", parameters, _SHAPES)
+    if isinstance(search := parameters.get("web_search"), Mapping):
+        _check("parameters['web_search']", search, _SEARCH_SHAPES)
+
+
+def _check(where: str, values: Mapping[str, Any], shapes: Mapping[str, Validator]) -> None:
+    for name, value in values.items():
+        if name not in shapes:
+            allowed = ", ".join(map(repr, shapes))
+            raise SettingsError(f"{where}[{name!r}]", f"must be one of {allowed}; it was {name!r:.100}")
         if value is not None:
-            fit(f"parameters[{name!r}]", _SHAPES[name], value)
-    search = parameters.get("web_search")
-    for name, value in search.items() if isinstance(search, Mapping) else ():
-        where = f"parameters['web_search'][{name!r}]"
-        if name not in _SEARCH_SHAPES:
-            raise SettingsError(where, f"must be one of {', '.join(map(repr, _SEARCH_SHAPES))}; it was {name!r:.100}")
-        if value is not None:
-            fit(where, _SEARCH_SHAPES[name], value)
+            fit(f"{where}[{name!r}]", shapes[name], value)
 
 
 FREE: Final = (None, "auto", "none")

@@ -116,8 +116,8 @@ async def is_interrupted(play: Play, model: Speaker) -> None:
     """The user says stop in mid-sentence."""
     play.stage.act(
         "Stop!",
-        "An interrupt is a transition like any other. What was shown is kept to the word, marked partial, and the "
-        "history stays valid for the next request.",
+        "An interrupt is a transition like any other. The chat keeps what was shown to the word, marked partial, and "
+        "the history stays valid for the next request.",
     )
     pace, model.pace, model.ends = model.pace, max(model.pace, UNHURRIED), False
     before = play.view.after
@@ -132,7 +132,7 @@ async def is_interrupted(play: Play, model: Speaker) -> None:
     message = (await play.engine.messages(chat.id))[-1]
     play.stage.promise(
         "an interrupt keeps what was shown",
-        f"{len(message.text.split())} words were shown, and exactly these are kept",
+        f"{len(message.text.split())} words were shown, and the chat keeps exactly these",
         holds=(chat.state, message.partial, message.text, text != "") == (ChatState.interrupted, True, text, True),
     )
 

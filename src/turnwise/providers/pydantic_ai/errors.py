@@ -71,6 +71,32 @@ _GONE: Final = frozenset({400, 401, 403, 404, 410, 451})
 """Statuses of an address from which there is no file to be had."""
 _REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
 _LONGEST_MESSAGE: Final = 500
+_TOO_LARGE: Final = 413
+_CODES: Final = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "request_too_large"}
+)
+_WORDS: Final = (
+    "exceeds? (?:the )?context (?:length|limit|size|window)",  # Anthropic, OpenAI, Ollama
+    "exceeds the available context size|context size has been exceeded",  # llama.cpp
+    "prompt is too long|input is too long",  # Anthropic, Bedrock
+    "prompt too long; exceeded",  # Ollama
+    "input token count.{0,40}exceeds|exceeds the maximum number of tokens allowed",  # Gemini
+    "maximum context length|model's maximum context limit",  # OpenAI, Mistral, OpenRouter, LiteLLM
+    "maximum model length of",  # vLLM
+    "input length .{0,40}exceeds the maximum (?:allowed input )?length",  # DeepSeek
+    "(?:greater|longer) than the (?:model's )?context length",  # LM Studio, Together
+    "maximum prompt length is",  # xAI
+    "reduce the length of the messages|reduce your message size",  # Groq
+    "context window exceeds limit",  # MiniMax
+    "exceeded model token limit",  # Moonshot
+    "prompt token count of .{0,40}exceeds the limit",  # Copilot
+    "input tokens exceed the configured limit",  # OpenAI
+    r"`inputs` tokens \+ `max_new_tokens` must be",  # Hugging Face
+    "range of input length should be",  # Qwen
+)
+_SAYS_TOO_LONG: Final = re.compile("|".join(_WORDS))
+_LIMIT_AND_REQUESTED: Final = re.compile(r"request too large\b.*?\blimit (\d{1,15}), requested (\d{1,15})\b", re.DOTALL)
+"""How OpenAI and Groq refuse one request that takes more tokens than an account has for a minute."""
 
 
 class Exchange(msgspec.Struct):
@@ -101,7 +127,9 @@ def classified(messages: Sequence[Message] = ()) -> Iterator[Exchange]:
     except Exception as failure:
         error = model_error(failure, answered=exchange.answered)
         if error.kind == "bad_request":
-            error.refused = refused_parts(failure, _all_said(failure), messages)
+            body = failure.body if isinstance(failure, theirs.ModelAPIError) else None
+            text = f"{_provider_message(failure)}\n{failure}\n{json.dumps(body, default=str)}"
+            error.refused = refused_parts(failure, text, messages)
         raise error from failure
 
 
@@ -127,11 +155,14 @@ def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
     if isinstance(failure, theirs.ModelAPIError) and failure.provider_error_code in _FILTERS:
         return "content_filter"
     kind = _reported_kind(failure)
-    if kind == "rate_limit" and says_never_enough(_provider_message(failure)):
-        return CONTEXT_OVERFLOW
+    text = _provider_message(failure).lower()
+    figures = _LIMIT_AND_REQUESTED.search(text)
+    if kind == "rate_limit" and figures is not None and int(figures[2]) > int(figures[1]):
+        return CONTEXT_OVERFLOW  # this request alone exceeds the limit, however long one waits
     if kind in _UNCLEAR and isinstance(failure, theirs.ModelAPIError):
-        codes = failure.provider_error_code, failure.provider_error_type
-        kind = CONTEXT_OVERFLOW if says_too_long(_provider_message(failure), status, *codes) else kind
+        is_coded = not _CODES.isdisjoint((failure.provider_error_code, failure.provider_error_type))
+        if status == _TOO_LARGE or is_coded or _SAYS_TOO_LONG.search(text):
+            return CONTEXT_OVERFLOW
     return kind
 
 
@@ -161,12 +192,6 @@ def _unreadable(failure: Exception) -> ModelError:
     return ModelError("network", message=f"the provider's answer could not be read: {type_name(failure)}")
 
 
-def _all_said(failure: Exception) -> str:
-    """Return all that a provider says of a failure: its words, its code, and the parameter that it names."""
-    body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
-    return f"{_provider_message(failure)}\n{failure}\n{json.dumps(body, default=str)}"
-
-
 def _message(failure: Exception) -> str:
     return _provider_message(failure)[:_LONGEST_MESSAGE]
 
@@ -179,48 +204,3 @@ def _provider_message(failure: Exception) -> str:
     text = body.get("message") if isinstance(body, dict) else None
     whole = failure.message if isinstance(failure, theirs.ModelAPIError) else text_of(failure, otherwise="")
     return str(text or whole or type_name(failure))
-
-
-_TOO_LARGE: Final = 413
-_CODES: Final = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "request_too_large"}
-)
-_WORDS: Final = (
-    "exceeds? (?:the )?context (?:length|limit|size|window)",  # Anthropic, OpenAI, Ollama
-    "exceeds the available context size|context size has been exceeded",  # llama.cpp
-    "prompt is too long|input is too long",  # Anthropic, Bedrock
-    "prompt too long; exceeded",  # Ollama
-    "input token count.{0,40}exceeds|exceeds the maximum number of tokens allowed",  # Gemini
-    "maximum context length|model's maximum context limit",  # OpenAI, Mistral, OpenRouter, LiteLLM
-    "maximum model length of",  # vLLM
-    "input length .{0,40}exceeds the maximum (?:allowed input )?length",  # DeepSeek
-    "(?:greater|longer) than the (?:model's )?context length",  # LM Studio, Together
-    "maximum prompt length is",  # xAI
-    "reduce the length of the messages|reduce your message size",  # Groq
-    "context window exceeds limit",  # MiniMax
-    "exceeded model token limit",  # Moonshot
-    "prompt token count of .{0,40}exceeds the limit",  # Copilot
-    "input tokens exceed the configured limit",  # OpenAI
-    r"`inputs` tokens \+ `max_new_tokens` must be",  # Hugging Face
-    "range of input length should be",  # Qwen
-)
-_SAYS_TOO_LONG: Final = re.compile("|".join(_WORDS))
-_LIMIT_AND_REQUESTED: Final = re.compile(r"request too large\b.*?\blimit (\d{1,15}), requested (\d{1,15})\b", re.DOTALL)
-"""How OpenAI and Groq refuse one request that takes more tokens than an account has for a minute."""
-
-
-def says_too_long(text: str, status: int | None, *codes: str | None) -> bool:
-    """Return whether a refusal says that the prompt was too long.
-
-    Args:
-        text: what the provider said.
-        status: of HTTP.
-        codes: the provider's code and type of the error.
-    """
-    return status == _TOO_LARGE or not _CODES.isdisjoint(codes) or _SAYS_TOO_LONG.search(text.lower()) is not None
-
-
-def says_never_enough(text: str) -> bool:
-    """Return whether a refusal for the rate says that this request alone exceeds it, however long one waits."""
-    figures = _LIMIT_AND_REQUESTED.search(text.lower())
-    return figures is not None and int(figures[2]) > int(figures[1])

@@ -87,7 +87,7 @@ class PruningConformance:
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
 
     async def test_an_attempt_that_was_taken_back_is_pruned_before_its_step_is_over(self, store: ChatStore) -> None:
-        """It is pruned as soon as the next attempt has started, whose parts are kept."""
+        """It is pruned as soon as the next attempt has started, whose parts stay."""
         await plans.created(store, "chat", *_ASKED)
         await _shows(store, "chat", "no")
         await store.change("chat", plans.plan(_discarded, plans.start()))

@@ -161,7 +161,7 @@ def _turn_of(message_id: str | None, log: Sequence[e.Event]) -> list[e.Event]:
 
 
 def _could_rest(message_id: str | None, seen: Sequence[e.Event], log: Sequence[e.Event]) -> bool:
-    """Return whether the chat rested after the last event seen; without one, while the message waited in the queue."""
+    """Return whether the chat was at rest after the last event seen; without one, while the message was queued."""
     moments = [*_moments(log)]
     if seen:
         follows = next((moment.event for moment in moments if moment.event.seq > seen[-1].seq), None)
