@@ -15,7 +15,7 @@ from typing import Any, Final
 import hypothesis
 import pytest
 
-from turnwise.states.unicode import well_formed
+from turnwise.states.values.plain import well_formed
 
 pytest.register_assert_rewrite("support", "turnwise.testing.conformance")
 

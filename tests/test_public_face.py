@@ -10,7 +10,7 @@ import pytest
 
 import turnwise
 from turnwise import TurnwiseError
-from turnwise.states import errors
+from turnwise.states import errors, model_errors
 
 PROMISED = {
     "turnwise": """
@@ -40,7 +40,8 @@ def test_version_is_that_of_the_package() -> None:
 
 def test_errors_are_exported_at_the_top() -> None:
     """Who catches an error should not have to know where it lives."""
-    known = {name for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, TurnwiseError)}
+    every = vars(errors) | vars(model_errors)
+    known = {name for name, kind in every.items() if inspect.isclass(kind) and issubclass(kind, TurnwiseError)}
     assert known <= set(turnwise.__all__)
 
 

@@ -54,11 +54,9 @@ from turnwise.states.errors import (
     InvalidArgument,
     InvalidContent,
     MessageNotFound,
-    ModelError,
     NothingToCompact,
     NotResting,
     QueueFull,
-    RefusedPart,
     SettingsError,
     StaleLease,
     StoreError,
@@ -71,6 +69,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.messages import FilePart, Message, QueuedMessage, TextPart
+from turnwise.states.model_errors import ModelError, RefusedPart
 from turnwise.states.names import RESTING, ChatState, StopReason
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import Trigger

@@ -9,16 +9,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
 from typing import Any, Final, TypeVar
 
-from turnwise.states.errors import (
-    FatalToolError,
-    ModelError,
-    SettingsError,
-    ToolFailed,
-    ToolOutcomeUnknown,
-    TurnwiseError,
-)
-from turnwise.states.unicode import well_formed
-from turnwise.states.values.plain import type_name
+from turnwise.states.errors import FatalToolError, SettingsError, ToolFailed, ToolOutcomeUnknown, TurnwiseError
+from turnwise.states.model_errors import ModelError
+from turnwise.states.values.plain import type_name, well_formed
 
 _T = TypeVar("_T")
 

@@ -28,7 +28,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import Role
 from turnwise.service.routes.health import OPEN_STREAMS
 from turnwise.service.routes.table import OPEN_ROUTES
-from turnwise.states import errors
+from turnwise.states import model_errors
 
 MODEL = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", MODEL.split("## What a thief gets")[0], re.MULTILINE)
@@ -171,7 +171,7 @@ def test_page_has_a_remedy_for_each_error_kind() -> None:
     table = PAGE[PAGE.index("| kind |") : PAGE.index("### The chat is archived")]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     named = {kind for cell in cells for kind in re.findall(r"`(\w+)`", cell)}
-    assert named == {*get_args(errors.ModelErrorKind), *get_args(errors.OwnErrorKind)}
+    assert named == {*get_args(model_errors.ModelErrorKind), *get_args(model_errors.OwnErrorKind)}
 
 
 # Finish words

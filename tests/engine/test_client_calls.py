@@ -16,7 +16,8 @@ from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import join
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ConflictingReplay, DeadlineExpired, ModelError
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired
+from turnwise.states.model_errors import ModelError
 from turnwise.testing import ManualClock
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object", "properties": {"question": {"type": "string"}}})

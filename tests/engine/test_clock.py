@@ -9,7 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from turnwise.engine.isolation.clock import SystemClock, Timeout, sleep, time_limit, wait_until
-from turnwise.states.errors import InvalidArgument, ModelError
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.model_errors import ModelError
 from turnwise.testing import ManualClock
 
 FIRST: Final = datetime(1971, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from support.eventful_life import look, rich_life, rich_script
 from support.life import BLANK, ERROR, NOW, asking, executing, failed, local, queued, said, waiting
 from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, ToolResult, Usage, tool
 from turnwise.engine.config.results import chat_of
-from turnwise.engine.prompt.inheritance import inheritance_of
+from turnwise.engine.prompt.imported_history import inheritance_of
 from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
 from turnwise.persistence.reading import Snapshot
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead

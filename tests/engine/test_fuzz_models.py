@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from turnwise import RESTING, Engine, ModelPart, ModelReply, ModelRequest, RetryPolicy, Settings, TextPart, Usage, tool
-from turnwise.states.errors import ModelError
+from turnwise.states.model_errors import ModelError
 
 CALL: Final = {"id": "call_1", "name": "search", "arguments": {"query": "x"}, "metadata": {"k": 1}}
 PARTS: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -20,9 +20,10 @@ from turnwise import ChatState, Engine, ModelPart, Settings, ToolContext, tool
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import IllegalTransition, ModelError, StaleLease
+from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import ToolResultEvent, TurnFinishedEvent
 from turnwise.states.messages import ReasoningPart
+from turnwise.states.model_errors import ModelError
 from turnwise.states.triggers import Interrupt, LeaseExpired, Settled
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.conformance import plans

@@ -11,7 +11,7 @@ from support.latches import Latch
 from turnwise import Agent, ClientTool, CompactionPolicy, Engine, RetryPolicy, Settings, ToolResult, delegate, tool
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ModelError
+from turnwise.states.model_errors import ModelError
 from turnwise.states.usage import Usage
 
 FULL: Final = Usage(input_tokens=90)

@@ -26,9 +26,9 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states import triggers as t
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ModelError
 from turnwise.states.facts import TurnFacts
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, ToolCallPart, ToolResultPart
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import CallStatus, Executor, StopReason
 from turnwise.states.triggers import Trigger
 from turnwise.testing import ManualClock

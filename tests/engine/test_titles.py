@@ -24,8 +24,8 @@ from turnwise.engine.prompt.title import (
     title_messages,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ModelError
 from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart
+from turnwise.states.model_errors import ModelError
 from turnwise.states.values.digests import canonical
 
 BY_MODEL = Settings(title="model", retry=RetryPolicy(first_delay=0.001))

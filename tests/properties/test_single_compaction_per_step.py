@@ -21,7 +21,8 @@ from support.lives import PLACES, SLOW_STORES, Walk, lives_in, named
 from turnwise import ChatState, ClientTool, CompactionPolicy, Engine, ModelRequest, Settings, ToolResult, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states import triggers as t
-from turnwise.states.errors import IllegalTransition, ModelError, StaleLease, TurnwiseError
+from turnwise.states.errors import IllegalTransition, StaleLease, TurnwiseError
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import Stage
 from turnwise.states.writes import InsertBoundary
 

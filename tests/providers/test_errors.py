@@ -5,7 +5,7 @@ import pytest
 from pydantic_ai import exceptions as theirs
 
 from turnwise.providers.pydantic_ai.errors import classified, model_error, writing
-from turnwise.states.errors import ModelError
+from turnwise.states.model_errors import ModelError
 
 STATUSES = {
     401: "authentication",

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from turnwise.providers.argument_text import ARGUMENT_TEXT
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import ReplyBuilder, join, parts_from_shown, read_arguments
-from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import CallStatus, Executor
 from turnwise.states.usage import Usage
 from turnwise.states.values.plain import DEEPEST

@@ -9,7 +9,7 @@ import pytest
 from turnwise import CompactionPolicy, Engine, Settings
 from turnwise.providers.protocol import Model, ModelPart, ModelRequest, Purpose
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ModelError
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import StopReason
 from turnwise.states.usage import Usage
 from turnwise.testing import ManualClock

@@ -9,8 +9,8 @@ import pytest
 from support.served import Served, served
 from turnwise import Agent, Chat, Engine, ModelRequest, TextPart, ToolOutput, ToolResult, delegate, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ModelError
 from turnwise.states.messages import FilePart
+from turnwise.states.model_errors import ModelError
 
 
 async def only_chat(service: Served) -> Chat:

@@ -18,10 +18,9 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
 from turnwise.states.messages import Message, QueuedMessage, TextPart
 from turnwise.states.names import Audience, CallStatus, Executor
-from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import MOST_ITEMS, as_json, canonical, derived, digest
-from turnwise.states.values.plain import DEEPEST
+from turnwise.states.values.plain import DEEPEST, well_formed, well_formed_json
 from turnwise.states.writes import (
     CutHistory,
     DropLease,

@@ -9,7 +9,6 @@ import pytest
 
 from turnwise.states import ChatState, IllegalTransition
 from turnwise.states.errors import (
-    RETRYABLE_KINDS,
     BrokenInvariant,
     ChatArchived,
     ChatBusy,
@@ -17,13 +16,13 @@ from turnwise.states.errors import (
     ChatNotFound,
     ConflictingReplay,
     DeadlineExpired,
-    ModelError,
     NotResting,
     SettingsError,
     StaleLease,
     StoreError,
     TurnwiseError,
 )
+from turnwise.states.model_errors import RETRYABLE_KINDS, ModelError
 
 S = ChatState
 

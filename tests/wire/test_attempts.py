@@ -11,7 +11,7 @@ from tests.wire.requests import asked
 
 from support.wire.server import Answer, End, Server
 from turnwise import ChatState, Engine, ModelError, RetryPolicy, Settings, SettingsError, tool
-from turnwise.states.errors import REJECTED_REPLY
+from turnwise.states.model_errors import REJECTED_REPLY
 from turnwise.testing import ManualClock
 
 QUICK = RetryPolicy(first_delay=0.001, max_delay=0.002)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 import anyio
 import msgspec
 
-from turnwise.engine.chats.local import LocalChats
+from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine

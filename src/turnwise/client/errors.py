@@ -22,14 +22,14 @@ import msgspec
 
 from turnwise import http_problems
 from turnwise.http_problems import MEDIA_TYPE, TYPE, name_of
-from turnwise.states import errors
+from turnwise.states import errors, model_errors
 from turnwise.states.errors import TurnwiseError
 
 BUSY: Final = frozenset({502, 503, 504})
 """Statuses of a service, or of what stands before it, that may be there again in a moment."""
 _ERRORS: Final = {
     name_of(kind): kind
-    for module in (errors, http_problems)
+    for module in (errors, http_problems, model_errors)
     for kind in vars(module).values()
     if inspect.isclass(kind) and issubclass(kind, TurnwiseError) and kind is not TurnwiseError
 }

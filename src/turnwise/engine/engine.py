@@ -22,7 +22,7 @@ from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.deps import check_deps
 from turnwise.engine.blobs.files import Files
-from turnwise.engine.chats.local import LocalChats
+from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.commands.acting import ActingChats, HandledChats

@@ -23,9 +23,10 @@ from turnwise.persistence.rows import (
     json_of,
 )
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import UNREADABLE, ChatUnreadable
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease, Profile
+from turnwise.states.model_errors import UNREADABLE
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.values.plain import COUNTABLE, is_shallow

@@ -10,7 +10,8 @@ from ssl import SSLError
 from typing import Any, Final
 
 from turnwise.foreign import described, or_else
-from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind, SettingsError, TurnwiseError
+from turnwise.states.errors import SettingsError, TurnwiseError
+from turnwise.states.model_errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 
 _NETWORK: Final = (ConnectionError, TimeoutError, SSLError)
 _NETWORK_OF_CLIENTS: Final = frozenset(

@@ -21,7 +21,7 @@ from turnwise.states.messages import (
     public_part,
 )
 from turnwise.states.names import Executor
-from turnwise.states.unicode import well_formed, without_half
+from turnwise.states.values.plain import well_formed, without_half
 from turnwise.states.values.values import fields_of
 
 

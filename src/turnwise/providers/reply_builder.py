@@ -13,7 +13,6 @@ from turnwise.logger import logger
 from turnwise.providers.argument_text import ARGUMENT_TEXT, whole
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply, PartType
-from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import (
     FilePart,
@@ -24,11 +23,11 @@ from turnwise.states.messages import (
     ToolResultPart,
     public_part,
 )
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import Executor
-from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import as_json
-from turnwise.states.values.plain import DEEPEST, is_shallow, shown, type_name
+from turnwise.states.values.plain import DEEPEST, is_shallow, shown, type_name, well_formed, well_formed_json
 
 _TYPES: Final = get_args(PartType)
 

@@ -13,7 +13,8 @@ from msgspec.structs import force_setattr, replace
 
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, TakesAnswerSchema
 from turnwise.providers.reply_builder import join
-from turnwise.states.errors import InvalidArgument, ModelError
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import StopReason
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked

@@ -16,7 +16,7 @@ from fastapi.security import HTTPBearer
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from turnwise.engine.chats.local import LocalChats
+from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.commands.acting import ActingChats
 from turnwise.engine.config.results import Chat, SubmissionReceipt
 from turnwise.engine.engine import Engine

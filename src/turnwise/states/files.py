@@ -10,8 +10,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, unquote_to_bytes
 
 from turnwise.states.errors import InvalidContent
-from turnwise.states.unicode import well_formed
-from turnwise.states.values.plain import shown
+from turnwise.states.values.plain import shown, well_formed
 
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]*/[A-Za-z0-9*][\w.+-]*(\s*;.*)?", re.ASCII)
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+", re.ASCII)

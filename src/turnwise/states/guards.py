@@ -8,9 +8,9 @@ from turnwise.states import triggers as t
 from turnwise.states import turn_limits
 from turnwise.states.calls import ToolCall
 from turnwise.states.draft import Draft
-from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import TurnFacts
 from turnwise.states.invariants import broken_invariants
+from turnwise.states.model_errors import CONTEXT_OVERFLOW
 from turnwise.states.names import Need, Stage
 from turnwise.states.usage import reported
 

@@ -15,8 +15,9 @@ from turnwise.persistence.chat_rows import Rows
 from turnwise.persistence.integrity.examine import examine
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.stored_chat import IntegrityIssue
-from turnwise.states.errors import REPAIRED, ChatDeleted, ChatNotFound, ChatUnreadable
+from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.events import ErrorInfo
+from turnwise.states.model_errors import REPAIRED
 from turnwise.states.triggers import Repaired
 from turnwise.states.values.values import Value
 

@@ -10,7 +10,8 @@ from turnwise.providers.failures import CannotAsk
 from turnwise.providers.figures import load_prices
 from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition
-from turnwise.states.errors import ModelError, ModelErrorKind, SettingsError
+from turnwise.states.errors import SettingsError
+from turnwise.states.model_errors import ModelError, ModelErrorKind
 
 
 class Models:

@@ -13,8 +13,7 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.config.results import Chat, chat_of
 from turnwise.engine.isolation.user_code import UserCalls
 from turnwise.states.facts import Facts
-from turnwise.states.unicode import well_formed
-from turnwise.states.values.plain import type_name
+from turnwise.states.values.plain import type_name, well_formed
 
 _MadeFor = tuple[int, datetime | None, str]
 """A turn's number, the time when it began or was resumed, and the agent that answers in it."""

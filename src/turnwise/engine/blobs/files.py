@@ -11,8 +11,7 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from turnwise.engine.blobs.allowed import refusal_of, refusal_of_file
-from turnwise.engine.blobs.streams import FileContent, Source, source_of
+from turnwise.engine.blobs.streams import FileContent, Source, refusal_of, refusal_of_file, source_of
 from turnwise.engine.config.settings import Settings
 from turnwise.foreign import described
 from turnwise.logger import logger
@@ -31,8 +30,7 @@ from turnwise.states.errors import (
 from turnwise.states.file_heads import HEAD_BYTES, fault_of_head
 from turnwise.states.files import bytes_in, is_digest
 from turnwise.states.messages import FilePart, Part, fault_of_part
-from turnwise.states.unicode import well_formed
-from turnwise.states.values.plain import shown
+from turnwise.states.values.plain import shown, well_formed
 from turnwise.states.values.values import Json
 
 _AT_ONCE: Final = 100

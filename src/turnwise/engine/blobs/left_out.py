@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from turnwise.engine.blobs.files import noted
 from turnwise.providers.protocol import Model
-from turnwise.states.errors import ModelError
 from turnwise.states.facts import Facts
 from turnwise.states.left_out import MOST_LEFT_OUT, REFUSED, LeftOut, note_of_file
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import Executor
 
 _EMPTY: Final = ReasoningPart()

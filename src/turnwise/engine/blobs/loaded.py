@@ -13,10 +13,11 @@ from turnwise.engine.blobs.files import Files, noted
 from turnwise.persistence.blobs.pieces import intact
 from turnwise.persistence.blobs.protocol import BlobGone
 from turnwise.providers.protocol import Model, ModelRequest
-from turnwise.states.errors import ModelError, StoreError
+from turnwise.states.errors import StoreError
 from turnwise.states.files import is_digest
 from turnwise.states.left_out import note_of_file
 from turnwise.states.messages import FilePart, Message, Part, TextPart, ToolResultPart, files_in
+from turnwise.states.model_errors import ModelError
 
 Refuse = Callable[[str, int], str | None]
 """Returns why a model does not take a file of that media type and size; `None` if it does."""

@@ -1,12 +1,21 @@
-"""Chats: every method that an engine and a client have in common, declared once."""
+"""Chats: every method that an engine and a client have in common, and those of an engine alone."""
+
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Annotated, Final
 
-from turnwise.engine.chats.declaration import commands_of
+from pydantic import SkipValidation
+
+from turnwise.engine.chats.declaration import command, commands_of
 from turnwise.engine.chats.management import ChatManagement
 from turnwise.engine.chats.turns import Turns
+from turnwise.engine.config.results import Chat, SendReceipt
+from turnwise.engine.subscriptions.turns import after_receipt
+from turnwise.states.transcript import Transcript
 
 
 class Chats(ChatManagement, Turns):
@@ -18,3 +27,65 @@ class Chats(ChatManagement, Turns):
 
 COMMANDS: Final = commands_of(Chats)
 """The declared methods, by name."""
+
+
+class LocalChats(Chats):
+    """The chats of an engine in this process."""
+
+    def _after(self, receipt: SendReceipt) -> AbstractContextManager[None]:
+        return after_receipt(receipt)
+
+    @command()
+    def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
+        """Yield a whole chat as lines of JSON, each with its line feed, signed if a key is given.
+
+        All of it is of one moment, whatever the chat does. The files that its messages refer to come along, but for
+        those that are gone. `import_chat` takes the lines in, on a store of any kind.
+
+        Raises:
+            ChatUnreadable: its rows are not what its log says, or cannot be read. `export_rows` writes down what is
+                stored.
+        """
+
+    @command("POST", "/chats/import", 201)
+    async def import_chat(
+        self,
+        lines: Annotated[Iterable[str] | AsyncIterable[str], SkipValidation],
+        *,
+        key: bytes | None = None,
+        permit: Callable[[Chat], object] | None = None,
+    ) -> Chat:
+        """Take in a chat that `export_chat` wrote, under its own id, and go on with it where it stood.
+
+        Every line is checked, and every row against the chat's audit log, before anything is written; then all of it
+        is written in one transaction. The log goes on with a record of the import. A chat that was being worked on
+        waits for a worker of this store. With a `key` the lines must be signed with it. Import subagents before their
+        parent, or it starts the ones that it waits for again.
+
+        Args:
+            lines: what `export_chat` yielded.
+            key: with which they have to be signed.
+            permit: is called with the chat as it was exported, before anything is written; it may be async. Whatever it
+                raises refuses the chat. Untrusted lines may name any owner, agent, model and parameters.
+
+        Raises:
+            ImportRefused: the lines are not those of one whole chat, or not signed with the key.
+            InvalidArgument: `permit` raised something that is no `TurnwiseError`.
+            ChatExists: there is a chat of that id.
+            ChatDeleted: there was one.
+            StoreError: the store refused, or the temporary folder, where the files of a chat wait until it is checked.
+        """
+
+    @command()
+    def transcript_pages(self, chat_id: str) -> AsyncGenerator[Transcript, None]:
+        """Yield what `transcript` returns in pages of about 1 MiB: each has messages that follow those before it.
+
+        All else is the same in each page, and all of it is of one moment. A chat without messages has one page.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+
+
+LOCAL_COMMANDS: Final = commands_of(LocalChats)
+"""The declared methods of an engine's chats, by name."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from turnwise.engine.agents.agent import Output
+from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.chats.declaration import CommandCall
-from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.chats.turns import Question
 from turnwise.engine.commands.handlers import Handlers
 from turnwise.engine.config.results import TurnResult

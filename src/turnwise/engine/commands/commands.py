@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine import chat_ids
-from turnwise.engine.blobs.allowed import parts_within
 from turnwise.engine.blobs.sending import Sending
+from turnwise.engine.blobs.streams import parts_within
 from turnwise.engine.commands.fork import fork_of
 from turnwise.engine.commands.interrupt import Interrupter
 from turnwise.engine.commands.profile_changes import Configuring, Labelling

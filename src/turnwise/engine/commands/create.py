@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine import chat_ids
-from turnwise.engine.blobs.allowed import check_message
 from turnwise.engine.blobs.sending import Sending
+from turnwise.engine.blobs.streams import check_message
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.config.results import Chat, chat_of
 from turnwise.engine.config.settings import LONGEST

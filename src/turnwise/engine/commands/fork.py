@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from turnwise.engine.prompt.inheritance import inheritance_of
+from turnwise.engine.prompt.imported_history import inheritance_of
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import SettingsError

@@ -8,8 +8,8 @@ from typing import Any
 from turnwise.engine.admin.erase import Erasable, Erasure, wanted
 from turnwise.engine.admin.transfer import exported
 from turnwise.engine.agents.agent import Output
+from turnwise.engine.chats.chats import LOCAL_COMMANDS
 from turnwise.engine.chats.declaration import UNCHANGED, Unchanged, changes_of
-from turnwise.engine.chats.local import LOCAL_COMMANDS
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.chats.turns import Question
 from turnwise.engine.commands.commands import Commands

@@ -12,8 +12,8 @@ from turnwise.engine.admin.explain import Explanation, explanation
 from turnwise.engine.blobs.left_out import without_refused
 from turnwise.engine.blobs.lost import verify_files
 from turnwise.engine.blobs.streams import FileContent
+from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.chats.declaration import CommandCall
-from turnwise.engine.chats.local import LocalChats
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.config.results import (
     Chat,

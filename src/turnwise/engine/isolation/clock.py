@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import anyio
 from anyio.lowlevel import checkpoint
 
-from turnwise.states.errors import ModelError, ModelErrorKind
+from turnwise.states.model_errors import ModelError, ModelErrorKind
 
 ROUNDING: Final = 1e-6
 """Seconds of tolerance for rounding: what is due within them is due now."""

@@ -16,10 +16,10 @@ from turnwise.engine.jobs.retries import RetryDecision
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model
-from turnwise.states.errors import ModelError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import MOST_LOST, StepFacts
 from turnwise.states.left_out import LeftOut
+from turnwise.states.model_errors import ModelError
 from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
 from turnwise.states.usage import Usage
 

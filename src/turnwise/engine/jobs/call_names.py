@@ -9,9 +9,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart
-from turnwise.states.errors import ModelError
-from turnwise.states.unicode import well_formed
-from turnwise.states.values.plain import shown
+from turnwise.states.model_errors import ModelError
+from turnwise.states.values.plain import shown, well_formed
 
 _LONGEST: Final = 512
 """In bytes: an id may be that long. PostgreSQL has an index of ids, and takes no entry of more than 2,700."""

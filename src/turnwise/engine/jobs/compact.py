@@ -25,8 +25,9 @@ from turnwise.logger import logger
 from turnwise.providers.figures import usage_of
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
-from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, REJECTED_REPLY, InvalidContent, ModelError
+from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import CHARACTERS_PER_TOKEN, Message, length_of
+from turnwise.states.model_errors import INTERNAL, NOTHING_FOLDED, REJECTED_REPLY, ModelError
 from turnwise.states.names import Audience, Executor, Need, Stage
 from turnwise.states.triggers import Compacted, CompactionFailed
 from turnwise.states.values.plain import type_name

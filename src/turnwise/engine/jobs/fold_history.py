@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import is_said
 from turnwise.states.arguments import Summary
-from turnwise.states.errors import NOTHING_FOLDED, InvalidContent, ModelError
+from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import Message
+from turnwise.states.model_errors import NOTHING_FOLDED, ModelError
 from turnwise.states.values.plain import SAID, Misfit, plain
 from turnwise.states.values.values import place_and_problem
 

@@ -22,16 +22,16 @@ from turnwise.providers.reply_builder import parts_from_shown
 from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import INTERNAL, UNREADABLE, ChatUnreadable, ModelError
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.model_errors import INTERNAL, UNREADABLE, ModelError
 from turnwise.states.names import Executor
-from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import digest
 from turnwise.states.values.output_limit import text_within
-from turnwise.states.values.plain import shown, type_name
+from turnwise.states.values.plain import shown, type_name, well_formed
 
 _CUT_OFF: Final = "Not run: your reply ended before the arguments of this call were complete"
 _REFUSED: Final = "Not run: the provider refused your reply, so none of its calls may run with its arguments"

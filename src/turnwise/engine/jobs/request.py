@@ -26,9 +26,9 @@ from turnwise.providers.figures import is_for_answers
 from turnwise.providers.parameters import forced_tool, freed
 from turnwise.providers.protocol import Model, ModelRequest, Purpose, SentReminder, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
-from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
+from turnwise.states.model_errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.values.plain import copied
 
 _FORCING: Final = frozenset(

@@ -13,8 +13,8 @@ import msgspec
 
 from turnwise.engine.config.settings import RetryPolicy
 from turnwise.engine.isolation.clock import TIME_TOO_LATE
-from turnwise.states.errors import REJECTED_REPLY, ModelError
 from turnwise.states.facts import StepFacts
+from turnwise.states.model_errors import REJECTED_REPLY, ModelError
 
 LONGEST_TIMEOUT_S: Final = 600.0
 """A time limit doubles up to this."""

@@ -22,8 +22,9 @@ from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
-from turnwise.states.errors import INVALID_ANSWER, FatalToolError
+from turnwise.states.errors import FatalToolError
 from turnwise.states.events import ErrorInfo
+from turnwise.states.model_errors import INVALID_ANSWER
 from turnwise.states.names import CallStatus
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
 from turnwise.states.values.output_limit import text_within

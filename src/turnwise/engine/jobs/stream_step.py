@@ -43,13 +43,13 @@ from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of, stop_reason_of
 from turnwise.states.arguments import StepReply
-from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
+from turnwise.states.errors import StoreError
 from turnwise.states.messages import CHARACTERS_PER_TOKEN
+from turnwise.states.model_errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
-from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
-from turnwise.states.values.plain import type_name
+from turnwise.states.values.plain import type_name, well_formed
 from turnwise.states.values.values import unshared
 
 PAUSE_EVERY: Final = 0.005

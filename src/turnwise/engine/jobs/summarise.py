@@ -21,7 +21,6 @@ from turnwise.engine.prompt.history import SUMMARY_PREFIX, transient
 from turnwise.foreign import guarded
 from turnwise.providers.figures import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
-from turnwise.states.errors import CONTEXT_OVERFLOW, NOTHING_FOLDED, ModelError
 from turnwise.states.messages import (
     FilePart,
     Message,
@@ -32,8 +31,9 @@ from turnwise.states.messages import (
     ToolResultPart,
     length_of,
 )
-from turnwise.states.unicode import well_formed
+from turnwise.states.model_errors import CONTEXT_OVERFLOW, NOTHING_FOLDED, ModelError
 from turnwise.states.usage import Usage
+from turnwise.states.values.plain import well_formed
 from turnwise.states.values.values import unshared
 
 MOST_REQUESTS: Final = 32

@@ -7,7 +7,7 @@ from functools import partial
 
 from turnwise.engine.isolation.clock import ROUNDING, Clock, Timeout, Timer
 from turnwise.providers.protocol import ModelPart
-from turnwise.states.errors import STARTUP_TIMEOUT, ModelError, ModelErrorKind
+from turnwise.states.model_errors import STARTUP_TIMEOUT, ModelError, ModelErrorKind
 from turnwise.states.usage import Usage
 
 

@@ -19,11 +19,11 @@ from turnwise.logger import logger
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
-from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, FatalToolError, ModelError, SettingsError
+from turnwise.states.errors import FatalToolError, SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import length_of
-from turnwise.states.unicode import well_formed
-from turnwise.states.values.plain import type_name
+from turnwise.states.model_errors import INTERNAL, NOTHING_FOLDED, ModelError
+from turnwise.states.values.plain import type_name, well_formed
 
 
 class ModelCall(msgspec.Struct, kw_only=True):

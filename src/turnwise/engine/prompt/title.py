@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import transient
 from turnwise.states.messages import Message, TextPart
-from turnwise.states.unicode import well_formed
+from turnwise.states.values.plain import well_formed
 
 TITLE_PROMPT: Final = """\
 Give the conversation above a title of at most six words, in its own language. Answer with the title alone: one line \

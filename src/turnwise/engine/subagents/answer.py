@@ -14,9 +14,10 @@ from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of
 from turnwise.states.arguments import SubagentAnswer
-from turnwise.states.errors import INVALID_ANSWER, ChatNotFound, ChatUnreadable
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
+from turnwise.states.model_errors import INVALID_ANSWER
 from turnwise.states.names import Audience, CallStatus, ChatState, Executor, StopReason
 from turnwise.states.usage import NO_USAGE
 from turnwise.states.values.output_limit import shared_within, size_in_json

@@ -13,9 +13,8 @@ from turnwise.foreign import only_error_in
 from turnwise.logger import logger
 from turnwise.providers.argument_text import ARGUMENT_TEXT, bracketed, fault_of, whole
 from turnwise.states.calls import ClientTool
-from turnwise.states.unicode import well_formed_json
 from turnwise.states.values.digests import as_json
-from turnwise.states.values.plain import DEEPEST, is_shallow, type_name
+from turnwise.states.values.plain import DEEPEST, is_shallow, type_name, well_formed_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

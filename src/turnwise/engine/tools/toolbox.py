@@ -28,9 +28,8 @@ from turnwise.states.facts import Facts, Profile
 from turnwise.states.files import bytes_in
 from turnwise.states.messages import FilePart, ToolCallPart, inlined
 from turnwise.states.names import CallStatus, Executor, Stage
-from turnwise.states.unicode import well_formed
 from turnwise.states.values.digests import as_json
-from turnwise.states.values.plain import copied, type_name
+from turnwise.states.values.plain import copied, type_name, well_formed
 from turnwise.states.values.values import Json
 
 CLIENT_PREFIX: Final = "client:"

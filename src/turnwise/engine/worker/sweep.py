@@ -19,10 +19,11 @@ from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awai
 from turnwise.engine.worker.slots import Slots
 from turnwise.engine.worker.time_trust import TimeTrust
 from turnwise.logger import about, logger
-from turnwise.states.errors import REPAIRED, ChatUnreadable, StoreError, TurnwiseError
+from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_invariants
+from turnwise.states.model_errors import REPAIRED
 from turnwise.states.names import SYSTEM
 from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 

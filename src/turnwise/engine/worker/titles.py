@@ -26,8 +26,9 @@ from turnwise.providers.figures import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.decide import Decision
-from turnwise.states.errors import REJECTED_REPLY, ChatArchived, ChatNotFound, ModelError
+from turnwise.states.errors import ChatArchived, ChatNotFound
 from turnwise.states.facts import Facts, StepFacts
+from turnwise.states.model_errors import REJECTED_REPLY, ModelError
 from turnwise.states.names import SYSTEM, StopReason
 from turnwise.states.triggers import Renamed
 from turnwise.states.usage import Usage

@@ -22,8 +22,8 @@ import msgspec
 from turnwise.persistence.audit.record import GENESIS, log_of, object_of, to_json
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.persistence.stored_chat import ids_of
-from turnwise.states.unicode import well_formed
 from turnwise.states.values.digests import canonical
+from turnwise.states.values.plain import well_formed
 
 FORMAT: Final = "turnwise-chat"
 FORMAT_VERSION: Final = 1

@@ -16,8 +16,8 @@ from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.providers.failures import failure_of, kind_of_status
 from turnwise.providers.pydantic_ai.refused import refused_parts
-from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 from turnwise.states.messages import Message
+from turnwise.states.model_errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 from turnwise.states.values.plain import type_name
 
 _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (

@@ -42,7 +42,8 @@ from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.pydantic_ai.streams import WatchedStream
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
-from turnwise.states.errors import ModelError, SettingsError
+from turnwise.states.errors import SettingsError
+from turnwise.states.model_errors import ModelError
 from turnwise.states.values.checked import checked
 from turnwise.states.values.limits import Count
 

@@ -15,7 +15,7 @@ from pydantic_ai.tools import ToolDefinition
 from turnwise.providers.figures import is_for_answers
 from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS, freed
 from turnwise.providers.protocol import ModelRequest, TakesAnswerSchema
-from turnwise.states.errors import ModelError
+from turnwise.states.model_errors import ModelError
 
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
 _CHAINING: Final = frozenset({"openai_previous_response_id", "openai_conversation_id"})

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from turnwise.states.errors import RefusedPart
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.model_errors import RefusedPart
 
 _PLACE: Final = re.compile(r"\b(messages|input|contents)(\.?\[?\d+\]?[.\w\[\]]*)")
 _INDEX: Final = re.compile(r"\bmessages? (?:at |with )?(?:index|position) (\d+)")

@@ -15,7 +15,7 @@ from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, WholePart, parts_of
 from turnwise.providers.reply_outcome import ReplyOutcome, is_rejected, outcome_of, stop_reason_of
-from turnwise.states.errors import REJECTED_REPLY, ModelError
+from turnwise.states.model_errors import REJECTED_REPLY, ModelError
 from turnwise.states.names import Executor
 from turnwise.states.usage import Usage, reported
 

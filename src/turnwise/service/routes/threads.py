@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final, TypeGuard
 
-from turnwise.engine.blobs.allowed import check_message
+from turnwise.engine.blobs.streams import check_message
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.config.results import Chat, SendReceipt
 from turnwise.engine.engine import Engine

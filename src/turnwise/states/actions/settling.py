@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from turnwise.states.draft import Draft
-from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.events import ErrorEvent, ErrorInfo
+from turnwise.states.model_errors import CONTEXT_OVERFLOW
 from turnwise.states.names import Need, Stage, StopReason, Tail
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import CompactionFailed, Failed, Repaired, Settled, Trigger

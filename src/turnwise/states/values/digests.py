@@ -14,8 +14,7 @@ import orjson
 from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, to_jsonable_python
 
 from turnwise.states.errors import InvalidContent
-from turnwise.states.unicode import well_formed, well_formed_json
-from turnwise.states.values.plain import DEEPEST, is_shallow
+from turnwise.states.values.plain import DEEPEST, is_shallow, well_formed, well_formed_json
 from turnwise.states.values.values import Json, Value, fields_of
 
 

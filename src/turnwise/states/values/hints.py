@@ -76,7 +76,8 @@ def strict(hint: Any) -> Any:  # noqa: PLR0911 - one return per kind of hint
             return Any
         if _marked(InstanceOf, extra):
             return _instance(base)
-        limits = [one for one in extra if isinstance(one, AfterValidator | FieldInfo)]  # the rest is for stored JSON
+        found = [one for one in extra if isinstance(one, AfterValidator | FieldInfo)]
+        limits = [one for one in found if getattr(one, "discriminator", None) is None]  # the rest is for stored JSON
         return Annotated[strict(base), *limits] if limits else strict(base)
     if origin is Literal:
         return hint

@@ -1,4 +1,4 @@
-"""Checks and copies untrusted values: JSON and strings that can be stored."""
+"""Text and JSON that can be stored: untrusted values are checked, copied and mended."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
+
+
+def well_formed(text: str) -> str:
+    """Return the text with the halves of a surrogate pair joined, and single halves replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def without_half(text: str) -> str:
+    """Return the text without the first half of a character at its end: the other half may come yet."""
+    return text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text
+
+
+def well_formed_json(value: Any) -> Any:
+    """Return a JSON value with all of its text well-formed."""
+    match value:
+        case str():
+            return well_formed(value)
+        case dict():
+            return {well_formed_json(key): well_formed_json(inner) for key, inner in value.items()}
+        case list():
+            return [well_formed_json(inner) for inner in value]
+    return value
+
 
 DEEPEST: Final = 100
 """How many objects and arrays may stand inside each other."""

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.decide import Decision
-from turnwise.states.errors import REPAIRED, StaleLease, StoreError
+from turnwise.states.errors import StaleLease, StoreError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
+from turnwise.states.model_errors import REPAIRED
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import (
     Archived,

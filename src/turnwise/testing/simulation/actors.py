@@ -25,8 +25,9 @@ from turnwise.engine.tools.declare import Tool, tool
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import join
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import FatalToolError, ModelError, ModelErrorKind
+from turnwise.states.errors import FatalToolError
 from turnwise.states.messages import Message, TextPart
+from turnwise.states.model_errors import ModelError, ModelErrorKind
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.usage import Usage
 from turnwise.testing.simulation.faults import Faults
