@@ -16,9 +16,9 @@ from tests.client.client_clock import ClientClock
 from support.wire.server import Answer, End, Server, problem
 from turnwise import InvalidArgument, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, BodyTooLarge, ClientSettings, NotAllowed, RateLimited, ServiceFailed
-from turnwise.client.body_streams import InterruptibleBody, lines_in, lines_out
 from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.errors import ServiceUnreachable, error_in, error_of
+from turnwise.client.requests import InterruptibleBody, lines_in, lines_out
 from turnwise.client.settings import Backoff
 from turnwise.http_problems import InvalidRequest, NotAuthenticated
 from turnwise.states.errors import ChatUnreadable, EngineClosed, EngineInUse

@@ -27,8 +27,8 @@ from support.served import GENEROUS, TOKENS, Served, served
 from turnwise import Engine, SettingsError
 from turnwise.http_problems import NotAuthenticated
 from turnwise.service import JWTs, Principal, ServiceSettings, StaticTokens, add_problem_handlers, caller, router
+from turnwise.service.app import policy_of
 from turnwise.service.caller import Caller
-from turnwise.service.router import policy_of
 from turnwise.service.service import Service
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import Event

@@ -21,8 +21,7 @@ from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import AGUIEncoder, AISDKEncoder
 from turnwise.service.routes.threads import turns_of
-from turnwise.service.routes.turn_events import TurnRange
-from turnwise.service.routes.turn_stream import lines_of_turns
+from turnwise.service.routes.turn_stream import TurnRange, lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
 from turnwise.testing.conformance import plans

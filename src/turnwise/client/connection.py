@@ -13,9 +13,8 @@ import pydantic_core
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
-from turnwise.client.body_streams import InterruptibleBody
 from turnwise.client.errors import BUSY, BadAnswer, ServiceFailed, ServiceUnreachable, error_in, error_of
-from turnwise.client.requests import Request
+from turnwise.client.requests import InterruptibleBody, Request
 from turnwise.client.settings import Backoff, ClientSettings
 from turnwise.http_problems import ON_BEHALF_OF, PROBLEM_AFTER, NotAllowed, NotAuthenticated, RateLimited
 from turnwise.states.errors import (

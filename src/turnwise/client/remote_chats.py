@@ -13,11 +13,10 @@ import httpx
 from msgspec.structs import replace
 from pydantic import Field, InstanceOf, SkipValidation
 
-from turnwise.client.body_streams import decoded, lines_in, lines_out
 from turnwise.client.connection import Connection, pieces_of
 from turnwise.client.errors import ServiceUnreachable
 from turnwise.client.events import EventReader, has_arrived
-from turnwise.client.requests import Request, new_key, path_of, request_of
+from turnwise.client.requests import Request, decoded, lines_in, lines_out, new_key, path_of, request_of
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.answer_format import format_of
 from turnwise.engine.blobs.streams import FileContent, source_of

@@ -3,7 +3,7 @@
 from turnwise.extras import needing
 
 with needing("service", __name__):
-    from turnwise.service.app import create_app
+    from turnwise.service.app import create_app, router
     from turnwise.service.auth import Authenticator, JWTs, Principal, Role, StaticTokens
     from turnwise.service.connections import connections
     from turnwise.service.openapi import describe
@@ -11,7 +11,6 @@ with needing("service", __name__):
     from turnwise.service.problems import Problem, ProblemRoute, add_problem_handlers, problem_response
     from turnwise.service.protocols.agui import AGUIEncoder, encode_agui
     from turnwise.service.protocols.ai_sdk import AISDKEncoder, encode_ai_sdk
-    from turnwise.service.router import router
     from turnwise.service.server import serve
     from turnwise.service.settings import ServiceSettings
     from turnwise.service.sse import event_stream

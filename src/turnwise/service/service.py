@@ -12,8 +12,7 @@ from typing import Final
 from turnwise.engine.engine import Engine
 from turnwise.http_problems import RateLimited
 from turnwise.service.auth import Authenticator, Principal
-from turnwise.service.choices import Choices
-from turnwise.service.policy import Policy
+from turnwise.service.policy import Choices, Policy
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.errors import StoreError
 

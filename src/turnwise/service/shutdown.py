@@ -1,17 +1,26 @@
-"""Graceful shutdown under uvicorn: when the server stops, open streams and requests end, so that it need not wait."""
+"""Graceful shutdown under uvicorn, and the end of a process whose engine has failed."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
+import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 import uvicorn
 
 from turnwise.engine.engine import Engine
+from turnwise.logger import logger
+from turnwise.service.settings import ServiceSettings
 
 GRACE_S: Final = 0.5
 """After this time requests that are still open are cancelled, so that an idle client cannot delay the shutdown."""
@@ -94,3 +103,44 @@ def _shutdown_of(
         await shutdown(*args, **options)
 
     return end_requests_and_shut_down
+
+
+EXIT_CODE: Final = 1
+_CLOSE_TIMEOUT_S: Final = 5.0
+"""The application has this time to close after the server has waited for open requests."""
+
+_failed: Final = threading.Event()
+
+
+def end_process_with(engine: Engine, settings: ServiceSettings) -> None:
+    """End the process with `EXIT_CODE` if the engine ends by an error."""
+    engine.add_failure_callback(partial(_end_process, settings.shutdown_seconds + _CLOSE_TIMEOUT_S))
+
+
+def _end_process(timeout_s: float) -> None:
+    """Stop the server gracefully; exit after `timeout_s` in any case."""
+    if _failed.is_set():
+        return
+    _failed.set()
+    logger.error("process_ends", problem="its engine ended by an error", code=EXIT_CODE)
+    threading.Thread(target=_exit_after, args=(timeout_s,), name="turnwise exit", daemon=True).start()
+    if (server := running_server()) is not None:
+        server.should_exit = True  # after a signal uvicorn would end with that signal's exit code
+    else:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _exit_after(seconds: float) -> None:
+    time.sleep(seconds)
+    _exit()
+
+
+@atexit.register
+def _exit() -> None:
+    """Exit with `EXIT_CODE`, which a server would not use. It is registered early and so runs late."""
+    if _failed.is_set():
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(EXIT_CODE)

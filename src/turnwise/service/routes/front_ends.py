@@ -41,8 +41,7 @@ from turnwise.service.routes.threads import (
     regenerate,
     turn_start,
 )
-from turnwise.service.routes.turn_events import TurnRange
-from turnwise.service.routes.turn_stream import lines_of_turns
+from turnwise.service.routes.turn_stream import TurnRange, lines_of_turns
 from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.messages import Message

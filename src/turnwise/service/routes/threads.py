@@ -15,7 +15,7 @@ from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.known_messages import known_messages, latest_edit, says
 from turnwise.service.routes.subagent_calls import answer_subagents
-from turnwise.service.routes.turn_events import TurnRange
+from turnwise.service.routes.turn_stream import TurnRange
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidArgument, InvalidContent, MessageNotFound
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
