@@ -92,9 +92,8 @@ def _naming(option: str, name: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise SettingsError(option, f"there is no file {name!r}") from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(option, f"{name!r} cannot be read: {reason}") from error
+    except OSError as error:
+        raise SettingsError(option, f"{name!r} cannot be read: {error.strerror}") from error
 
 
 def _waits(source: io.BufferedReader) -> bool:
@@ -111,7 +110,6 @@ _MISUSES: Final[dict[int | None, str]] = {
     errno.ENOENT: "there is no folder {folder!r}; make it first",
     errno.ENOTDIR: "{folder!r} is no folder",
     errno.EISDIR: "{path!r} is a folder; name a file in it",
-    errno.EEXIST: "{path!r} is there already, and is no folder",
     errno.EACCES: "{path!r} may not be written by this user",
     errno.EPERM: "{path!r} may not be written by this user",
     errno.EROFS: "{path!r} lies on a file system that is read-only",
@@ -149,7 +147,9 @@ class WholeFile:
         if str(self._path) == "-":
             raise SettingsError(self._option, "'-' is no name of a file here; /dev/stdout is what a pipe reads")
         with self._os_errors_explained():
-            status = self._status()
+            status = None
+            with suppress(FileNotFoundError):
+                status = self._path.stat()
             is_replaced = status is None or stat.S_ISREG(status.st_mode)
             if status is not None and is_replaced and not os.access(self._path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -160,13 +160,6 @@ class WholeFile:
             if status is not None and self._part is not None:
                 self._part.chmod(stat.S_IMODE(status.st_mode))
         return self
-
-    def _status(self) -> os.stat_result | None:
-        """Return what has the name already; a name that is too long for a file system is refused here."""
-        try:
-            return self._path.stat()
-        except FileNotFoundError:
-            return None
 
     def write(self, piece: str | bytes) -> None:
         """Write the next piece."""
@@ -202,31 +195,15 @@ class WholeFile:
     def _os_errors_explained(self) -> Iterator[None]:
         try:
             yield
-        except ValueError as error:
-            raise SettingsError(self._option, f"{str(self._path)!r} is no name of a file: {error}") from error
         except OSError as error:
+            if template := _MISUSES.get(error.errno):
+                problem = template.format(path=str(self._path), folder=str(self._path.parent))
+                raise SettingsError(self._option, problem) from error
             outcome = "the file is not whole" if self._part is None else "no file was written"
-            raise _error_of(self._option, self._path, error, outcome=outcome) from error
+            raise FileFailed(self._path, error, outcome=outcome) from error
 
 
 def write_file(option: str, path: Path, content: str | bytes) -> None:
     """Write a file that was named on the command line; raises what `WholeFile` raises."""
     with WholeFile(option, path) as file:
         file.write(content)
-
-
-def make_folder(option: str, path: Path) -> None:
-    """Make a folder that was named on the command line, unless it is there; raises what `WholeFile` raises."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except ValueError as error:
-        raise SettingsError(option, f"{str(path)!r} is no name of a folder: {error}") from error
-    except OSError as error:
-        raise _error_of(option, path, error, outcome="the folder was not made") from error
-
-
-def _error_of(option: str, path: Path, error: OSError, *, outcome: str) -> TurnwiseError:
-    template = _MISUSES.get(error.errno)
-    if template is None:
-        return FileFailed(path, error, outcome=outcome)
-    return SettingsError(option, template.format(path=str(path), folder=str(path.parent)))

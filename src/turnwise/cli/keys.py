@@ -157,7 +157,5 @@ def _write_secret(file: Path, pem: bytes) -> None:
     except OSError as error:
         reason = "is there already, and is not overwritten" if error.errno == errno.EEXIST else error.strerror
         raise SettingsError("FILE", f"{str(file)!r}: {reason}") from error
-    except ValueError as error:
-        raise SettingsError("FILE", f"{str(file)!r} is no name of a file: {error}") from error
     with os.fdopen(place, "wb") as private:
         private.write(pem)

@@ -22,7 +22,6 @@ from turnwise.cli.demo.acts import (
 )
 from turnwise.cli.demo.cast import DemoFailed, Presenter, Scene, folder_to_read
 from turnwise.cli.event_view import EventView
-from turnwise.cli.files import make_folder
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import console, excerpt, plain_table
 from turnwise.cli.verify import verdict_line
@@ -41,7 +40,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("demo-out"),
 ) -> None:
     """Watch one chat live: tools, a client's turn, an interrupt, a compaction, kill -9 - each claim checked."""
-    make_folder("--out", out)
+    out.mkdir(parents=True, exist_ok=True)
     scene = Scene(folder_to_read(Path.cwd()), out)
     anyio.run(_play, scene, 0.0 if fast or not console.is_terminal else PACE)
 
