@@ -227,25 +227,14 @@ def test_all_reported_token_counts_are_stored(provider: str | None) -> None:
     assert (usage.cache_read_tokens, usage.cache_write_tokens) == (None if google else 0, 4)
 
 
-# Compactions and speech
+# Compactions by the provider
 
 
-WAV = theirs.BinaryContent(b"RIFF", media_type="audio/wav")
 ORIGIN = ProviderOrigin("function", "")
 MINE: dict[str, Any] = {"provider_name": "function"}
-WHOLE = [
+COMPACTIONS = [
     theirs.CompactionPart("They spoke of foxes.", **MINE),
     theirs.CompactionPart(None, id="cmp_1", provider_details={"encrypted_content": "x1"}, **MINE),
-    theirs.SpeechPart(speaker="assistant", transcript="Hello.", **MINE),
-    theirs.SpeechPart(speaker="assistant", audio=WAV, id="item_1", **MINE),
-    theirs.SpeechPart(
-        speaker="assistant",
-        transcript="Hello.",
-        audio=WAV,
-        interrupted_at_ms=70,
-        timestamps=[theirs.SpeechTimestamp(text="Hello.", start_ms=0, duration_ms=60)],
-        **MINE,
-    ),
 ]
 
 
@@ -266,10 +255,8 @@ def _plain(part: theirs.ModelResponsePart) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("part", WHOLE, ids=lambda part: part.part_kind)
-async def test_whole_part_is_stored_and_sent_back(
-    part: theirs.CompactionPart | theirs.SpeechPart, streamed: bool
-) -> None:
+@pytest.mark.parametrize("part", COMPACTIONS)
+async def test_compaction_is_stored_and_sent_back(part: theirs.CompactionPart, streamed: bool) -> None:
     """It stands between two texts, and stays there; a stream may tell it twice, the second time with more."""
     first, last = theirs.TextPart("So. "), theirs.TextPart("Bye.")
     response = theirs.ModelResponse([first, part, last], provider_details={"finish_reason": "stop"})
@@ -285,19 +272,3 @@ async def test_whole_part_is_stored_and_sent_back(
     assert [_plain(one) for one in back] == [_plain(part)]
     kinds = [one.part_kind for one in parts]
     assert kinds == ["text", part.part_kind, "text"]
-    if part.content and isinstance(part, theirs.SpeechPart):
-        assert "Hello." in reply.text
-
-
-async def test_revised_speech_is_stored_as_it_ended() -> None:
-    def spoken(**fields: Any) -> theirs.PartDeltaEvent:
-        return theirs.PartDeltaEvent(index=0, delta=theirs.SpeechPartDelta(speaker="assistant", **fields))
-
-    started = theirs.PartStartEvent(index=0, part=theirs.SpeechPart(speaker="assistant", transcript="Hell"))
-    events = [started, spoken(transcript_delta="o", transcript="Hello")]
-    reader = ResponseReader(ORIGIN)
-    response = theirs.ModelResponse(
-        [theirs.SpeechPart(speaker="assistant", transcript="Hello")], provider_details={"finish_reason": "stop"}
-    )
-    pieces = [piece for event in events for piece in reader.read(event)]
-    assert join([*pieces, *reader.finish(response, closed=True)]).text == "Hello"

@@ -38,7 +38,7 @@ class WordsBuilder(msgspec.Struct):
     def ended_before(self, text: str, signature: str | None, metadata: Mapping[str, Any] | None = None) -> bool:
         """Whether these words begin another part: a signature ends the part that it signs, another id is another's.
 
-        So is another kind: what was spoken is no part of what was written.
+        So is another kind: a provider's compaction is no part of reasoning.
         """
         signed = self.signature is not None and signature != self.signature
         own, its = self.metadata or {}, metadata or {}

@@ -15,7 +15,7 @@ from pydantic_ai import messages as theirs
 
 from turnwise.providers.pydantic_ai.anthropic import Retention, stays
 from turnwise.providers.pydantic_ai.files import NO_LIMITS, FileLimits, Takes, sendable_file
-from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, whole_part
+from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, is_compaction
 from turnwise.providers.repair_history import PerMessage
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
@@ -100,14 +100,9 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
                 yield theirs.UserPromptPart(message.text)
 
     def _replied(self, message: Message) -> theirs.ModelResponse:
-        owned = [(part, self._own(part, partial=message.partial)) for part in message.parts]
         their_parts: list[theirs.ModelResponsePart] = []
-        for part, own in owned:
-            before = their_parts[-1] if their_parts else None
-            if (whole := whole_part(part, own, before)) is None:
-                their_parts.extend(self._their_parts(part, own))
-            elif whole is not before:
-                their_parts.append(whole)
+        for part in message.parts:
+            their_parts.extend(self._their_parts(part, self._own(part, partial=message.partial)))
         while their_parts and isinstance(their_parts[-1], theirs.ThinkingPart):
             their_parts.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
         return theirs.ModelResponse(their_parts, **self.origin.address(message.parts))
@@ -121,6 +116,8 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
         match part:
             case TextPart():
                 yield theirs.TextPart(part.text, **own)
+            case ReasoningPart() if own and is_compaction(part):
+                yield theirs.CompactionPart(part.text or None, **own)
             case ReasoningPart() if own and (part.signature is not None or not self.needs_signature):
                 yield theirs.ThinkingPart(part.text, signature=part.signature, **own)
             case ToolCallPart(executor=Executor.provider):

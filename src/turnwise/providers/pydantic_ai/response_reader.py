@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
-from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, WholePart, parts_of
+from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, stored_compaction
 from turnwise.providers.reply_outcome import ReplyOutcome, is_rejected, outcome_of, stop_reason_of
 from turnwise.states.model_errors import REJECTED_REPLY, ModelError
 from turnwise.states.names import Executor
@@ -44,8 +44,8 @@ class ResponseReader:
         self._began_as: dict[str, str] = {}
         """The id under which a call began, by every id that it has had since; of several calls the last one's."""
         self._latest: theirs.ModelResponsePart | None = None
-        self._whole: tuple[int, WholePart] | None = None
-        """A part without deltas, with its index: it may come again, with more, until the next one begins."""
+        self._compaction: tuple[int, theirs.CompactionPart] | None = None
+        """A compaction, with its index: it may come again, with more, until the next part starts."""
         self._cited: set[tuple[str, str | None, str | None]] = set()
         self._measured: Usage | None = None
         """What was last yielded of this response's usage."""
@@ -53,14 +53,12 @@ class ResponseReader:
     def read(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
         """Yield the parts that an event brings."""
         match event:
-            case theirs.PartStartEvent(part=(theirs.CompactionPart() | theirs.SpeechPart()) as part):
-                yield from self._whole_before(event.index)
-                self._whole = event.index, part
+            case theirs.PartStartEvent(part=theirs.CompactionPart() as part):
+                yield from self._compaction_before(event.index)
+                self._compaction = event.index, part
             case theirs.PartStartEvent():
-                yield from self._whole_before(event.index)
+                yield from self._compaction_before(event.index)
                 yield from self.begin(event.index, event.part)
-            case theirs.PartDeltaEvent(delta=theirs.SpeechPartDelta() as delta) if self._whole is not None:
-                self._whole = event.index, delta.apply(self._whole[1])
             case theirs.PartDeltaEvent():
                 yield from self._go_on(event.index, event.delta)
             case theirs.PartEndEvent():
@@ -102,8 +100,8 @@ class ResponseReader:
                 output = to_jsonable_python(part.content, inf_nan_mode="null")
                 began_as = self._began_as.get(call_id, call_id)
                 yield ModelPart("provider_result", call_id=began_as, output=output, metadata=metadata)
-            case theirs.CompactionPart() | theirs.SpeechPart():
-                yield from parts_of(part, self._origin)
+            case theirs.CompactionPart():
+                yield stored_compaction(part, self._origin)
             case theirs.FilePart():
                 data = b64encode(part.content.data).decode()
                 media_type = part.content.media_type
@@ -149,7 +147,7 @@ class ResponseReader:
 
     def _rest(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
         """Yield the calls and the sources that only the whole response holds."""
-        yield from self._whole_before(None)
+        yield from self._compaction_before(None)
         for index, part in enumerate(response.parts):
             if index in self._open and isinstance(part, theirs.ToolCallPart | theirs.NativeToolCallPart):
                 self._note(index, part)
@@ -158,11 +156,11 @@ class ResponseReader:
             if isinstance(part, theirs.TextPart):
                 yield from self._sources(part.citations)
 
-    def _whole_before(self, index: int | None) -> Iterator[ModelPart]:
-        if self._whole is not None and self._whole[0] != index:
-            self._latest = self._whole[1]
-            yield from parts_of(self._whole[1], self._origin)
-            self._whole = None
+    def _compaction_before(self, index: int | None) -> Iterator[ModelPart]:
+        if self._compaction is not None and self._compaction[0] != index:
+            self._latest = self._compaction[1]
+            yield stored_compaction(self._compaction[1], self._origin)
+            self._compaction = None
 
     def _go_on(self, index: int, delta: theirs.ModelResponsePartDelta) -> Iterator[ModelPart]:
         match delta:
