@@ -81,16 +81,16 @@ class EventPage(list[Event]):
 class ReadableStore(Protocol):
     """Answers questions about chats, as `ChatStore` promises."""
 
-    async def tombstone(self, chat_id: str) -> Tombstone | None:
+    async def tombstone(self, chat_id: str, /) -> Tombstone | None:
         """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
 
     async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
         """Return those of the chats that were deleted; forget them, and any other that this store remembers."""
 
-    async def facts(self, chat_id: str) -> Facts:
+    async def facts(self, chat_id: str, /) -> Facts:
         """Return where a chat stands."""
 
-    async def raw_rows(self, chat_id: str) -> Rows:
+    async def raw_rows(self, chat_id: str, /) -> Rows:
         """Return all rows that belong to a chat, by table, as they are stored."""
 
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
@@ -102,13 +102,13 @@ class ReadableStore(Protocol):
     async def orphans(self) -> list[IntegrityIssue]:
         """Return an issue for each table and id whose rows belong to no chat."""
 
-    async def lease_expiry(self, chat_id: str) -> Expiry | None:
+    async def lease_expiry(self, chat_id: str, /) -> Expiry | None:
         """Return when the chat's lease runs out, with the database's time; `None` without one."""
 
-    async def rest(self, chat_id: str) -> PartialRead:
+    async def rest(self, chat_id: str, /) -> PartialRead:
         """Return what can be read of where a chat stands, and every issue that was found; a sound chat has none."""
 
-    async def head(self, chat_id: str) -> tuple[int, str]:
+    async def head(self, chat_id: str, /) -> tuple[int, str]:
         """Return a chat's version and the hash of its last record."""
 
     async def chats(
@@ -147,53 +147,53 @@ class ReadableStore(Protocol):
         """
 
     async def history(
-        self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
+        self, chat_id: str, /, *, at_version: int | None = None, after: int = 0, size: int | None = None
     ) -> list[Message]:
         """Return the messages that are not cut, by position, of every audience: now, or as of a version.
 
         Only those whose position is above `after`: with `size` the first, at least one, of about so many bytes.
         """
 
-    async def snapshot(self, chat_id: str, *, size: int | None = None) -> Snapshot:
+    async def snapshot(self, chat_id: str, /, *, size: int | None = None) -> Snapshot:
         """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment.
 
         With `size` only the first messages of the history, of about so many bytes.
         """
 
-    async def prompt(self, chat_id: str) -> list[Message]:
+    async def prompt(self, chat_id: str, /) -> list[Message]:
         """Return what the model sees: all messages, or after a boundary the summary, carried and later messages.
 
         Results stand in the order of their calls. Messages for the user only are left out.
         """
 
-    async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
+    async def cut_at(self, chat_id: str, /, message_id: str) -> tuple[Message, Cut] | None:
         """Return a message of the history and what an edit of it would cut; `None` if it is not in the history."""
 
-    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
+    async def calls(self, chat_id: str, /, call_ids: Sequence[str]) -> dict[str, ToolCall]:
         """Return the calls of these ids that the chat has ever had, by id."""
 
-    async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
+    async def receipt(self, chat_id: str, /, client_id: str) -> RecordReceipt | None:
         """Return the receipt of a message that was accepted under `client_id`."""
 
-    async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
+    async def events(self, chat_id: str, /, *, after: int, limit: int) -> EventPage:
         """Return events with a number above `after`, in order: at most `limit`, and about `PAGE_BYTES`."""
 
-    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+    async def shown(self, chat_id: str, /, step: int, attempt: int) -> list[PartEvent]:
         """Return the parts of an attempt that subscribers were shown, in order."""
 
-    async def audit(self, chat_id: str) -> list[AuditRecord]:
+    async def audit(self, chat_id: str, /) -> list[AuditRecord]:
         """Return the chat's audit records, in order of version."""
 
-    async def forks(self, chat_id: str) -> list[str]:
+    async def forks(self, chat_id: str, /) -> list[str]:
         """Return the chats that began with this one's history, and those that began with theirs."""
 
-    async def children(self, chat_id: str) -> list[str]:
+    async def children(self, chat_id: str, /) -> list[str]:
         """Return the chats whose parent is this one and that are no forks of it."""
 
-    async def rows(self, chat_id: str) -> ChatRows:
+    async def rows(self, chat_id: str, /) -> ChatRows:
         """Return the rows of a chat as they are, all seen at one moment, for a check."""
 
-    async def ledger(self, chat_id: str) -> list[RecordUsage]:
+    async def ledger(self, chat_id: str, /) -> list[RecordUsage]:
         """Return every model call of the chat with its usage, in order."""
 
     async def holders(self) -> frozenset[str]:

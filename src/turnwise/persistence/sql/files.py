@@ -202,7 +202,7 @@ async def take_over(on: SQLDatabase, chat_id: str, blobs: Mapping[str, int]) -> 
         await on.execute("take_over", chat_id=chat_id, digest=digest, size=size, at=at)
 
 
-async def held_files(on: SQLDatabase, chat_id: str, digests: Collection[str] | None) -> dict[str, int]:
+async def held_files(on: SQLDatabase, chat_id: str, digests: Collection[str] | None = None) -> dict[str, int]:
     """Return the sizes of the blobs that a chat holds."""
     rows = await on.fetch("held_files", chat_id=chat_id, every=digests is None, digests=[*(digests or ())])
     return {digest: size for digest, size in rows}  # noqa: C416 - mypy knows no pairs here

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
 from turnwise.states.errors import ChatUnreadable
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.names import OPEN_STATUSES, Answerer, ChatState
 
 _NUMBER: Final = (
@@ -24,6 +23,7 @@ _LAST: Final = "9223372036854775807"
 
 async def chats(
     on: SQLDatabase,
+    /,
     *,
     state: ChatState | None,
     limit: int,
@@ -70,11 +70,6 @@ async def ids(on: SQLDatabase, *, prefix: str, limit: int, owner: str | None = N
     return [chat_id for (chat_id,) in rows]
 
 
-async def profiles_naming(on: SQLDatabase, parent: str) -> list[tuple[str, str]]:
-    """Return the chats whose profiles may name another as parent or ancestor, each with its profile's body."""
-    return [(chat_id, body) for chat_id, body in await on.fetch("naming", text=naming(parent))]
-
-
 async def holders(on: SQLDatabase) -> frozenset[str]:
     """Return the workers that hold a lease."""
     return frozenset(worker for (worker,) in await on.fetch("holders") if isinstance(worker, str))
@@ -100,32 +95,30 @@ async def rested(on: SQLDatabase, *, archived: bool, seconds: float, limit: int)
     return [chat_id for (chat_id,) in await on.fetch("rested", archived=archived, until=until, limit=limit)]
 
 
-def naming(parent: str) -> str:
-    """Return a text that is in the body of every profile with this parent or ancestor, and in few others."""
-    return json.dumps(parent, ensure_ascii=False)
+async def forks(on: SQLDatabase, parent: str, /) -> list[str]:
+    """Return the forks of a chat and the forks of those, and whose profile cannot be read: it may be one, too."""
+    return [chat_id for chat_id, profile in await _naming(on, parent) if profile is None or _is_fork(parent, profile)]
 
 
-def forks_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the forks of `parent` and the forks of those, and whose profile cannot be read: it may be one, too."""
-    return [chat_id for chat_id, body in profiles if _is_fork(parent, chat_id, body)]
+async def children(on: SQLDatabase, parent: str, /) -> list[str]:
+    """Return the chats that name another as their parent and are no forks of it."""
+    named = [(chat_id, profile) for chat_id, profile in await _naming(on, parent) if profile is not None]
+    return [chat_id for chat_id, one in named if one.parent == parent and one.forked_from is None]
 
 
-def children_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the chats that name `parent` as theirs and are no forks of it."""
-    children: list[str] = []
-    for chat_id, body in profiles:
-        try:
-            profile = PROFILES.load(body, chat_id)
-        except ChatUnreadable:
-            continue  # among the forks
-        if profile.parent == parent and profile.forked_from is None:
-            children.append(chat_id)
-    return children
+async def _naming(on: SQLDatabase, parent: str) -> list[tuple[str, Profile | None]]:
+    """Return the chats whose profiles may name another as parent or ancestor; `None` for one that cannot be read."""
+    # This text is in the body of every such profile, and in few others.
+    rows = await on.fetch("naming", text=json.dumps(parent, ensure_ascii=False))
+    return [(chat_id, _profile_in(chat_id, body)) for chat_id, body in rows]
 
 
-def _is_fork(parent: str, chat_id: str, body: str) -> bool:
+def _profile_in(chat_id: str, body: str) -> Profile | None:
     try:
-        profile = PROFILES.load(body, chat_id)
+        return PROFILES.load(body, chat_id)
     except ChatUnreadable:
-        return True
+        return None
+
+
+def _is_fork(parent: str, profile: Profile) -> bool:
     return profile.forked_from is not None and parent in (profile.parent, *profile.ancestors)

@@ -64,7 +64,7 @@ async def read_or_blamed(on: SQLDatabase, chat_id: str, read: Callable[[], Await
         raise blamed(chat_id, await rows_of(on, chat_id), error) from error
 
 
-async def orphans(on: SQLDatabase) -> list[IntegrityIssue]:
+async def orphans_in(on: SQLDatabase) -> list[IntegrityIssue]:
     """Return an issue for each table and id whose rows belong to no chat."""
     issues: list[IntegrityIssue] = []
     for table in await tables_of(on):
