@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from turnwise.states.calls import ToolCall
-from turnwise.states.messages import Message, QueuedMessage, size_of
+from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, QueueChange, StopReason, snake_case
 from turnwise.states.usage import Usage
 from turnwise.states.values.values import Checked, Json, Time, Value
@@ -261,10 +261,8 @@ FLEETING: Final = frozenset(kind for kind, event in EVENTS.items() if event.flee
 def size_of_event(event: Event) -> int:
     """Return about how many bytes an event holds: what limits the memory that waits for slow readers."""
     match event:
-        case MessageEvent():
-            return size_of(event.message.parts)
-        case QueueEvent():
-            return 0 if event.message is None else size_of(event.message.parts)
+        case StatusEvent():
+            return 0
         case PartEvent() if event.part.complete is None:
             return len(event.part.delta or "")
         case _:

@@ -189,6 +189,8 @@ class CurrentConfiguration:
     @property
     def configuration(self) -> Configuration:
         """The configuration with the tools that the sources offer now."""
+        if not self.sources:  # the common case, asked many times a turn
+            return self._configuration
         offers = self._current_offers()
         if any(new is not old for new, old in zip(offers, self._offers, strict=True)):
             own = self._configuration
