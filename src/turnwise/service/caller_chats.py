@@ -18,7 +18,7 @@ from turnwise.engine.prompt.imported_history import History
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
-from turnwise.service.pages import chat_before, end_of, page_of
+from turnwise.service.pages import chat_at, page_of, place_of
 from turnwise.service.problems import rest_of_request
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidContent
@@ -44,13 +44,13 @@ class CallerChats(ActingChats):
         self, *, owner: str | None = None, limit: int = 50, after: str | None = None, **wanted: Any
     ) -> Page[Chat]:
         """List chats, newest first, a page at a time."""
-        before = None if after is None else await chat_before(self._caller, after)
+        before = None if after is None else await chat_at(self._caller, after)
         page = await self._caller.engine.list_chats(
             owner=self._owner_of(owner), limit=min(limit, _MOST_CHATS), after=before, **wanted
         )
         items = page_of(page.items)
         has_more = page.next is not None or len(items) < len(page.items)
-        return Page(items, end_of(items, after or "") if has_more else None)
+        return Page(items, place_of(items[-1].id, items[-1].created_at) if has_more else None)
 
     async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
         """List the ids of chats, the latest change of state first, unreadable ones included."""

@@ -13,7 +13,6 @@ from fastapi import Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnwise.engine.config.results import Chat
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.service.caller import Caller
@@ -23,8 +22,6 @@ ANSWER_BYTES: Final = 8_388_608
 """A page ends with the item that brings it to this size."""
 _CREATED: Final = re.compile(r"\A-?[0-9]+~")
 """In a place, before the chat's id: when it was created."""
-_PASSED: Final = "~~"
-"""In a place, behind another one, and before the id of a chat whose time of creation is unknown."""
 T = TypeVar("T")
 
 
@@ -94,36 +91,25 @@ Paging = Annotated[_Paging, Depends()]
 # Pages of chats
 
 
-def end_of(chats: Sequence[Chat], after: str) -> str:
-    """Return the place where a page ends that began at `after`.
-
-    The time of creation of an unreadable chat may be unknown: then the place holds the one before it, too.
-    """
-    *before, last = [_place(chat.id, chat.created_at) for chat in chats]
-    if last is not None:
-        return last
-    anchor = next((place for place in reversed(before) if place is not None), after.partition(_PASSED)[0])
-    return f"{anchor}{_PASSED}{chats[-1].id}"
+def place_of(chat_id: str, created_at: datetime | None) -> str:
+    """Return the place of a chat in lists: its id, and the microsecond of its creation, if that is known."""
+    return chat_id if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
 
 
-async def chat_before(caller: Caller, place: str) -> str | None:
-    """Return the id of the chat after which a page begins; `None` for the first page.
+async def chat_at(caller: Caller, place: str) -> str:
+    """Return the id of the chat at a place, after which a page begins.
 
     A chat keeps its place when it is deleted, but its owner is not known any more. Then an owner must know the
-    microsecond in which it was created, which `next` holds: its id can be computed. Of a chat without that the page
-    begins at the place before it, and lists again what stands between.
+    microsecond in which it was created, which `next` holds: its id can be computed.
 
     Raises:
         InvalidArgument: there is no such chat, or it is another owner's: the two are indistinguishable.
     """
-    anchor, passed, last = place.partition(_PASSED)
-    chat_id = last if passed else _CREATED.sub("", anchor)
+    chat_id = _CREATED.sub("", place)
     try:
         await caller.check_sees(chat_id)
     except ChatNotFound:
         if not await _was_there(caller, place, chat_id):
-            if passed:
-                return await chat_before(caller, anchor) if anchor else None
             await caller.wait_for_not_found()
             raise InvalidArgument("after", "must be `next` of a page, or the id of a chat that is listed") from None
     return chat_id
@@ -134,8 +120,6 @@ async def _was_there(caller: Caller, place: str, chat_id: str) -> bool:
         tombstone = await caller.engine.tombstone(chat_id)
     except ChatNotFound:
         return False
-    return tombstone is not None and (caller.principal.sees_all or place == _place(chat_id, tombstone.created_at))
-
-
-def _place(chat_id: str, created_at: datetime | None) -> str | None:
-    return None if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
+    if tombstone is None or caller.principal.sees_all:
+        return tombstone is not None
+    return place != chat_id and place == place_of(chat_id, tombstone.created_at)

@@ -22,19 +22,6 @@ JSON_LINES: Final = "application/x-ndjson"
 Piece = TypeVar("Piece", str, bytes)
 
 
-async def with_first_read(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
-    """Return the same pieces, the first one read: what goes wrong before it can still be answered as a problem."""
-    first = await anext(pieces, None)
-
-    async def whole() -> AsyncIterator[Piece]:
-        if first is not None:
-            yield first
-            async for piece in pieces:
-                yield piece
-
-    return whole()
-
-
 async def streamed(pieces: AsyncIterator[Piece], *, media_type: str, headers: Mapping[str, str]) -> StreamingResponse:
     """Return the response that has the pieces as its body.
 
@@ -43,11 +30,14 @@ async def streamed(pieces: AsyncIterator[Piece], *, media_type: str, headers: Ma
             breaks off, so that its reader does not take it for whole; its last words are the problem, behind a mark
             that was drawn for this body and stands in a header.
     """
-    mark, first = secrets.token_hex(16), await with_first_read(pieces)
+    mark, first = secrets.token_hex(16), await anext(pieces, None)
 
     async def whole() -> AsyncIterator[Piece | str]:
+        if first is None:
+            return
+        yield first
         try:
-            async for piece in first:
+            async for piece in pieces:
                 yield piece
         except TurnwiseError as error:
             yield mark + json.dumps(problem_of(error))
