@@ -24,7 +24,7 @@ from support.terminal import Terminal
 from turnwise import Agent, Checkpoints, Engine, SigningKey, Verdict, delegate
 from turnwise.cli.audit import Step, state_picture, step_lines, steps_of
 from turnwise.cli.keys import VARIABLE, signing_key
-from turnwise.cli.stepper import Stepper
+from turnwise.cli.terminal import Stepper
 from turnwise.cli.verify import verdict_line
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

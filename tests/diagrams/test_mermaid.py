@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from turnwise.diagrams import machine_json, mermaid
-from turnwise.diagrams.grouping import SAME
+from turnwise.diagrams.graph import SAME
 from turnwise.diagrams.texts import REFUSED, matrix
 from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE, rows_of

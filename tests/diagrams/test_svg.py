@@ -13,7 +13,7 @@ import pytest
 from support.node import needs_node
 from turnwise.diagrams import mermaid, slide, svg
 from turnwise.diagrams.__main__ import graphs
-from turnwise.diagrams.grouping import SAME, arrows
+from turnwise.diagrams.graph import SAME, arrows
 from turnwise.diagrams.layout import (
     RENEW,
     Layout,

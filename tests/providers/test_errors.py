@@ -88,7 +88,6 @@ def test_error_message_of_the_provider_is_unwrapped(body: object, expected: str)
         (theirs.UserError("odd"), "bad_request"),
         (UnicodeError("odd"), "network"),
         (AttributeError("odd"), "network"),
-        (theirs.FallbackExceptionGroup("all", [theirs.ModelHTTPError(400, "m"), httpx2.ReadError("cut")]), "network"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

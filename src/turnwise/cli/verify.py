@@ -122,7 +122,7 @@ def replay(
         print_json({"steps": spelled, "verdict": verdict})
     else:
         if steps and sys.stdin.isatty() and console.is_terminal:
-            from turnwise.cli.stepper import Stepper  # noqa: PLC0415 - takes long to import
+            from turnwise.cli.terminal import Stepper  # noqa: PLC0415 - takes long to import
 
             Stepper(steps, delay).run()
         else:

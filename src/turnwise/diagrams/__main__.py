@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnwise.diagrams import machine_json, mermaid, slide, svg, table
-from turnwise.diagrams.graph import machine_graph
-from turnwise.diagrams.grouping import arrows
+from turnwise.diagrams.graph import arrows, machine_graph
 from turnwise.diagrams.layout import (
     FILE,
     Graph,

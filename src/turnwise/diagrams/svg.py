@@ -6,8 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from turnwise.diagrams.document import arrow, arrowhead, drawn_label, heading, image
-from turnwise.diagrams.graph import PADDING, Drawn, machine_graph
-from turnwise.diagrams.grouping import GROUPS, Arrow, TableEntry, arrows, captions, entries
+from turnwise.diagrams.graph import GROUPS, PADDING, Arrow, Drawn, TableEntry, arrows, captions, entries, machine_graph
 from turnwise.diagrams.layout import Box, Layout, layout_of, outline
 from turnwise.diagrams.markup import MONO, Pen, tag, text, title
 from turnwise.diagrams.model import Node, Picture, machine

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any, Final
 
-from turnwise.diagrams.grouping import SAME, arrows, entries
+from turnwise.diagrams.graph import SAME, arrows, entries
 from turnwise.diagrams.model import Edge, Line, Node, Picture, Term, machine
 from turnwise.diagrams.palette import INK, KIND_TINT, LIT, Tint
 from turnwise.diagrams.slide import WAYS

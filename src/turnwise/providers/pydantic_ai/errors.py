@@ -137,9 +137,6 @@ def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
     """Return the failure as the engine knows it: its kind, whether to try again, when, and the HTTP status."""
     if isinstance(failure, ModelError):
         return failure
-    if isinstance(failure, theirs.FallbackExceptionGroup):
-        errors = [model_error(one, answered=answered) for one in failure.exceptions]
-        return next((error for error in errors if error.retryable), errors[-1])
     status = failure.status_code if isinstance(failure, theirs.ModelHTTPError) else None
     kind = _kind(failure, status)
     if kind is None and (error := failure_of(failure)) is not None:
