@@ -26,7 +26,8 @@ from turnwise.cli.audit import Step, state_picture, step_lines, steps_of
 from turnwise.cli.keys import VARIABLE, signing_key
 from turnwise.cli.terminal import Stepper
 from turnwise.cli.verify import verdict_line
-from turnwise.persistence.audit.record import AuditRecord, WriteRecord
+from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import AuditRecord
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import SettingsError
 

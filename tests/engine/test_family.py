@@ -23,7 +23,8 @@ from turnwise.engine.agents.delegate import subagent_id
 from turnwise.engine.subagents.family import RecordedAnswer, answers_in, is_wanted
 from turnwise.engine.subagents.usage import unreported_usage
 from turnwise.engine.subagents.verification import verify_family
-from turnwise.persistence.audit.record import AuditRecord, WriteRecord
+from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import Call

@@ -6,7 +6,8 @@ The actor may be left out. What stands for the digest of a lease is the worker t
 from support.audit_records import record
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation
-from turnwise.persistence.audit.record import GENESIS, AuditRecord, WriteRecord
+from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import GENESIS, AuditRecord
 from turnwise.states.names import SYSTEM
 from turnwise.states.writes import digest_of_lease
 

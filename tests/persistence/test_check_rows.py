@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from support.exploring import few
 from support.rich_chat import engine_on, live
 from turnwise import Engine, Settings, ToolResult
-from turnwise.persistence.audit.record import WriteRecord, hash_of, log_of, to_json
+from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import hash_of, log_of, to_json
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.postgres.store import PostgresStore

@@ -15,7 +15,7 @@ from support.files import BIG, digest_of, loaded, whole
 from support.sql_by_hand import by_hand
 from turnwise import Engine, FileNotFound, FilePart, FolderFiles, Settings, TextPart, ToolContext, ToolOutput, tool
 from turnwise.engine.admin.diagnose import Diagnosis
-from turnwise.persistence.blobs.pieces import PIECE
+from turnwise.persistence.blobs.protocol import PIECE
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 SETTINGS = Settings(run_worker=False)

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from support.life import NOW, Life
 from support.logged_life import LOG, TEXT, forgery, place_of, rehashed
-from turnwise.persistence.audit.asides import Aside
+from turnwise.persistence.audit.digests import Aside, WriteRecord
 from turnwise.persistence.audit.record import (
     FORMAT,
     GENESIS,
     AuditRecord,
     Entry,
-    WriteRecord,
     entry_of,
     export,
     from_json,

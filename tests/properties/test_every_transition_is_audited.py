@@ -17,7 +17,8 @@ import pytest
 from support.lives import STORES, StoredLife, Walk, lives_in
 from support.logged_life import rehashed
 from turnwise import verify_export
-from turnwise.persistence.audit.record import AuditRecord, WriteRecord, export
+from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import AuditRecord, export
 from turnwise.persistence.audit.verify import verify_records, verify_stored
 from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE, rows_of

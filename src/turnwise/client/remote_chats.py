@@ -30,8 +30,7 @@ from turnwise.engine.subscriptions.turns import answer_in
 from turnwise.persistence.archive.format import is_checkpoint
 from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.verify import Verdict, verify_export
-from turnwise.persistence.blobs.pieces import intact
-from turnwise.persistence.blobs.protocol import BlobGone
+from turnwise.persistence.blobs.protocol import BlobGone, intact
 from turnwise.states.errors import FileNotFound, InvalidArgument, TurnwiseError
 from turnwise.states.events import StatusEvent
 from turnwise.states.files import is_digest

@@ -8,9 +8,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from turnwise.persistence.audit.asides import salt_of_events
-from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
-from turnwise.persistence.audit.row_digests import digest_of_chat_row, digest_of_events, salt_of_facts
+from turnwise.persistence.audit.digests import (
+    WriteRecord,
+    digest_of_chat_row,
+    digest_of_events,
+    salt_of_events,
+    salt_of_facts,
+)
+from turnwise.persistence.audit.record import Entry, entry_of
 from turnwise.persistence.erasure import erases
 from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import Committed

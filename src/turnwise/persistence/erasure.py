@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from turnwise.persistence.audit.asides import Aside
-from turnwise.persistence.audit.record import Entry, WriteRecord, object_of
-from turnwise.persistence.audit.row_digests import digest_of_events, digested_fields
+from turnwise.persistence.audit.digests import Aside, WriteRecord, digest_of_events, digested_fields
+from turnwise.persistence.audit.record import Entry, object_of
 from turnwise.persistence.chat_rows import REFERRING, ChatRows, Row, blobs_named_in
 from turnwise.persistence.integrity.repair import is_mark
 from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from turnwise.persistence.audit.row_digests import EventFields
+from turnwise.persistence.audit.digests import EventFields
 from turnwise.persistence.rows import micros_of, unnumbered
 from turnwise.states.events import Event, MessageEvent, PartEvent, ToolResultEvent
 from turnwise.states.messages import Message

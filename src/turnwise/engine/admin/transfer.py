@@ -14,8 +14,7 @@ from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.persistence.archive.format import ArchiveWriter, WholeChat
 from turnwise.persistence.archive.reader import ChatReader, issues_in
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.blobs.pieces import closing, intact
-from turnwise.persistence.blobs.protocol import BlobGone
+from turnwise.persistence.blobs.protocol import BlobGone, closing, intact
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows, blobs_of
 from turnwise.persistence.integrity.examine import Found

@@ -15,8 +15,7 @@ from turnwise.engine.blobs.streams import FileContent, Source, refusal_of, refus
 from turnwise.engine.config.settings import Settings
 from turnwise.foreign import described
 from turnwise.logger import logger
-from turnwise.persistence.blobs.pieces import closing, intact
-from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore
+from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore, closing, intact
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import (

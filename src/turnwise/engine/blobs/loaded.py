@@ -10,8 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.blobs.files import Files, noted
-from turnwise.persistence.blobs.pieces import intact
-from turnwise.persistence.blobs.protocol import BlobGone
+from turnwise.persistence.blobs.protocol import BlobGone, intact
 from turnwise.providers.protocol import Model, ModelRequest
 from turnwise.states.errors import StoreError
 from turnwise.states.files import is_digest

@@ -13,7 +13,7 @@ import anyio
 
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.user_code import in_thread
-from turnwise.persistence.blobs.pieces import closing
+from turnwise.persistence.blobs.protocol import closing
 from turnwise.states.errors import InvalidContent
 from turnwise.states.file_heads import HEAD_BYTES, fault_of_head
 from turnwise.states.files import OnDisk, bytes_in, guessed_type, is_of_type, path_text

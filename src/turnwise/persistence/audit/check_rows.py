@@ -7,14 +7,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from turnwise.persistence.audit.asides import Aside
-from turnwise.persistence.audit.expected_rows import ExpectedRow, ExpectedRows
-from turnwise.persistence.audit.row_digests import (
+from turnwise.persistence.audit.digests import (
     EVENT_COLUMNS,
+    Aside,
     digest_of_chat_row,
     digest_of_events,
     digested_fields,
 )
+from turnwise.persistence.audit.expected_rows import ExpectedRow, ExpectedRows
 from turnwise.persistence.chat_rows import ChatRows, Place, Row
 from turnwise.persistence.integrity.columns import wrong_values
 from turnwise.persistence.rows import (

@@ -7,7 +7,8 @@ from typing import Final, NoReturn, get_args
 
 import msgspec
 
-from turnwise.persistence.audit.record import AuditRecord, WriteRecord
+from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import triggers as t
 from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Crash
 

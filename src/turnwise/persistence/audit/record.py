@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from turnwise.persistence.audit.asides import Aside, aside_of
+from turnwise.persistence.audit.digests import Aside, WriteRecord, aside_of
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.decide import Decision
 from turnwise.states.values.digests import canonical, canonical_row
@@ -32,14 +32,6 @@ MOST: Final = 2**53 - 1
 _DIGEST_LETTERS: Final = 64
 _DIGEST: Final = re.compile("[0-9a-f]{64}").fullmatch
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-class WriteRecord(NamedTuple):
-    """One write as the log keeps it: its kind, id and digest."""
-
-    kind: str
-    id: str
-    digest: str
 
 
 class AuditRecord(Value, frozen=True, kw_only=True):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from turnwise.persistence.blobs.arrivals import Arrivals, pieces_of
-from turnwise.persistence.blobs.pieces import closing, in_pieces
-from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsUnreferenced, Note
+from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsUnreferenced, Note, closing, in_pieces
 from turnwise.states.errors import StoreError
 from turnwise.states.values.checked import checked
 

@@ -15,8 +15,7 @@ from typing import BinaryIO, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from turnwise.persistence.blobs.pieces import closing
-from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FileStore, IsUnreferenced, Note
+from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FileStore, IsUnreferenced, Note, closing
 from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.values.checked import checked
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from turnwise.persistence.audit.asides import Aside
+from turnwise.persistence.audit.digests import Aside
 from turnwise.persistence.chat_rows import Row
 from turnwise.persistence.rows import GARBLED, time_of
 from turnwise.persistence.stored_chat import ids_of, is_count, is_hash

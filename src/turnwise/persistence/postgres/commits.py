@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import asyncpg
 
-from turnwise.persistence.audit.record import WriteRecord
+from turnwise.persistence.audit.digests import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
 from turnwise.persistence.postgres.append_events import LOCK, contradiction, table_of

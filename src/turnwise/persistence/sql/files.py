@@ -10,8 +10,17 @@ from typing import Any, Final
 
 import anyio
 
-from turnwise.persistence.blobs.pieces import closing, in_pieces
-from turnwise.persistence.blobs.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore, IsUnreferenced, Note
+from turnwise.persistence.blobs.protocol import (
+    SWEPT,
+    Blob,
+    BlobGone,
+    FilesElsewhere,
+    FileStore,
+    IsUnreferenced,
+    Note,
+    closing,
+    in_pieces,
+)
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.stored_chat import is_hash

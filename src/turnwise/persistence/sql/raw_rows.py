@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from turnwise.persistence.archive.format import COLUMNS, WholeChat
-from turnwise.persistence.audit.record import Entry, WriteRecord, object_of, split
+from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import Entry, object_of, split
 from turnwise.persistence.chat_rows import KEYS, ORDER, ChatRows, Rows, stored_in
 from turnwise.persistence.commit import CachedChat, Tables
 from turnwise.persistence.erasure import erases, wipe
