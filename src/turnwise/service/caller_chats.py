@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.chats.declaration import CommandCall, changes_of
 from turnwise.engine.commands.acting import ActingChats
 from turnwise.engine.config.results import Chat, Page, SubmissionReceipt
-from turnwise.engine.prompt.imported_history import History
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
@@ -60,19 +59,8 @@ class CallerChats(ActingChats):
         """Return whose chats are listed: an owner sees its own only."""
         return owner if self._caller.principal.sees_all else self._caller.principal.name
 
-    async def create_chat(  # noqa: PLR0913 - those of the declaration that are looked at
-        self,
-        *,
-        owner: str | None = None,
-        parent: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        active_tools: Sequence[str] | None = None,
-        history: History | None = None,
-        message: Content | None = None,
-        client_id: str | None = None,
-        **rest: Any,
+    async def create_chat(
+        self, *, owner: str | None = None, message: Content | None = None, client_id: str | None = None, **fields: Any
     ) -> Chat:
         """Create a chat, and send its first message, if one is given.
 
@@ -88,24 +76,13 @@ class CallerChats(ActingChats):
         chat = None if client_id is None else await self._created_before(chat_id_for(whose, client_id))
         if chat is not None:  # with the same message, or else it is refused
             return await caller.chats.create_chat(owner=whose, message=message, client_id=client_id)
-        if parent is not None:
+        if (parent := fields.get("parent")) is not None:
             await caller.chat(parent)
-        caller.service.choices.check(model, parameters)
-        caller.service.choices.check_tools(agent, active_tools)
-        if history is not None and not caller.principal.sees_all:
+        caller.service.choices.check(fields.get("model"), fields.get("parameters"))
+        caller.service.choices.check_tools(fields.get("agent"), fields.get("active_tools"))
+        if (history := fields.get("history")) is not None and not caller.principal.sees_all:
             _check_shown(history)
-        return await caller.chats.create_chat(
-            owner=whose,
-            parent=parent,
-            agent=agent,
-            model=model,
-            parameters=parameters,
-            active_tools=active_tools,
-            history=history,
-            message=message,
-            client_id=client_id,
-            **rest,
-        )
+        return await caller.chats.create_chat(owner=whose, message=message, client_id=client_id, **fields)
 
     async def _created_before(self, chat_id: str) -> Chat | None:
         """Return the chat of an earlier request: it is there, on whatever ground it would be refused now."""

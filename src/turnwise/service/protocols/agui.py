@@ -12,7 +12,9 @@ from typing import Annotated, Any, Final
 from pydantic import SkipValidation
 
 from turnwise.service.protocols import pieces as p
-from turnwise.service.protocols.agui_messages import (
+from turnwise.service.protocols.ai_sdk import Text
+from turnwise.service.protocols.piece_reader import PieceReader
+from turnwise.service.protocols.stored_messages import (
     content_of,
     media_of,
     reply_id_of,
@@ -21,8 +23,6 @@ from turnwise.service.protocols.agui_messages import (
     thought_id_of,
     thoughts_in,
 )
-from turnwise.service.protocols.ai_sdk import Text
-from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import Event, TurnFinishedEvent

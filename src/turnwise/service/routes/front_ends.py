@@ -19,7 +19,6 @@ from turnwise.service.caller import Sender, Subscriber
 from turnwise.service.pages import ANSWER_BYTES, size_of
 from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
-from turnwise.service.protocols.agui_messages import agui_messages_of
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
 from turnwise.service.protocols.new_input import (
     AGUIRequest,
@@ -29,7 +28,7 @@ from turnwise.service.protocols.new_input import (
     new_input_of_agui,
     new_input_of_ai_sdk,
 )
-from turnwise.service.protocols.ui_messages import ui_messages_of
+from turnwise.service.protocols.stored_messages import agui_messages_of, ui_messages_of
 from turnwise.service.routes.streamed import streamed
 from turnwise.service.routes.subagent_calls import open_subagent_calls
 from turnwise.service.routes.threads import (
