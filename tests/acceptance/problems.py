@@ -82,7 +82,7 @@ async def _of_the_world(store: ChatStore, chats: Sequence[str], acts: Sequence[S
 
 
 def _starts(records: Sequence[AuditRecord]) -> Counter[str]:
-    return Counter(write.id for record in records for write in record.writes if write.kind == "call:started")
+    return Counter(write.id for record in records for write in record.writes if write.kind.startswith("call:started"))
 
 
 def _of_the_words(place: Place) -> Iterator[str]:

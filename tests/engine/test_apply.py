@@ -22,7 +22,6 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.triggers import (
-    AttemptStarted,
     Claimed,
     Create,
     LeaseExpired,
@@ -65,7 +64,6 @@ def held_by_a_worker(unit: UnitOfWork) -> None:
     unit.fire(Create(profile=Profile(created_at=unit.now)))
     unit.fire(SendMessage(parts=(TextPart(text="hi"),)))
     unit.fire(Claimed(worker="w"), actor="worker:w")
-    unit.fire(AttemptStarted(token=1), actor="worker:w")
 
 
 EXPIRED: Final = LeaseExpired(token=1)
@@ -97,17 +95,17 @@ async def test_decisions_hold_actor_and_reason(database: Path) -> None:
 async def test_each_commit_is_announced_once(database: Path) -> None:
     async with applying(stored_at(database)) as (writer, watcher, announced):
         await writer.create("c", held_by_a_worker, actor="ann")
-        assert watcher.seen == ["create", "send_message", "claimed", "attempt_started"]
-        assert announced == [4]
+        assert watcher.seen == ["create", "send_message", "claimed"]
+        assert announced == [3]
         nothing = await writer.change("c", lambda _: None, actor="ann")
-        assert (nothing.decisions, len(watcher.seen), announced) == ((), 4, [4])
+        assert (nothing.decisions, len(watcher.seen), announced) == ((), 3, [3])
         await writer.change("c", Released(token=1), actor="worker:w")
         (claimed,) = await writer.claim(Claimed(worker="v"), actor="worker:v", runs={"default": ()}, limit=5)
         assert claimed.facts.lease is not None
-        assert (watcher.seen[4:], announced) == (["released", "claimed"], [4, 5, 6])
+        assert (watcher.seen[3:], announced) == (["released", "claimed"], [3, 4, 5])
         damage(database)
         await writer.repair("c", REPAIR, actor="ann")
-        assert (watcher.seen[6:], announced) == (["repaired"], [4, 5, 6, 7])
+        assert (watcher.seen[5:], announced) == (["repaired"], [3, 4, 5, 6])
 
 
 async def test_each_commit_has_its_own_salt(database: Path) -> None:
@@ -118,7 +116,7 @@ async def test_each_commit_has_its_own_salt(database: Path) -> None:
             decisions += (await writer.create(chat_id, held_by_a_worker, actor="ann")).decisions
     salts = [decision.salt for decision in decisions]
     assert len(set(salts)) == 2
-    assert len(set(salts[:4])) == 1
+    assert len(set(salts[:3])) == 1
     assert all(len(bytes.fromhex(salt)) == 16 for salt in salts)
 
 
@@ -173,9 +171,6 @@ async def test_cancelled_caller_hides_no_commit(database: Path, way: str) -> Non
 
 
 # What is known to come next shares the commit
-
-
-CLAIMED, STARTED = ("claimed", "worker:w"), ("attempt_started", "worker:w")
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ async def test_foreign_interrupt_prevents_tool_start(open_engine: Any, strict_mo
 
         async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
             done = await self._store.change(chat_id, plan, **options)
-            if any(decision.trigger.name == "call_started" for decision in done.decisions):
+            if any(decision.trigger.name == "step_finished" for decision in done.decisions):
                 committed.set()
                 await go_on.wait()
             return done
@@ -239,7 +239,7 @@ async def test_second_interrupt_settles_for_dead_worker() -> None:
     clock = ManualClock()
     store = SQLiteStore(None, now=clock.now)
     async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        started = (plans.send("hello"), plans.claim(lease=30), plans.start(), plans.move(Interrupt()))
+        started = (plans.send("hello"), plans.claim(lease=30), plans.move(Interrupt()))
         await plans.created(store, "held", *started)
         await plans.created(store, "free", *started, plans.move(LeaseExpired(token=plans.HOLDER)))
         async with untouched(engine, "held"):
@@ -257,7 +257,7 @@ async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> No
     clock, worker = ManualClock(), DEAD if gone == "its process is dead" else "elsewhere"
     store = SQLiteStore(None, now=clock.now)
     async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        started = (plans.send("hello"), plans.claim(worker, lease=30), plans.start())
+        started = (plans.send("hello"), plans.claim(worker, lease=30))
         await plans.created(store, "chat", *started, plans.send("later"))
         await store.append_events("chat", 1, ChatState.streaming, [part("Hel")])
         await clock.advance(30 if gone == "its lease has run out" else 0)
@@ -282,7 +282,7 @@ async def test_interrupt_after_interrupting_message_wins() -> None:
     """Whether the message was already a turn when the stop came, milliseconds decide: it is not answered either way."""
     store = SQLiteStore(None)
     async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        await plans.created(store, "chat", plans.send("hello"), plans.claim("elsewhere"), plans.start())
+        await plans.created(store, "chat", plans.send("hello"), plans.claim("elsewhere"))
         await engine.send_message("chat", "rather", when_busy="interrupt")
         await engine.interrupt("chat", reason="enough")
         assert (await engine.audit("chat"))[-1].reason == "enough"

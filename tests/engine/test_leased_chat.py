@@ -75,7 +75,7 @@ async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
     clock = ManualClock(NOW)
     store = stored_at(database, clock)
     await store.open()
-    moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
+    moves = (plans.send("hello"), plans.claim("w"), plans.reply("", local=["a", "b"]))
     before = (await plans.created(store, "chat", *moves)).facts
     return store, LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
 

@@ -471,7 +471,7 @@ async def test_every_transition_is_logged() -> None:
         if log.get("chat_id") == chat.id and "version" in log
     ]
     assert lines[:2] == [("create", 1, "waiting"), ("send_message", 2, "pending")]
-    assert lines[-1] == ("step_finished", 5, "waiting")
+    assert lines[-1] == ("step_finished", 4, "waiting")
 
 
 async def test_every_line_names_chat_state_and_worker() -> None:

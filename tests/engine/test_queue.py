@@ -233,12 +233,12 @@ async def test_interrupt_keeps_parts_shown_meanwhile(database: Path, moved: str)
 
     async def go_on() -> None:
         if moved == "another was there":
-            await store.change("chat", plans.plan(plans.claim("other"), plans.start()))
+            await store.change("chat", plans.plan(plans.claim("other")))
             await show("and then", (await store.facts("chat")).step.attempt)
         await store.change("chat", expire)
 
     async with Engine(store, model=ScriptedModel([]), settings=IDLE) as engine:
-        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, "chat", plans.send("hello"), plans.claim())
         await show("so far", 1)
         if moved == "another was there":
             await store.change("chat", expire)

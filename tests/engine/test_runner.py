@@ -89,7 +89,7 @@ async def held(
     """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`, which has these agents."""
     store = store or stored_at(database, ManualClock())
     await store.open()
-    committed = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
+    committed = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"))
     await store.append_events("chat", 1, ChatState.streaming, [part("so far")])
     leased = LeasedChat(runtime_of(store, ManualClock(), agents=agents), committed.before, 1)
     leased.take(committed)
@@ -101,7 +101,7 @@ async def held(
 async def triggers(leased: LeasedChat) -> list[tuple[str, str]]:
     """Return what happened to the chat after it was held, and through whom."""
     records = await leased.runtime.store.audit("chat")
-    return [(str(record.trigger), record.actor) for record in records[4:]]
+    return [(str(record.trigger), record.actor) for record in records[3:]]
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ class Backup(Observer):
 
 
 @pytest.mark.parametrize("same_id", [False, True])
-@pytest.mark.parametrize("stored", ["create", "send_message", "attempt_started", "step_finished"])
+@pytest.mark.parametrize("stored", ["create", "send_message", "claimed", "step_finished"])
 async def test_no_call_begins_twice_after_a_restore(
     open_engine: OpenEngine, database: Path, caplog: pytest.LogCaptureFixture, stored: str, *, same_id: bool
 ) -> None:

@@ -44,8 +44,7 @@ from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError, SettingsError
 from turnwise.states.facts import Facts, Profile, StepFacts
 from turnwise.states.messages import ToolCallPart
-from turnwise.states.names import CallStatus, Executor, Stage
-from turnwise.states.step_calls import StepCalls
+from turnwise.states.names import CallStatus, Executor
 
 NUMBERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
@@ -77,9 +76,9 @@ def box(*tools: Tool, **settings: Any) -> Toolbox:
     return Toolbox({known.name: known for known in tools or (add, pay, look)}, Settings(**settings))
 
 
-def facts(*client_tools: ClientTool, calls: tuple[ToolCall, ...] = (), stage: Stage = Stage.acting) -> Facts:
+def facts(*client_tools: ClientTool) -> Facts:
     profile = Profile(created_at=datetime(2026, 1, 1, tzinfo=UTC), client_tools=client_tools)
-    return Facts(chat_id="chat", profile=profile, step=StepFacts(number=4, stage=stage), calls=StepCalls(calls))
+    return Facts(chat_id="chat", profile=profile, step=StepFacts(number=4))
 
 
 def context(**fields: Any) -> ToolContext:
@@ -209,8 +208,7 @@ def call(name: str, call_id: str, **fields: Any) -> ToolCall:
 )
 def test_one_call_starts_or_a_safe_batch(calls: list[ToolCall], first: list[str]) -> None:
     toolbox = box(parallel_cap=2)
-    assert [known.call_id for known in toolbox.first_calls(facts(calls=tuple(calls)))] == first
-    assert toolbox.first_calls(facts(calls=tuple(calls), stage=Stage.asking)) == ()
+    assert [known.call_id for known in toolbox.first_calls(calls)] == first
 
 
 def test_timeout_is_the_tools_or_the_settings() -> None:

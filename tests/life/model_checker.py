@@ -214,7 +214,7 @@ def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator
         yield f"the model was asked while {[call.call_id for call in before.open_calls]} lacked results"
     once = {call.call_id for call in before.calls if call.crash == "at_most_once" and call.is_local}
     for call in before.calls:
-        begun = put.get(call.call_id, call).status is CallStatus.started and move.trigger is t.CallStarted
+        begun = put.get(call.call_id, call).status is CallStatus.started and call.call_id in put
         if begun and call.call_id in once and call.status is CallStatus.started:
             yield f"{move} starts {call.call_id} a second time"
     if decision.facts.state is ChatState.pending:

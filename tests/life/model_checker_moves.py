@@ -181,6 +181,9 @@ def _replies(facts: Facts) -> Iterator[Move]:
             said_ = HELLO if tokens != 79 else said("hello" * WINDOW)
             reply = StepReply(parts=said_ + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)
             yield Move("progress", t.StepFinished, {"reply": reply}, note + over)
+            if calls and calls[0].is_local:
+                begun = {"reply": reply, "starts": (calls[0].call_id,)}
+                yield Move("progress", t.StepFinished, begun, f"{note}{over}, the first starts")
             if not calls:
                 asked_again = {"reply": replace(reply, refused=True)}
                 yield Move("mishap", t.StepFinished, asked_again, f"without the form that is wanted{over}")

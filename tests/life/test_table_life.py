@@ -225,7 +225,7 @@ class Books(Walk):
         assert (facts.usage.compaction or NO_USAGE) == replace(total(summaries), compaction=None)
 
     def every_attempt_is_in_the_ledger_once_it_has_ended(self) -> None:
-        started = sum(decision.trigger is t.AttemptStarted for decision in self.life.decisions)
+        started = sum(decision.begins_attempt for decision in self.life.decisions)
         ended = [entry for entry in self.writes(RecordUsage) if entry.purpose != "title"]
         assert started == len(ended) + self.facts.step.attempt_open
 

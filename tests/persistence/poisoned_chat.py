@@ -19,11 +19,9 @@ LIFE: Final = (
     plans.move(ClearContext()),
     plans.send("two", client_id="c1"),
     plans.claim(),
-    plans.start(),
     plans.reply("I look.", client=["c"]),
     plans.submit("c"),
     plans.claim("nobody", lease=0),
-    plans.start(),
     plans.reply("I look again.", local=["a", "b"]),
     plans.send("and then?", client_id="c2"),
     plans.finish("a"),
@@ -53,9 +51,9 @@ async def live(path: Path) -> None:
     store = SQLiteStore(path)
     await store.open()
     for chat_id in ("poisoned", "sound"):
-        await plans.created(store, chat_id, *LIFE[:3], owner="ann")
+        await plans.created(store, chat_id, *LIFE[:2], owner="ann")
         await store.append_events(chat_id, 1, ChatState.streaming, [part("1")])
-        for move in LIFE[3:]:
+        for move in LIFE[2:]:
             await store.change(chat_id, plans.plan(move))
         await store.note_file(chat_id, Blob("f" * 64, 1), kept_in="database")
     await plans.created(store, "waiting for a worker", plans.send("hello"))

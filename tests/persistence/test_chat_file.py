@@ -414,7 +414,7 @@ ELSEWHERE: Final = {
     "a whole turn": plans.turn("elsewhere", "2"),
     "a clearing of the context": (plans.move(ClearContext()),),
     "the archive and back": (plans.move(Archived()), plans.move(Unarchived())),
-    "an open call": (plans.send("elsewhere"), plans.claim(), plans.start(), plans.reply("", client=["c"])),
+    "an open call": (plans.send("elsewhere"), plans.claim(), plans.reply("", client=["c"])),
 }
 
 
@@ -444,7 +444,7 @@ async def test_claim_reads_changes_of_another_process(pair: Pair) -> None:
     """A chat that was taken, worked on and given back by another comes with what that one left."""
     here, elsewhere = pair
     await plans.created(here, "chat", plans.send("one"))
-    released = (plans.claim("other"), plans.start(), plans.move(Released(token=plans.HOLDER)), rename("elsewhere"))
+    released = (plans.claim("other"), plans.move(Released(token=plans.HOLDER)), rename("elsewhere"))
     for move in released:
         left = await elsewhere.change("chat", plans.plan(move))
     (claimed,) = await here.claim(plans.plan(plans.claim("mine")), runs=plans.RUNS, limit=1)

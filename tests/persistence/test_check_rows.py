@@ -208,7 +208,7 @@ async def _lived(store: Any) -> list[str]:
         calls = plans.reply("I look", local=["a", "b"])
         begin = plans.move(CallStarted(token=plans.HOLDER, call_id="a"))
         said = plans.send("hi", client_id="k")
-        await plans.created(store, AT_WORK, said, plans.claim(), plans.start(), calls, begin, plans.send("later"))
+        await plans.created(store, AT_WORK, said, plans.claim(), calls, begin, plans.send("later"))
     return [AT_WORK, at_rest]
 
 
@@ -262,7 +262,7 @@ async def test_queue_order_must_match_the_log(tmp_path: Path, waiting: int, prom
     path = tmp_path / "chats.db"
     async with opened(SQLiteStore(path)) as store:
         sent = [plans.send(f"later {number}") for number in range(waiting)]
-        await plans.created(store, "chat", plans.send("hi"), plans.claim(), plans.start(), *sent)
+        await plans.created(store, "chat", plans.send("hi"), plans.claim(), *sent)
         queue = [queued.id for queued in (await store.facts("chat")).queue]
         moved = queue.pop(promoted - 1)
         facts = (await store.change("chat", plans.plan(plans.move(PromoteQueued(queued_id=moved))))).facts

@@ -11,8 +11,7 @@ from turnwise import Engine
 
 NEW: Final = "create - waiting 0 0 0 profile=\n"
 SENT: Final = NEW + "send_message waiting pending 1 0 0 message=m1\n"
-CLAIMED: Final = SENT + "claimed pending streaming 1 1 0 lease=1\n"
-STARTED: Final = CLAIMED + "attempt_started streaming streaming 1 1 1\n"
+STARTED: Final = SENT + "claimed pending streaming 1 1 1 lease=1\n"
 ANSWERED: Final = STARTED + "step_finished streaming waiting 1 1 1 message=m2 lease:dropped=1\n"
 QUEUED: Final = STARTED + "send_message streaming streaming 1 1 1 enqueue=m2\n"
 STOPPED: Final = STARTED + "interrupt streaming interrupted 1 1 1\n"
@@ -26,7 +25,7 @@ DELEGATED: Final = (
 )
 ACTING: Final = STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_most_once=a\n"
 ACTED: Final = ACTING + "call_finished executing_tools executing_tools 1 1 1 call:succeeded=a message=m3\n"
-FULL: Final = ACTED + "tools_finished executing_tools compacting 1 1 1\n"
+FULL: Final = ACTED + "tools_finished executing_tools compacting 1 1 2\n"
 ERASED: Final = ANSWERED + "message_erased waiting waiting 1 1 1 erase=m1 "
 
 AGAIN: Final = STARTED + "attempt_discarded streaming streaming 1 1 1\nattempt_started streaming streaming 1 1 2\n"
@@ -35,17 +34,23 @@ SOUND: Final = {
     "a compaction names its step, not its attempt": AGAIN
     + "attempt_discarded streaming compacting 1 1 2\ncompacted compacting streaming 1 1 2 boundary:compaction=1",
     "a claim goes on with a step after many attempts": AGAIN
-    + "released streaming pending 1 1 2 lease:dropped=1\nclaimed pending streaming 1 1 2 lease=2",
+    + "released streaming pending 1 1 2 lease:dropped=1\nclaimed pending streaming 1 1 3 lease=2",
+    "a claim waits for a retry": STARTED + "attempt_discarded streaming streaming 1 1 1\n"
+    "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 1 1 lease=2\n"
+    "attempt_started streaming streaming 1 1 2",
+    "a call starts with its reply": STARTED
+    + "step_finished streaming executing_tools 1 1 1 message=m2 call:started:at_most_once=a\n"
+    + "call_finished executing_tools executing_tools 1 1 1 call:succeeded=a message=m3",
     "a fork takes over numbers and a boundary": "create - waiting 2 3 0 profile= message=m1 boundary:clear=3",
     "a fork takes over a boundary beside zeros": "create - waiting 0 3 1 profile= boundary:compaction=3",
     "an answer": ANSWERED,
     "a second turn": ANSWERED
-    + "send_message waiting pending 2 1 1 message=m3\nclaimed pending streaming 2 2 0 lease=2",
+    + "send_message waiting pending 2 1 1 message=m3\nclaimed pending streaming 2 2 1 lease=2",
     "a queue": QUEUED + "step_finished streaming pending 2 1 1 message=m3 dequeue:taken=m2 message=m2 lease:dropped=1",
     "a claim goes on with a step": STARTED
-    + "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 1 1 lease=2",
+    + "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 1 2 lease=2",
     "a claim begins a step": STARTED
-    + "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 2 0 lease=2",
+    + "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 2 1 lease=2",
     "a settled stop": SETTLED,
     "a message to a settled chat": SETTLED + "send_message interrupted pending 2 1 1 message=m2",
     "a message to a chat that stops": STOPPED + "send_message interrupted interrupted 1 1 1 enqueue=m2",
@@ -67,7 +72,7 @@ SOUND: Final = {
     "a compaction begins a step whose attempt was only taken back": AGAIN
     + "step_finished streaming executing_tools 1 1 2 message=m2 call:planned:at_most_once=a\n"
     + "call_finished executing_tools executing_tools 1 1 2 call:succeeded=a message=m3\n"
-    + "tools_finished executing_tools compacting 1 1 2\n"
+    + "tools_finished executing_tools compacting 1 1 3\n"
     + "compacted compacting streaming 1 2 0 boundary:compaction=1 message=m4",
     "a failed compaction begins a step": FULL + "compaction_failed compacting streaming 1 2 0",
     "client calls": ASKED + "submit_tool_results requires_action pending 1 1 1 call:succeeded=c message=m3",
@@ -81,7 +86,7 @@ SOUND: Final = {
     )
     + "submit_tool_results requires_action pending 1 1 1 call:approved:at_most_once=c\n"
     + "claimed pending executing_tools 1 1 1 lease=2",
-    "calls": ACTED + "tools_finished executing_tools streaming 1 2 0",
+    "calls": ACTED + "tools_finished executing_tools streaming 1 2 1",
     "a repair from anywhere to error": SENT + "repaired dreaming error 7 0 3",
     "a repair sets numbers back": STARTED + "repaired streaming error 0 0 0",
     "a repair beside a queue and a lease": QUEUED + "repaired streaming error 1 1 1",
@@ -136,11 +141,20 @@ FORGED: Final = {
         "renamed waiting waiting 1 1 1 profile=",
         "is archived",
     ),
-    "no step begun by tools": (ACTED + "tools_finished executing_tools streaming 1 1 1", "(1, 2, 0) follows"),
-    "an attempt kept beyond its step": (ACTED + "tools_finished executing_tools streaming 1 2 1", "(1, 2, 0) follows"),
-    "a step begun by a start": (CLAIMED + "attempt_started streaming streaming 1 2 0", "(1, 1, 1) follows"),
-    "an attempt not counted": (CLAIMED + "attempt_started streaming streaming 1 1 0", "(1, 1, 1) follows"),
-    "an attempt counted twice": (CLAIMED + "attempt_started streaming streaming 1 1 2", "(1, 1, 1) follows"),
+    "no step begun by tools": (ACTED + "tools_finished executing_tools streaming 1 1 1", "(1, 2, 1) follows"),
+    "an attempt kept beyond its step": (
+        AGAIN + "step_finished streaming streaming 1 2 2 message=m2",
+        "(1, 2, 0) follows",
+    ),
+    "a step begun by a start": (STARTED + "attempt_started streaming streaming 1 2 0", "(1, 1, 2) follows"),
+    "an attempt not counted": (STARTED + "attempt_started streaming streaming 1 1 1", "(1, 1, 2) follows"),
+    "an attempt counted twice": (STARTED + "attempt_started streaming streaming 1 1 3", "(1, 1, 2) follows"),
+    "an attempt that a claim does not begin": (SENT + "claimed pending streaming 1 1 0 lease=1", "(1, 1, 1) follows"),
+    "a claim that waits for a retry that is over": (
+        AGAIN + "released streaming pending 1 1 2 lease:dropped=1\nclaimed pending streaming 1 1 2 lease=2",
+        "(1, 1, 3) follows",
+    ),
+    "tools that wait for a retry": (ACTED + "tools_finished executing_tools compacting 1 1 1", "(1, 1, 2) follows"),
     "a turn not begun": (ANSWERED + "send_message waiting pending 1 1 1 message=m3", "(2, 1, 1) follows"),
     "a turn not begun by the queue": (
         QUEUED + "step_finished streaming pending 1 1 1 message=m3 dequeue:taken=m2 message=m2 lease:dropped=1",
@@ -170,7 +184,7 @@ FORGED: Final = {
     "an erasure by a message": (ANSWERED + "send_message waiting pending 2 1 1 message=m3 erase=m1", "another trigger"),
     "an erasure that says something": (ERASED + "message=m9", "message belongs to another trigger"),
     "an erasure that cuts": (ERASED + "cut=m1", "cut belongs to another trigger"),
-    "work without a lease": (SENT + "claimed pending streaming 1 1 0", "nobody holds the chat"),
+    "work without a lease": (SENT + "claimed pending streaming 1 1 1", "nobody holds the chat"),
     "rest with a lease": (STARTED + "step_finished streaming waiting 1 1 1 message=m2", "allows no lease"),
     "a settled stop with a lease": (STOPPED + "settled interrupted interrupted 1 1 1", "allows no lease"),
     "a queue at rest": (NEW + "renamed waiting waiting 0 0 0 profile= enqueue=m9", "empty queue"),
@@ -213,7 +227,7 @@ FORGED: Final = {
         DELEGATED + "submit_tool_results requires_action pending 1 1 1",
         "the chat call 'h' has no result",
     ),
-    "a local call owed": (ACTING + "tools_finished executing_tools streaming 1 2 0", "local call 'a' has no result"),
+    "a local call owed": (ACTING + "tools_finished executing_tools streaming 1 2 1", "local call 'a' has no result"),
     "a call that is allowed and left while another is awaited": (
         DELEGATED.replace("call:planned:chat=h", "call:planned:client=c call:planned:chat=h")
         + "submit_tool_results requires_action requires_action 1 1 1 call:approved:at_most_once=c",
@@ -227,6 +241,14 @@ FORGED: Final = {
         ACTING + "call_started executing_tools executing_tools 1 1 1 call:started=a\n"
         "lease_expired executing_tools pending 1 1 1 lease:dropped=1",
         "must end `unknown`",
+    ),
+    "a call that started with its reply handed back": (
+        ACTING.replace("planned", "started") + "lease_expired executing_tools pending 1 1 1 lease:dropped=1",
+        "must end `unknown`",
+    ),
+    "a call that started with its reply started again": (
+        ACTING.replace("planned", "started") + "call_started executing_tools executing_tools 1 1 1 call:started=a",
+        "was started before",
     ),
     "a second compaction of a step": (
         REFUSED + "compacted compacting streaming 1 1 1 boundary:compaction=1 message=m2\n"
@@ -270,9 +292,9 @@ def test_impossible_record_is_refused(name: str) -> None:
 SENT_BY_ANN: Final = (
     "ann>create - waiting 0 0 0 profile= facts=0\nann>send_message waiting pending 1 0 0 message=m1 facts=1\n"
 )
-CLAIM_BY_W: Final = "worker:w>claimed pending streaming 1 1 0 lease=1~w\n"
+CLAIM_BY_W: Final = "worker:w>claimed pending streaming 1 1 1 lease=1~w\n"
 CLAIMED_BY_W: Final = SENT_BY_ANN + CLAIM_BY_W
-STARTED_BY_W: Final = CLAIMED_BY_W + "worker:w>attempt_started streaming streaming 1 1 1 facts=2\n"
+STARTED_BY_W: Final = SENT_BY_ANN + CLAIM_BY_W.replace("~w", "~w facts=2")
 ANSWER: Final = "step_finished streaming waiting 1 1 1 message=m2 lease:dropped=1 facts=3\n"
 STOPPED_BY_ANN: Final = SENT_BY_ANN + "ann>interrupt pending interrupted 1 0 0\n"
 
@@ -295,21 +317,21 @@ HONEST_ACTORS: Final = {
 }
 FORGED_ACTORS: Final = {
     "a client that claims": (
-        3, SENT_BY_ANN + CLAIM_BY_W.replace("worker:w>", "ann>") + "ann>renamed streaming streaming 1 1 0 "
+        3, SENT_BY_ANN + CLAIM_BY_W.replace("worker:w>", "ann>") + "ann>renamed streaming streaming 1 1 1 "
         "profile= facts=2", "it is by 'ann', but token 1 was granted to another, a worker"),
     "a claim in the name of another worker": (
         3, SENT_BY_ANN + CLAIM_BY_W.replace("worker:w", "worker:v") + "ann>renamed streaming "
-        "streaming 1 1 0 profile= facts=2", "it is by 'worker:v', but token 1 was granted to another"),
+        "streaming 1 1 1 profile= facts=2", "it is by 'worker:v', but token 1 was granted to another"),
     "an answer of another worker": (
-        5, STARTED_BY_W + "worker:v>" + ANSWER, "it is by 'worker:v', but token 1 was granted"),
-    "an answer of a client": (5, STARTED_BY_W + "ann>" + ANSWER, "it is by 'ann', but token 1 was granted to another"),
-    "an answer of a client called like the worker": (5, STARTED_BY_W + "w>" + ANSWER, "it is by 'w', but token 1 was"),
-    "a chat without a name for its worker": (5, STARTED_BY_W + ">" + ANSWER, "it is by '', but token 1 was granted"),
+        4, STARTED_BY_W + "worker:v>" + ANSWER, "it is by 'worker:v', but token 1 was granted"),
+    "an answer of a client": (4, STARTED_BY_W + "ann>" + ANSWER, "it is by 'ann', but token 1 was granted to another"),
+    "an answer of a client called like the worker": (4, STARTED_BY_W + "w>" + ANSWER, "it is by 'w', but token 1 was"),
+    "a chat without a name for its worker": (4, STARTED_BY_W + ">" + ANSWER, "it is by '', but token 1 was granted"),
     "a client that ends a turn by a claim": (3, SENT_BY_ANN + "ann>claimed pending waiting 1 0 0 facts=2",
         "it is by 'ann', but only a worker may claim a chat"),
     "a worker that speaks for the client": (2, SENT_BY_ANN.replace("ann>send", "worker:w>send"),
         "it is by 'worker:w', but a worker fires nothing that is for the client"),
-    "a worker that labels": (5, STARTED_BY_W + "worker:w>renamed streaming streaming 1 1 1 profile= facts=3",
+    "a worker that labels": (4, STARTED_BY_W + "worker:w>renamed streaming streaming 1 1 1 profile= facts=3",
         "a worker fires nothing that is for the administrator"),
 }  # fmt: skip
 

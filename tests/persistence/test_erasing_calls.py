@@ -97,7 +97,7 @@ async def test_call_without_arguments_is_not_run(either_url: str, answer: Any) -
 async def test_cached_call_does_not_restore_erased_arguments(pair: Pair, either_url: str, by: str) -> None:
     """It holds the chat, so what it remembers is believed: until somebody, itself or not, has erased something."""
     here, elsewhere = pair
-    begin = (plans.send("look"), plans.claim(), plans.start(), plans.reply("I look", local=[ASKED]))
+    begin = (plans.send("look"), plans.claim(), plans.reply("I look", local=[ASKED]))
     await plans.created(here, "chat", *begin)
     said = (await here.history("chat"))[1]
     erasing = Erasing(messages=(replace(said, parts=(), erased=True),))

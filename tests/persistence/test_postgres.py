@@ -69,7 +69,7 @@ async def test_cut_connections_lose_and_double_nothing(open_store: OpenStore, be
     store = await open_store(pool_size=4)
     async with anyio.create_task_group() as tasks:
         for chat in range(4):
-            tasks.start_soon(plans.created, store, f"chat-{chat}", plans.send("hello"), plans.claim(), plans.start())
+            tasks.start_soon(plans.created, store, f"chat-{chat}", plans.send("hello"), plans.claim())
     before = (await store.facts("chat-0")).version
     cut = (
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
@@ -162,7 +162,7 @@ async def test_poisoned_row_affects_one_chat(postgres_url: str, beside: asyncpg.
     """Every other chat lives and verifies, and the chat can be repaired."""
     store = PostgresStore(postgres_url)
     await store.open()
-    asked = (*plans.turn("one", "1"), plans.send("two"), plans.claim("nobody", lease=0), plans.start())
+    asked = (*plans.turn("one", "1"), plans.send("two"), plans.claim("nobody", lease=0))
     for chat_id in ("poisoned", "sound"):
         called = (plans.reply("", local=["a"]), plans.send("three", client_id="c1"))
         await plans.created(store, chat_id, *asked, *called)

@@ -37,7 +37,7 @@ async def test_concurrent_append_reuses_no_event_number(
 ) -> None:
     """What is shown changes neither version nor head, state nor token: only the number of the last event tells."""
     holder, other = stores
-    await plans.created(holder, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await plans.created(holder, "chat", plans.send("hello"), plans.claim())
     await other.change("chat", rename("first"))  # it remembers the chat under its lease from now on
     for number in range(3):
         await holder.append_events("chat", 1, ChatState.streaming, [part(str(number)), part("and")])
@@ -86,7 +86,7 @@ async def test_reads_see_one_snapshot(
 ) -> None:
     """Another process commits between the first question and the rest."""
     one, other = stores
-    await plans.created(one, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await plans.created(one, "chat", plans.send("hello"), plans.claim())
     before = await READS[read](one)
     ask, left = asyncpg.Connection.fetch, ["once"]
 

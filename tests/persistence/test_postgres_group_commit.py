@@ -29,7 +29,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
     await store.open()
     async with anyio.create_task_group() as tasks:
         for chat_id in CHATS:
-            tasks.start_soon(plans.created, store, chat_id, plans.send("hello"), plans.claim(), plans.start())
+            tasks.start_soon(plans.created, store, chat_id, plans.send("hello"), plans.claim())
     yield store
     await store.close()
 

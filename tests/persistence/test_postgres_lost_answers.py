@@ -102,7 +102,7 @@ async def test_claim_with_lost_answer_reaches_its_worker(store: PostgresStore, l
 
 async def test_append_with_lost_answer_stores_once(store: PostgresStore, lose: Lose) -> None:
     """With the numbers and the time that it was given."""
-    await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await plans.created(store, "chat", plans.send("hello"), plans.claim())
     told = await store.events("chat", after=0, limit=100)
     lose("fetch", APPEND_EVENTS)
     stored = await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
@@ -112,7 +112,7 @@ async def test_append_with_lost_answer_stores_once(store: PostgresStore, lose: L
 async def test_batch_with_lost_answer_reports_each_commit(store: PostgresStore, lose: Lose) -> None:
     """Under a lease they share a statement; what it stored is not stored again."""
     for chat_id in ("a", "b", "c"):
-        await plans.created(store, chat_id, plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, chat_id, plans.send("hello"), plans.claim())
     lose("fetch", COMMIT)
     done: dict[str, Committed] = {}
 
@@ -161,7 +161,7 @@ async def test_unknown_outcome_is_reported_as_unknown(
 ) -> None:
     """An error that says 'nothing was written' would be a lie."""
     await plans.created(store, "chat")
-    await plans.created(store, "running", plans.send("hello"), plans.claim(), plans.start())
+    await plans.created(store, "running", plans.send("hello"), plans.claim())
     monkeypatch.setattr(pool, "RETRY_S", 0.05)
     refusing = "".join(f"ALTER TABLE {table} RENAME TO no_{table};" for table in ("chats", "unreferenced_files"))
 

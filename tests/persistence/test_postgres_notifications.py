@@ -42,7 +42,7 @@ async def test_every_change_and_part_notifies_other_stores(stores: tuple[Postgre
     here, there = stores
     watch = aiter(there.watch())
     assert await anext(watch) is None
-    await plans.created(here, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await plans.created(here, "chat", plans.send("hello"), plans.claim())
     assert await anext(watch) == "chat"
     await plans.created(here, "other")
     while await anext(watch) != "other":

@@ -34,7 +34,7 @@ async def blocked(beside: asyncpg.Connection) -> None:
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 COMMIT, APPEND_EVENTS, READ = "-- name: commit", "-- name: append_events", "-- name: facts"
-RUNNING = (plans.send("hello"), plans.claim(), plans.start())
+RUNNING = (plans.send("hello"), plans.claim())
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def erasing(store: PostgresStore, chat_id: str) -> plans.Move:
 @pytest.mark.parametrize("held", [False, True])
 async def test_erasure_behind_another_decision_blanks(open_store: OpenStore, *, held: bool) -> None:
     store = await open_store()
-    await plans.created(store, "chat", plans.send("a secret"), plans.claim(), plans.start())
+    await plans.created(store, "chat", plans.send("a secret"), plans.claim())
     if not held:
         await store.change("chat", plans.plan(plans.reply("hi")))
     await store.change("chat", plans.plan(rename("other"), await erasing(store, "chat")))

@@ -61,8 +61,8 @@ def test_cached_chat_is_changed_without_a_read(chats: Chats) -> None:
     committed = completed(chats.optimistic.change("chat", plans.plan(plans.send("hello")), ()))
     assert (committed.at, committed.facts.version) == (chats.at, 2)
     assert {event.at for event in committed.events} == {chats.at}
-    again = completed(chats.optimistic.change("chat", plans.plan(plans.claim(), plans.start()), ()))
-    assert (again.before, again.facts.version) == (committed.facts, 4)
+    again = completed(chats.optimistic.change("chat", plans.plan(plans.claim()), ()))
+    assert (again.before, again.facts.version) == (committed.facts, 3)
     assert not [sql for sql in asked if sql.lstrip().startswith("SELECT")]
 
 
@@ -142,7 +142,7 @@ def test_pruning_passes_over_parts_without_a_chat(chats: Chats) -> None:
     with pytest.raises(ChatNotFound):
         chats.read(ChatReads.facts, "none")
     for chat_id in ("gone", "left"):
-        chats.live(chat_id, plans.send("hi"), plans.claim(), plans.start())
+        chats.live(chat_id, plans.send("hi"), plans.claim())
         chats.transactions.append_events(chats.on, chat_id, RequiredLease(1, None, ChatState.streaming), [part("a")])
         chats.change(chat_id, plans.reply("a"))
     chats.sql("PRAGMA foreign_keys = OFF")

@@ -60,8 +60,6 @@ def lose_lease(walk: Walk, life: StoredLife) -> None:
     life.by = 1 - life.database.processes.index(holder)
     if walk.chance(0.8) and life.facts.state is S.pending:
         life.claim()
-        if life.facts.state is S.streaming and walk.chance(0.5):
-            life.attempt()
     walk.met["lease lost"] += 1
     if life.facts.lease is not None:
         assert life.facts.lease.token > token

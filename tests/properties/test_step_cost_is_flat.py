@@ -53,7 +53,6 @@ def turn(life: StoredLife, shape: list[int]) -> None:
     life.send("x" * 200)
     life.claim()
     for number, count in enumerate([*shape, 0]):
-        life.attempt()
         name = f"c{life.facts.turn.number}-{number}"
         calls = [local(f"{name}-{index}", index) for index in range(count)]
         life.reply(*calls, text="y" * 200, usage=USAGE, tokens=10, window=1000)

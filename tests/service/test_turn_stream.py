@@ -50,7 +50,7 @@ async def told(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, l
     """Follow a turn whose worker is lost in mid-reply; return its events, what the encoder was given, and the lines."""
     store = SQLiteStore(path)
     await store.open()
-    await plans.created(store, "c", plans.send("Hello!"), plans.claim("lost", lease=0), plans.start())
+    await plans.created(store, "c", plans.send("Hello!"), plans.claim("lost", lease=0))
     await store.append_events("c", 1, ChatState.streaming, [part("Half an ans")])
     await store.close()
     recorder, lines = Recorder(), []

@@ -151,13 +151,17 @@ def handed_back(state: ChatState) -> Life:
     return life
 
 
-def claimed(state: ChatState) -> Life:
-    """Return a chat in `state` just after an attempt: none yet, or a compaction's."""
-    life = pending() if state is S.streaming else compacting()
-    if state is S.streaming:
-        life.claim()
-    else:
-        life.attempt()
+def folding() -> Life:
+    """Return a chat whose attempt at a summary is under way."""
+    life = compacting()
+    life.attempt()
+    return life
+
+
+def waiting_for_a_retry() -> Life:
+    """Return a chat whose attempt has failed."""
+    life = streaming()
+    life.discard()
     return life
 
 
@@ -323,19 +327,19 @@ def around_the_queue() -> Iterator[Case]:
 
 def from_the_holder() -> Iterator[Case]:
     yield Case(lazily(handed_back, S.executing_tools), Life.claim, "lease", "status")
-    yield Case(lazily(handed_back, S.compacting), Life.claim, "lease", "status")
+    yield Case(lazily(handed_back, S.compacting), Life.claim, "lease", "status compaction")
     yield Case(client_left_open, Life.claim, "", "action_required status")
     yield Case(lazily(out_of_steps, queue=True), Life.claim, TAKEN, f"{ENDED} message queue")
     yield Case(lazily(out_of_steps), Life.claim, "", f"status {ENDED}")
-    yield Case(crowded, Life.claim, "lease", "status")
+    yield Case(crowded, Life.claim, "lease", "status compaction")
     yield Case(pending, Life.claim, "lease", "status")
     yield Case(lazily(handed_back, S.interrupted), Life.claim, "lease", "")
 
-    yield Case(lazily(claimed, S.streaming), Life.attempt, "", "")
+    yield Case(waiting_for_a_retry, Life.attempt, "", "")
     yield Case(compacting, Life.attempt, "", "compaction")
     yield Case(streaming, Life.discard, "usage", "attempt_discarded retry")
     yield Case(streaming, Life.overflow, "usage", "attempt_discarded status")
-    yield Case(lazily(claimed, S.compacting), Life.discard, "usage", "retry")
+    yield Case(folding, Life.discard, "usage", "retry")
 
     yield Case(executing, lambda life: life.start("a"), "call:started", "")
     yield Case(executing, lambda life: life.finish("a"), "call:succeeded message", "message tool_result")
@@ -343,7 +347,9 @@ def from_the_holder() -> Iterator[Case]:
 
 def after_a_step() -> Iterator[Case]:
     reply, both = "message usage", (local("a"), client("b", 1, within=60))
-    yield Case(streaming, lambda life: life.reply(*both), f"{reply} {PLANNED} {ASKED}", "message status")
+    begun, kept = f"{reply} call:started:at_most_once", f"{PLANNED} {ASKED}"
+    three = (local("a"), local("c", 1), client("b", 2, within=60))
+    yield Case(streaming, lambda life: life.reply(*three, starts=("a",)), f"{begun} {kept}", "message status")
     yield Case(streaming, lambda life: life.reply(tokens=80), reply, "message status")
     asks, asked = f"{reply} {ASKED} {ASKED} deadline lease:dropped", "message action_required status"
     yield Case(streaming, lambda life: life.reply(client("b", within=60)), asks, asked)
@@ -353,13 +359,13 @@ def after_a_step() -> Iterator[Case]:
     yield Case(streaming, Life.reply, f"{reply} lease:dropped", f"message status {ENDED}")
 
     conclude = held(t.ToolsFinished)
-    yield Case(lazily(finished, tokens=80), conclude, "", "status")
+    yield Case(lazily(finished, tokens=80), conclude, "", "status compaction")
     yield Case(lazily(finished, *both), conclude, f"{ASKED} deadline lease:dropped", "action_required status")
     yield Case(
         lazily(finished, queue=True, max_steps=1), conclude, f"{TAKEN} lease:dropped", f"{ENDED} message queue status"
     )
     yield Case(lazily(finished, max_steps=1), conclude, "lease:dropped", f"status {ENDED}")
-    yield Case(lazily(finished, tokens=79), conclude, "", "status")
+    yield Case(lazily(finished, tokens=79), conclude, "", "status compaction")
     yield Case(finished, conclude, "", "status")
 
 

@@ -31,7 +31,6 @@ def interrupted_while_crowded() -> Life:
     life = crowded(context_limit=100)
     life = after(life, compaction={"next_tokens": 100})
     life.claim()
-    life.attempt()
     life.interrupt()
     life.settle(life.partial(text="so far " * 40))
     life.fire(t.Resume)
@@ -47,8 +46,7 @@ def test_usage_of_a_lost_summary_is_counted_once() -> None:
     assert life.facts.usage == before + USAGE.marked_partial().as_compaction()
     assert (life.facts.step.attempt_open, life.facts.step.lost) == (False, 1)
     spent = life.facts.usage
-    life.claim()
-    assert [event.kind for event in life.attempt().events] == ["compaction"]
+    assert [event.kind for event in life.claim().events] == ["status", "compaction"]
     assert (life.facts.usage, life.facts.step.attempt, life.facts.step.lost) == (spent, 3, 1)
 
 
@@ -157,7 +155,6 @@ def test_requested_compaction_is_no_turn() -> None:
     life = waiting()
     life.fire(t.RequestCompaction)
     life.claim()
-    life.attempt()
     decided = life.compact()
     assert life.facts.state is S.waiting
     assert "turn_finished" not in [event.kind for event in decided.events]
@@ -195,7 +192,6 @@ def test_overflow_resets_the_failure_counters() -> None:
     life.attempt()
     life.held(t.LeaseExpired)
     life.claim()
-    life.attempt()
     tried = life.facts.step
     assert (tried.failures, tried.paid, tried.timeouts, tried.lost) == (2, {ERROR.kind: 1}, 1, 1)
     life.overflow()
@@ -224,7 +220,6 @@ def test_failed_overflow_compaction_ends_in_an_error() -> None:
     life.fire(t.Resume)
     life.claim()
     assert (life.facts.state, life.facts.step.number, life.facts.step.stage) == (S.streaming, 2, Stage.asking)
-    life.attempt()
     life.overflow()
     assert life.facts.state is S.compacting
 
@@ -235,13 +230,13 @@ def test_prompt_that_will_not_fit_is_folded_before_the_step(before: str, end: st
     """However that ends, the step follows: only a provider's refusal ends in an error."""
     if before == "results":
         life = two_results(executing(tokens=79))
-        life.held(t.ToolsFinished)
+        begun = life.held(t.ToolsFinished)
     else:
         life = crowded() if before == "message" else interrupted_while_crowded()
-        life.claim()
+        begun = life.claim()
     step = life.facts.step.number
     assert (life.facts.state, life.facts.compaction.need, life.facts.turn.compactions) == (S.compacting, Need.due, 0)
-    told = life.attempt().events[0]
+    told = begun.events[-1]
     assert isinstance(told, CompactionEvent)
     assert told.estimated
     assert (told.context_tokens or 0) > 100
@@ -278,7 +273,6 @@ def test_estimate_follows_what_the_model_sees() -> None:
     life.edit("m3")
     assert life.facts.compaction.next_tokens is None
     life.claim()
-    life.attempt()
     life.reply(tokens=10)
     assert life.facts.compaction.next_tokens == 11
     life.fire(t.ClearContext)

@@ -30,6 +30,7 @@ from turnwise.states import triggers as t
 from turnwise.states.arguments import Erasing, StepReply
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
+from turnwise.states.events import AttemptDiscardedEvent
 from turnwise.states.facts import CompactionFacts, Limits, TurnFacts
 from turnwise.states.invariants import broken_invariants
 from turnwise.states.names import CallStatus, StopReason, Tail
@@ -151,7 +152,6 @@ def test_subagent_usage_counts_in_a_resumed_turn() -> None:
     assert (after.number, after.first_step, after.after) == (before.number, before.first_step, before.after)
     assert (after.usage, after.subagents_usage, after.trace, after.open) == (USAGE, USAGE, "again", True)
     life.claim()
-    life.attempt()
     life.reply()
     life.send("more")
     assert (life.facts.turn.number, life.facts.turn.subagents_usage) == (before.number + 1, NO_USAGE)
@@ -197,7 +197,6 @@ def test_resumed_turn_has_a_fresh_budget(limits: dict[str, float], reason: StopR
         life.fire(t.Resume)
         life.claim()
         assert life.facts.state is S.streaming
-        life.attempt()
 
 
 @pytest.mark.parametrize(("spent", "reason"), [("100.0999", None), ("100.1", StopReason.cost_budget)])
@@ -221,12 +220,10 @@ def test_waiting_for_a_worker_spends_no_time(*, again: bool) -> None:
     life.wait(1000)
     life.claim()
     assert life.facts.state is S.streaming
-    life.attempt()
     life.wait(4)
     life.reply(local("b"))
     life.run_tools()
     assert life.facts.state is S.streaming
-    life.attempt()
     life.wait(1)
     life.reply(local("c"))
     life.run_tools()
@@ -245,7 +242,6 @@ def test_waiting_for_a_person_spends_no_time() -> None:
     life.finish("b")
     life.held(t.ToolsFinished)
     assert (life.facts.state, life.facts.turn.waited) == (S.streaming, 100)
-    life.attempt()
     life.reply(client("c", within=60), client("d"))
     life.wait(60)
     life.fire(t.DeadlinePassed)
@@ -391,9 +387,9 @@ def test_next_holder_settles_an_interrupted_chat() -> None:
 def test_new_attempt_discards_a_lost_one() -> None:
     life = streaming()
     life.held(t.LeaseExpired)
-    life.claim()
-    events = life.attempt().events
-    assert [(event.kind, event.attempt) for event in events] == [("attempt_discarded", 1)]
+    discarded, status = life.claim().events
+    assert isinstance(discarded, AttemptDiscardedEvent)
+    assert (discarded.attempt, status.kind) == (1, "status")
     assert (life.facts.step.attempt, life.facts.usage.partial) == (2, True)
 
 
@@ -410,7 +406,7 @@ def test_retry_schedule_survives_a_restart() -> None:
     life.held(t.Released)
     life.claim()
     step = life.facts.step
-    assert (step.failures, step.attempt, step.retry_at) == (1, 1, retry_at)
+    assert (step.failures, step.attempt, step.attempt_open, step.retry_at) == (1, 1, False, retry_at)
     life.attempt()
     assert (life.facts.step.failures, life.facts.step.attempt, life.facts.step.retry_at) == (1, 2, None)
 
@@ -473,7 +469,6 @@ def test_later_message_is_the_last() -> None:
     for _ in range(2):
         life.reply()
         life.claim()
-        life.attempt()
     life.send("four")
     assert texts(life) == ranks(life) == ["three", "four"]
 

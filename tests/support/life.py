@@ -206,6 +206,7 @@ class Life:
         stop: StopReason = StopReason.end_turn,
         refused: bool = False,
         window: int = 100,
+        **more: Any,
     ) -> Decision:
         """Finish the step with a reply that uses `tokens` of the window."""
         calls = tuple(replace(call, step=self.facts.step.number) for call in calls)
@@ -219,7 +220,7 @@ class Life:
             context_tokens=tokens,
             context_limit=window,
         )
-        return self.held(t.StepFinished, reply=reply)
+        return self.held(t.StepFinished, reply=reply, **more)
 
     def start(self, call_id: str) -> Decision:
         return self.held(t.CallStarted, call_id=call_id)
@@ -288,7 +289,6 @@ def streaming(**limits: Any) -> Life:
     """Return a chat whose first attempt is under way."""
     life = pending(**limits)
     life.claim()
-    life.attempt()
     return life
 
 

@@ -100,7 +100,6 @@ def summary_of(text: str) -> Summary:
 def _use_tools(life: Life) -> None:
     life.say("look around")
     life.claim()
-    life.fire(t.AttemptStarted)
     life.fire(t.AttemptDiscarded, error=ERROR, delay=1.0, retry_at=life.now)
     life.fire(t.AttemptStarted)
     client = life.call("c3", executor=Executor.client, index=2)
@@ -111,7 +110,6 @@ def _use_tools(life: Life) -> None:
     life.fire(t.ToolsFinished)
     life.fire(t.SubmitToolResults, results=(ToolResult("c3", "seen"),))
     life.claim()
-    life.fire(t.AttemptStarted)
     life.answer("I saw")
     life.claim()
     life.answer("Then nothing")
@@ -120,7 +118,6 @@ def _use_tools(life: Life) -> None:
 def _queue_and_interrupt(life: Life) -> None:
     life.say("tell me more")
     life.claim()
-    life.fire(t.AttemptStarted)
     life.say("second")
     life.say("third")
     life.fire(t.EditQueued, queued_id=life.facts.queue[1].id, parts=(TextPart(text="3rd"),))
@@ -142,7 +139,6 @@ def _queue_and_interrupt(life: Life) -> None:
 def _compact(life: Life) -> None:
     life.fire(t.Resume)
     life.claim()
-    life.fire(t.AttemptStarted)
     life.answer("long", tokens=900)
     life.fire(t.Compacted, summary=summary_of("all so far"))
     life.answer("done", tokens=10)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, overload
 
+from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenInvariant, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
@@ -67,6 +68,11 @@ Other arguments would not. Every other guard asks only about the facts.
 """
 _NOTHING: Final[Any] = None
 
+BEGIN_ATTEMPTS: Final = frozenset(
+    (row.trigger, row.target) for row in TABLE if {a.start_attempt, a.start_due_attempt} & {*row.actions}
+)
+"""The triggers and targets of rows that begin an attempt, if none has to wait."""
+
 
 def _may_match(row: Row, draft: Draft[Any]) -> bool:
     return all(_could_agree(guard, draft) for guard in row.when)
@@ -98,6 +104,11 @@ class Decision(Value, frozen=True):
     """The turn that ended, if one did; the facts may already have the next one."""
     error: ErrorInfo | None = None
     """The error that the trigger brought, whatever became of the chat; `None` for a compaction that was declined."""
+
+    @property
+    def begins_attempt(self) -> bool:
+        """Whether an attempt at a step or a summary begins with it."""
+        return self.facts.step.attempt_open and (self.trigger, self.target) in BEGIN_ATTEMPTS
 
 
 @overload

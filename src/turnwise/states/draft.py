@@ -154,7 +154,7 @@ class Draft(Generic[_Kind_co]):
         """Insert or update calls of the current step."""
         put = [self._salted(call) for call in calls]
         self.calls = self.calls.put(*put)
-        self.writes.extend(map(PutCall, put))
+        self.writes.extend(PutCall(call, new=self.before.calls.get(call.call_id) is None) for call in put)
 
     def _salted(self, call: ToolCall) -> ToolCall:
         """Return a new call with a salt; an existing one keeps its salt, or has lost it in an erasure."""

@@ -21,6 +21,7 @@ from turnwise.states.names import LEASED, NEW, UNKNOWN, ChatState
 from turnwise.states.triggers import Trigger
 
 _Kind = TypeVar("_Kind", bound=Trigger)
+_Next = TypeVar("_Next", bound=t.Claimed | t.ToolsFinished)
 _End = TypeVar("_End", bound=t.Compacted | t.CompactionFailed)
 Guard = Callable[[Draft[_Kind]], bool]
 Action = Callable[[Draft[_Kind]], None]
@@ -145,19 +146,31 @@ def _after_compaction(kind: type[_End], outcome: Action[_End]) -> tuple[Row, ...
     )
 
 
-def _after_tools(target: ChatState, *when: Guard[t.ToolsFinished], do: tuple[Action[t.ToolsFinished], ...] = ()) -> Row:
-    done = (g.local_calls_done, *when)
-    return _on(t.ToolsFinished, S.executing_tools, target, when=done, do=(a.conclude_tools, *do))
+def _between_steps(
+    kind: type[_Next],
+    source: ChatState,
+    *,
+    when: tuple[Guard[_Next], ...] = (),
+    do: tuple[Action[_Next], ...] = (),
+    hold: tuple[Action[_Next], ...] = (),
+) -> tuple[Row, ...]:
+    """Return the ladder of a turn that stands between two steps; `hold` is done where a worker holds the chat then."""
+    fold = (*do, *hold, a.start_due_attempt)
+    room = (*do, *hold, a.owe_compaction, a.start_due_attempt)
+    step = (*do, *hold, a.begin_step, a.start_due_attempt)
+    return (
+        _on(kind, source, S.compacting,      when=(*when, g.compaction_due), do=fold),
+        _on(kind, source, S.requires_action, when=(*when, g.outside_calls_open), do=(*do, a.ask_client)),
+        _on(kind, source, S.pending,         when=(*when, g.turn_over, g.queue_waits), do=(*do, *_NEXT)),
+        _on(kind, source, S.waiting,         when=(*when, g.turn_over), do=(*do, *_FINISH)),
+        _on(kind, source, S.compacting,      when=(*when, g.prompt_will_not_fit), do=room),
+        _on(kind, source, S.streaming,       when=when, do=step),
+    )
 
 
 _HOLDER = (
     _on(t.Claimed, S.pending, S.executing_tools, when=(g.tools_unfinished,), do=(a.grant_lease,)),
-    _on(t.Claimed, S.pending, S.compacting,      when=(g.compaction_due,), do=(a.grant_lease,)),
-    _on(t.Claimed, S.pending, S.requires_action, when=(g.outside_calls_open,), do=(a.ask_client,)),
-    _on(t.Claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), do=_NEXT),
-    _on(t.Claimed, S.pending, S.waiting,         when=(g.turn_over,), do=_FINISH),
-    _on(t.Claimed, S.pending, S.compacting,      when=(g.prompt_will_not_fit,), do=(a.grant_lease, a.owe_compaction)),
-    _on(t.Claimed, S.pending, S.streaming,       do=(a.grant_lease, a.begin_step)),
+    *_between_steps(t.Claimed, S.pending, hold=(a.grant_lease,)),
     _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unsettled, g.unleased), do=(a.grant_lease,)),
 
     *_stay(t.AttemptStarted,   (S.streaming, S.compacting), a.start_attempt),
@@ -175,12 +188,7 @@ _HOLDER = (
     *_stay(t.CallStarted,  (S.executing_tools,), a.start_call,  when=(g.call_may_start,)),
     *_stay(t.CallFinished, (S.executing_tools,), a.finish_call, when=(g.call_lacks_result,)),
 
-    _after_tools(S.compacting,      g.compaction_due),
-    _after_tools(S.requires_action, g.outside_calls_open, do=(a.ask_client,)),
-    _after_tools(S.pending,         g.turn_over, g.queue_waits, do=_NEXT),
-    _after_tools(S.waiting,         g.turn_over, do=_FINISH),
-    _after_tools(S.compacting,      g.prompt_will_not_fit, do=(a.owe_compaction,)),
-    _after_tools(S.streaming,       do=(a.begin_step,)),
+    *_between_steps(t.ToolsFinished, S.executing_tools, when=(g.local_calls_done,), do=(a.conclude_tools,)),
 
     *_after_compaction(t.Compacted, a.commit_boundary),
     _on(t.CompactionFailed, S.compacting, S.error, when=(g.prompt_refused,), do=_OVERFLOW),

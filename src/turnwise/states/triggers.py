@@ -178,14 +178,14 @@ class PromoteQueued(Trigger, frozen=True, kw_only=True):
 
 @_declared("lease holder")
 class Claimed(Trigger, frozen=True, kw_only=True):
-    """A worker takes the chat."""
+    """A worker takes the chat, and begins an attempt unless a retry has to wait."""
 
     worker: str
 
 
 @_declared("lease holder")
 class AttemptStarted(Held, frozen=True, kw_only=True):
-    """A model call begins."""
+    """A model call begins that did not begin with the step: a retry, above all."""
 
 
 @_declared("lease holder")
@@ -212,11 +212,13 @@ class StepFinished(Held, frozen=True, kw_only=True):
     """The model has replied."""
 
     reply: StepReply
+    starts: tuple[str, ...] = ()
+    """The local calls that start with it: as many of the first ones as the toolbox runs at once."""
 
 
 @_declared("lease holder", own_write="call:started")
 class CallStarted(Held, frozen=True, kw_only=True):
-    """A local call starts."""
+    """A local call starts that did not start with the reply."""
 
     call_id: str
     not_done: bool = False
@@ -232,7 +234,7 @@ class CallFinished(Held, frozen=True, kw_only=True):
 
 @_declared("lease holder")
 class ToolsFinished(Held, frozen=True, kw_only=True):
-    """Every local call of the step has ended."""
+    """Every local call of the step has ended, and the attempt at what comes next begins."""
 
 
 @_declared("lease holder", own_write="boundary:compaction")

@@ -115,6 +115,8 @@ class PutCall(Value, frozen=True):
     """Insert or update a call."""
 
     call: ToolCall
+    new: bool = False
+    """Whether the decision inserts it."""
 
     @property
     def kind(self) -> str:
@@ -122,8 +124,11 @@ class PutCall(Value, frozen=True):
 
         The client and subagents answer `client` and `chat`. What a crash of a local call means is its policy, or
         `asked_first` for one that runs at most once and whose tool can be asked what became of it. A call that the
-        client has allowed is `call:approved:` and what a crash of it means.
+        client has allowed is `call:approved:` and what a crash of it means, one that starts as soon as it is planned
+        `call:started:` and that.
         """
+        if self.call.status is CallStatus.started and self.new:
+            return f"call:started:{self._after_crash}"
         if self.call.status is not CallStatus.planned:
             return f"call:{self.call.status}"
         if self.call.approval == "granted":

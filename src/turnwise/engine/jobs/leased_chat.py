@@ -19,13 +19,12 @@ from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
-from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import job_of
 from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
-from turnwise.states.names import ChatState, Job
+from turnwise.states.names import CallStatus, ChatState, Job
 from turnwise.states.triggers import Trigger
 from turnwise.states.writes import PutCall
 
@@ -329,12 +328,12 @@ class LeasedChat:
             after = decision.facts
             if after.lease is not None and after.lease.worker == self.runtime.worker_id:
                 self.token = after.lease.token
-            if decision.trigger is t.AttemptStarted:
+            if decision.begins_attempt:
                 self._started_attempt = HeldAttempt(step=after.step.number, attempt=after.step.attempt)
             if decision.ended is not None:
                 self.runtime.system_prompts.forget(self.chat_id)
             for write in decision.writes:
-                if isinstance(write, PutCall) and decision.trigger is t.CallStarted:
+                if isinstance(write, PutCall) and write.call.status is CallStatus.started:
                     self.started_calls.add(write.call.call_id)
                 elif self.view is not None:
                     self.view = self.view.after(write, after.history_version)

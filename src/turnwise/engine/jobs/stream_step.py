@@ -120,7 +120,16 @@ class Attempt:
             try:
                 judged = await CompactionRule(leased).judge(reply)
             finally:  # whatever cuts the rule off, the reply is whole, and paid
-                await leased.fire(StepFinished(token=leased.token, reply=judged), shown=rest)
+                finished = StepFinished(token=leased.token, reply=judged, starts=self._first_calls(judged))
+                await leased.fire(finished, shown=rest)
+
+    def _first_calls(self, reply: StepReply) -> tuple[str, ...]:
+        """Return the ids of the calls that start with the reply."""
+        leased, configuration = self._leased, self._leased.configuration
+        first = leased.runtime.first_calls(
+            reply.calls, configuration.toolbox, agent=configuration.agent, deps_of=leased.deps.open_for
+        )
+        return tuple(call.call_id for call in first)
 
     async def fail(self, error: ModelError) -> None:
         """Commit the failure of the attempt.

@@ -106,7 +106,7 @@ class PrometheusObserver(Observer):
         """Count a transition, and the step, retry or compaction that it is."""
         self._transitions.labels(decision.trigger.name, decision.source or "new", decision.target.value).inc()
         model = self._last_models.get(decision.facts.chat_id, _NOBODY)
-        if decision.trigger is t.AttemptStarted and decision.target is ChatState.streaming:
+        if decision.begins_attempt and decision.target is ChatState.streaming:
             self._note_step(decision)
         elif decision.trigger is t.StepFinished:
             self._steps.labels(*model).inc()

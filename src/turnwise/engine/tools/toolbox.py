@@ -27,7 +27,7 @@ from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.files import bytes_in
 from turnwise.states.messages import FilePart, ToolCallPart, inlined
-from turnwise.states.names import CallStatus, Executor, Stage
+from turnwise.states.names import CallStatus, Executor
 from turnwise.states.values.digests import as_json
 from turnwise.states.values.plain import copied, type_name, well_formed
 from turnwise.states.values.values import Json
@@ -172,14 +172,12 @@ class Toolbox(msgspec.Struct, frozen=True):
         """The names of the local tools that are not offered."""
         return frozenset(name for name, tool in self.tools.items() if not self._is_active(tool))
 
-    def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
+    def first_calls(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
 
         A call that a crash cut off is not among them: its tool reconciles it first, and the calls after it wait.
         """
-        if facts.step.stage is not Stage.acting:
-            return ()
-        local = [call for call in facts.calls if call.is_local]
+        local = [call for call in calls if call.is_local]
         first = [call for call in local if call.open][: self.width(local)]
         return tuple(takewhile(lambda call: call.status is CallStatus.planned, first))
 

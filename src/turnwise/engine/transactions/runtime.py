@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -14,8 +15,10 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import Clock
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.observers.observer import Observers
+from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.persistence.protocol import ChatStore
+from turnwise.states.calls import ToolCall
 from turnwise.states.names import WORKER, ChatState
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
 
@@ -82,13 +85,23 @@ class Runtime(msgspec.Struct, kw_only=True):
         """Who watches."""
         return self.writer.observers
 
+    def first_calls(
+        self, calls: Sequence[ToolCall], toolbox: Toolbox, *, agent: str, deps_of: str | None
+    ) -> tuple[ToolCall, ...]:
+        """Return the calls to start in the commit that brings the chat to them.
+
+        There are none if the agent's deps have to be opened first, which may fail or take long: they are open for the
+        agent `deps_of`.
+        """
+        waits = self.stopping or (callable(self.deps) and deps_of != agent)
+        return () if waits else toolbox.first_calls(calls)
+
     def begin(self, unit: UnitOfWork, *, claims: bool, deps_of: str | None = None) -> None:
         """Fire the triggers that are known to come next, so that they share the commit.
 
-        With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
-        job is fired. Calls are started only if deps need not be opened for them first, which may fail or take long:
-        `deps_of` is the agent for whose tools they are open. A worker that stops begins nothing by this: it may let the
-        chat go right after the commit.
+        With `claims` a chat that waits for a worker is claimed if this one can run it; then the attempt or the calls of
+        its state begin, unless they have begun with the transition. A worker that stops begins nothing by this: it may
+        let the chat go right after the commit.
         """
         if self.stopping:
             return
@@ -98,9 +111,10 @@ class Runtime(msgspec.Struct, kw_only=True):
         facts = unit.facts
         if facts.lease is None or facts.lease.worker != self.worker_id or not unit.entered:
             return
-        token = facts.lease.token
-        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
+        token, is_due = facts.lease.token, not facts.step.attempt_open and facts.step.retry_at is None
+        if facts.state in (ChatState.streaming, ChatState.compacting) and is_due and can_run:
             unit.fire(AttemptStarted(token=token), actor=self.actor)
-        elif facts.state is ChatState.executing_tools and (not callable(self.deps) or deps_of == facts.agent_needed):
-            for call in self.agents.toolbox(facts.profile_of_calls).first_calls(facts):
+        elif facts.state is ChatState.executing_tools:
+            toolbox = self.agents.toolbox(facts.profile_of_calls)
+            for call in self.first_calls(facts.calls, toolbox, agent=facts.agent_needed, deps_of=deps_of):
                 unit.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)

@@ -333,8 +333,7 @@ def _faults_of_call(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
     except TurnwiseError as error:
         yield ("body",), str(error)
         return
-    is_planned = expected.kind.startswith(("call:planned", "call:approved"))
-    status = "planned" if is_planned else expected.kind.partition(":")[2]
+    status = expected.kind.split(":")[1].replace("approved", "planned")
     if call.status != status or digest_of_call(call) != expected.digest_now:
         yield ("body",), "it is not the call that the log has the digest of"
     due = expected.deadline if call.status in OPEN_STATUSES else None

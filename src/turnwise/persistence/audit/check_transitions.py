@@ -15,6 +15,7 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
+from turnwise.states.decide import BEGIN_ATTEMPTS
 from turnwise.states.names import NEW, SYSTEM, UNKNOWN, WORKER, ChatState
 from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
 from turnwise.states.triggers import TRIGGERS, Held
@@ -32,6 +33,8 @@ class Replay:
         self.archived = False
         self.numbers = (0, 0, 0)
         """The turn, the step and the attempt of the record before."""
+        self.retry_waits = False
+        """Whether the step's next attempt may have to wait."""
         self.refused_step = 0
         """The last step whose prompt the provider refused as too long; a compaction lets it go on."""
         self.lease_before: tuple[int | None, str | None] = (None, None)
@@ -66,8 +69,10 @@ class Replay:
         )
         if record.trigger == t.AttemptDiscarded.name and record.target == ChatState.compacting:
             self.refused_step = record.step
-        self.state = record.target
-        self.numbers = (record.turn, record.step, record.attempt)
+        discarded = record.trigger == t.AttemptDiscarded.name and record.target == record.source
+        numbers = (record.turn, record.step, record.attempt)
+        self.retry_waits = discarded or (self.retry_waits and numbers == self.numbers)
+        self.state, self.numbers = record.target, numbers
 
 
 Check = Callable[[AuditRecord, Replay], str | None]
@@ -164,12 +169,10 @@ def numbers_follow(record: AuditRecord, chat: Replay) -> str | None:
         return None
     turn, step, attempt = chat.numbers
     begins_step = _begins_step(record, chat)
-    wanted = (
-        turn + _begins_turn(record),
-        step + begins_step,
-        0 if begins_step else attempt + (record.trigger == t.AttemptStarted.name),
-    )
-    if numbers == wanted:
+    begins_attempt = (TRIGGERS[record.trigger], record.target) in BEGIN_ATTEMPTS
+    wanted = (turn + _begins_turn(record), step + begins_step, (0 if begins_step else attempt) + begins_attempt)
+    waits = chat.retry_waits and record.trigger == t.Claimed.name and numbers == chat.numbers
+    if numbers == wanted or waits:
         return None
     return f"turn, step and attempt are {numbers} after {chat.numbers}, but {wanted} follows"
 

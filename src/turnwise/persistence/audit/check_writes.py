@@ -164,6 +164,11 @@ class WriteChecker:
         if runner not in _OUTSIDE:
             self.acting_step = self._record.step
 
+    def plan_and_start_call(self, write: WriteRecord) -> None:
+        """A call is planned, and starts at once."""
+        self.plan_call(write)
+        self.start_call(write)
+
     def approve_call(self, write: WriteRecord) -> None:
         """A call that waited for the client's approval has it, and turnwise may run it."""
         call = self._find_open(write)
@@ -295,6 +300,7 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "subagent": WriteChecker.answer_of_subagent,
     **{f"call:approved:{policy}": WriteChecker.approve_call for policy in _AFTER_CRASH},
     "call:started": WriteChecker.start_call,
+    **{f"call:started:{policy}": WriteChecker.plan_and_start_call for policy in _AFTER_CRASH},
     **{f"call:{status}": WriteChecker.finish_call for status in CallStatus if status not in OPEN_STATUSES},
     "lease": WriteChecker.grant_lease,
     "lease:dropped": WriteChecker.drop_lease,

@@ -59,6 +59,7 @@ from turnwise.states.actions.turns import (
     name_spent_budget,
     reopen_turn,
     start_attempt,
+    start_due_attempt,
     start_turn,
     take_back_attempt,
 )

@@ -138,7 +138,8 @@ def tell_compaction(
     percent = None
     if compaction.context_tokens is not None and compaction.context_limit:
         percent = round(compaction.context_tokens * 100 / compaction.context_limit, 1)
-    draft.events.append(
+    events = draft.closing if phase == "started" else draft.events  # a compaction starts once the chat is compacting
+    events.append(
         CompactionEvent(
             phase=phase,
             step=draft.step.number,

@@ -9,9 +9,18 @@ from turnwise.states.draft import Draft
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import RetryEvent, TurnFinishedEvent
 from turnwise.states.facts import Lease, StepFacts, TurnFacts
-from turnwise.states.names import ChatState, Stage, StopReason, Tail
+from turnwise.states.names import Stage, StopReason, Tail
 from turnwise.states.step_calls import NO_CALLS
-from turnwise.states.triggers import AttemptDiscarded, Claimed, EditMessage, Resume, SendMessage, StepFinished, Trigger
+from turnwise.states.triggers import (
+    AttemptDiscarded,
+    Claimed,
+    EditMessage,
+    Resume,
+    SendMessage,
+    StepFinished,
+    ToolsFinished,
+    Trigger,
+)
 from turnwise.states.turn_limits import answer_accepted, stop_after_succeeded, why_spent
 from turnwise.states.usage import Usage
 from turnwise.states.writes import GrantLease
@@ -120,8 +129,14 @@ def start_attempt(draft: Draft[Trigger]) -> None:
     """Number a new attempt; take back the shown parts of one that died."""
     lose_attempt(draft, "the worker that ran it is gone")
     draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
-    if draft.before.state is ChatState.compacting:
+    if draft.step.purpose == "summary":
         tell_compaction(draft, "started")
+
+
+def start_due_attempt(draft: Draft[Claimed | ToolsFinished]) -> None:
+    """Number a new attempt, unless a retry has to wait."""
+    if draft.step.retry_at is None:
+        start_attempt(draft)
 
 
 def take_back_attempt(draft: Draft[AttemptDiscarded]) -> None:

@@ -32,7 +32,7 @@ async def deleted(store: ChatStore, chat_id: str) -> Tombstone:
 
 async def _rich(store: ChatStore, chat_id: str) -> Committed:
     """Create a chat with a row in every table that a chat at rest may have rows in."""
-    asking = (plans.send("one", client_id="first"), plans.claim(), plans.start())
+    asking = (plans.send("one", client_id="first"), plans.claim())
     await plans.created(store, chat_id, *asking)
     await store.append_events(chat_id, 1, ChatState.streaming, [part("h"), part("i")])
     await store.change(chat_id, plans.plan(plans.reply("hi", client=["c"])))
@@ -171,7 +171,7 @@ class DeletingConformance:
         for chat_id in "abcd":
             await plans.created(store, chat_id)
         await plans.created(store, "works", plans.send("hello"))
-        await plans.created(store, "runs", plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, "runs", plans.send("hello"), plans.claim())
         await store.change("a", plans.plan(plans.move(Renamed(title="changed last"))))
         await store.change("b", plans.plan(plans.move(Archived())))
 

@@ -85,7 +85,7 @@ class HoldingConformance:
 
     async def test_chats_are_claimed_by_those_who_run_them(self, store: ChatStore) -> None:
         """The agent is the one that asked for an open local call, whose tool counts, or that the chat has."""
-        moves = (plans.claim(lease=0), plans.start(), plans.reply("", local=["one", "two"]), plans.move(_RELEASED))
+        moves = (plans.claim(lease=0), plans.reply("", local=["one", "two"]), plans.move(_RELEASED))
         await plans.created(store, "acts", plans.send("hello"), *moves)
         await plans.created(store, "asks", plans.send("hello"), agent="support")
         await plans.created(store, "left", plans.send("hello"), *moves, plans.move(Configured(agent="support")))
@@ -136,7 +136,7 @@ class HoldingConformance:
 
     async def test_the_holder_appends_its_events(self, store: ChatStore) -> None:
         """Its events get the next numbers, and no version is spent."""
-        last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        last = await plans.created(store, "chat", plans.send("hello"), plans.claim())
         events = await store.events("chat", after=0, limit=100)
         stored = await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         assert [event.seq for event in stored] == [len(events) + 1, len(events) + 2]
@@ -147,7 +147,7 @@ class HoldingConformance:
 
     async def test_a_lost_lease_appends_nothing(self, store: ChatStore) -> None:
         """Neither under another token or worker, nor in another state, nor once the lease is dropped."""
-        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, "chat", plans.send("hello"), plans.claim())
         await self._appends_nothing(store, 2, ChatState.streaming)
         await self._appends_nothing(store, 1, ChatState.compacting)
         await self._appends_nothing(store, 1, ChatState.streaming, worker="another")
@@ -211,7 +211,7 @@ class HoldingConformance:
 
     async def test_a_passed_deadline_is_listed_until_the_call_is_answered(self, store: ChatStore) -> None:
         """Only in `requires_action`, and not for an archived chat."""
-        moves = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["one", "two"]))
+        moves = (plans.send("look"), plans.claim(), plans.reply("", client=["one", "two"]))
         await plans.created(store, "chat", *moves)
         await plans.created(store, "shelved", *moves, plans.move(Archived()))
         assert (await store.overdue(limit=10)).deadlines == ("chat",)
@@ -233,7 +233,7 @@ class HoldingConformance:
 
     async def test_a_sweep_is_bounded(self, store: ChatStore) -> None:
         """Each list holds as many chats as were asked for, however many calls one of them has, and no more."""
-        moves = (plans.send("look"), plans.claim(lease=0), plans.start())
+        moves = (plans.send("look"), plans.claim(lease=0))
         for number in range(3):
             await plans.created(store, f"leased-{number}", *moves)
             await plans.created(store, f"asking-{number}", *moves, plans.reply("", client=["a", "b", "c"]))

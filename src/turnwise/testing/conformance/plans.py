@@ -211,4 +211,4 @@ def _new(text: str) -> Message:
 
 def turn(asked: str, answered: str, *, tokens: int = 10) -> tuple[Move, ...]:
     """Return the moves of a whole turn."""
-    return send(asked), claim(), start(), reply(answered, tokens=tokens)
+    return send(asked), claim(), reply(answered, tokens=tokens)

@@ -15,7 +15,7 @@ from turnwise.states.triggers import AttemptDiscarded, Interrupt, Released, Sett
 from turnwise.testing.conformance import plans
 from turnwise.testing.conformance.plans import part
 
-_ASKED = (plans.send("hello"), plans.claim(), plans.start())
+_ASKED = (plans.send("hello"), plans.claim())
 _ERROR = ErrorInfo(kind="overloaded", message="try again")
 
 
@@ -78,7 +78,7 @@ class PruningConformance:
         """While it streams, while no worker runs it, until an interrupt is settled: it may become a partial message."""
         await plans.created(store, "chat", *_ASKED)
         await _shows(store, "chat", "h", "i")
-        for move in (plans.move(Released(token=plans.HOLDER)), plans.claim(), plans.move(Interrupt())):
+        for move in (plans.move(Released(token=plans.HOLDER)), plans.move(Interrupt()), plans.claim()):
             assert await _pruned(store) == 0
             assert [event.part.delta for event in await store.shown("chat", 1, 1)] == ["h", "i"]
             await store.change("chat", plans.plan(move))
@@ -101,7 +101,7 @@ class PruningConformance:
         await _shows(store, "chat", "I look")
         await store.change("chat", plans.plan(plans.reply("I look", client=["c"])))
         assert await _pruned(store) == 1
-        await store.change("chat", plans.plan(plans.submit("c"), plans.claim(), plans.start()))
+        await store.change("chat", plans.plan(plans.submit("c"), plans.claim()))
         await _shows(store, "chat", "I see", step=2)
         assert await _pruned(store) == 0
         assert await _parts_of(store, "chat") == ["I see"]

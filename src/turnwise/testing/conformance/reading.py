@@ -53,7 +53,7 @@ class ReadingConformance:
 
     async def test_the_facts_hold_the_number_of_the_last_event(self, store: ChatStore) -> None:
         """As committed and as read, with what a holder appends, and what is shown with a commit."""
-        committed = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        committed = await plans.created(store, "chat", plans.send("hello"), plans.claim())
         assert committed.facts.last_seq == len(await store.events("chat", after=0, limit=100))
         await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         last_seq = (await store.facts("chat")).last_seq
@@ -68,8 +68,7 @@ class ReadingConformance:
         """Also where events were appended since the last commit, and where the message waits."""
         created = await plans.created(store, "chat")
         await store.change("chat", plans.plan(plans.send("one", client_id="a")))
-        for move in (plans.claim(), plans.start()):
-            await store.change("chat", plans.plan(move))
+        await store.change("chat", plans.plan(plans.claim()))
         parts = await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         await store.change("chat", plans.plan(plans.send("two", client_id="b")))
         first, second = await store.receipt("chat", "a"), await store.receipt("chat", "b")
@@ -79,7 +78,7 @@ class ReadingConformance:
 
     async def test_a_snapshot_is_all_of_one_moment(self, store: ChatStore) -> None:
         """Facts, history, and what is shown of the attempt under way, but not of one that is over."""
-        await plans.created(store, "chat", *plans.turn("one", "1"), plans.send("two"), plans.claim(), plans.start())
+        await plans.created(store, "chat", *plans.turn("one", "1"), plans.send("two"), plans.claim())
         await store.append_events("chat", 2, ChatState.streaming, [part("2", step=2)])
         taken = await store.snapshot("chat")
         assert taken.facts == await store.facts("chat")
@@ -95,7 +94,6 @@ class ReadingConformance:
             "chat",
             plans.send("look"),
             plans.claim(),
-            plans.start(),
             plans.reply("I look.", local=["a", "b"]),
             plans.finish("b"),
             plans.finish("a"),
@@ -144,13 +142,12 @@ class ReadingConformance:
     async def test_events_are_read_as_they_were_stored(self, store: ChatStore) -> None:
         """Every kind, to the last field: later readers see exactly what live subscribers saw."""
         events = [*(await store.create("chat", plans.plan(plans.create()))).events]
-        moves = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
+        moves = (plans.send("look"), plans.claim(), plans.send("later"))
         answered = (plans.reply("I look.", local=["a", "b"], client=["c"]), plans.finish("b"), plans.finish("a"))
         rest = (
             plans.tools_finished(),
             plans.submit("c"),
             plans.claim(),
-            plans.start(),
             plans.reply("Seen.", tokens=800),
         )
         for move in moves:
@@ -168,8 +165,8 @@ class ReadingConformance:
 
     async def test_every_call_is_remembered(self, store: ChatStore) -> None:
         """Those of earlier steps too, with their answers; unknown ids are left out."""
-        moves = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["c"]), plans.submit("c"))
-        await plans.created(store, "chat", *moves, plans.claim(), plans.start(), plans.reply("Seen."))
+        moves = (plans.send("look"), plans.claim(), plans.reply("", client=["c"]), plans.submit("c"))
+        await plans.created(store, "chat", *moves, plans.claim(), plans.reply("Seen."))
         calls = await store.calls("chat", ["c", "nothing"])
         assert list(calls) == ["c"]
         assert calls["c"].status is CallStatus.succeeded
@@ -223,7 +220,7 @@ class ReadingConformance:
 
     async def test_events_are_numbered_without_gaps_and_read_in_pages(self, store: ChatStore) -> None:
         """Transitions and appended events share one sequence."""
-        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, "chat", plans.send("hello"), plans.claim())
         await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
         await store.change("chat", plans.plan(plans.reply("hi")))
         events = await store.events("chat", after=0, limit=100)
@@ -233,7 +230,7 @@ class ReadingConformance:
 
     async def test_the_parts_shown_of_an_attempt_are_found(self, store: ChatStore) -> None:
         """Of that attempt only, whatever came between them."""
-        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, "chat", plans.send("hello"), plans.claim())
         await store.append_events("chat", 1, ChatState.streaming, [part("h")])
         await store.change("chat", plans.plan(plans.move(Renamed(title="Greeting"))))
         await store.append_events("chat", 1, ChatState.streaming, [part("i"), part("x", attempt=2)])
@@ -265,7 +262,7 @@ class ReadingConformance:
             "c": plans.reply("so", client="x", delegated="y"),
         }
         for chat_id, reply in replies.items():
-            moves = (plans.send("hello"), plans.claim(), plans.start(), reply)
+            moves = (plans.send("hello"), plans.claim(), reply)
             await plans.created(store, chat_id, *moves, owner="ann" if chat_id == "c" else None)
         await plans.created(store, "d", *plans.turn("one", "1"))
 
@@ -295,7 +292,7 @@ class ReadingConformance:
         self, store: ChatStore
     ) -> None:
         """Its subagents answer once it is opened again."""
-        moves = (plans.send("hello"), plans.claim(), plans.start(), plans.reply("so", client="x", delegated="y"))
+        moves = (plans.send("hello"), plans.claim(), plans.reply("so", client="x", delegated="y"))
         await plans.created(store, "chat", *moves)
         assert await store.awaiting_subagents(after="", limit=10) == ["chat"]
         await store.change("chat", plans.plan(plans.move(Archived())))

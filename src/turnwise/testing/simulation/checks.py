@@ -134,7 +134,7 @@ def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: 
     spent = sum((entry.usage for entry in ledger), NO_USAGE)
     if spent != facts.usage:
         yield f"the chat's usage is {facts.usage}, but its model calls add up to {spent}"
-    attempts = sum(record.trigger == t.AttemptStarted.name for record in records) - facts.step.attempt_open
+    attempts = len({(record.step, record.attempt) for record in records if record.attempt}) - facts.step.attempt_open
     entries = sum(entry.purpose != "title" for entry in ledger)
     if attempts != entries:
         yield f"{attempts} attempts have ended, but the ledger has {entries} entries"
