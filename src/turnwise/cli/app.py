@@ -36,9 +36,6 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(doctor, diagram, worker, serve, migrate, keygen),
 )
 
-_NAMES: Final = {list_chats: "list", import_chat: "import"}
-"""The names of commands whose functions cannot be called so in Python."""
-
 COLLECT_AFTER: Final = 100_000
 """How many more objects there must be before Python looks for cycles. Chats make many objects and hardly a cycle: with
 Python's 700, many chats at once spend a quarter of their time on looking."""
@@ -67,7 +64,7 @@ def _options(
 
 
 for command in _COMMANDS:
-    app.command(_NAMES.get(command, command.__name__))(command)
+    app.command(command.__name__.partition("_")[0])(command)  # `list_chats` is `list`, which is another name in Python
 
 
 def main() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -29,7 +27,6 @@ from turnwise.cli.target import OptionalTarget, check_is_there, engine_of, file_
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
-from turnwise.persistence.store_url import without_password
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
@@ -79,7 +76,7 @@ def chat(  # noqa: PLR0913 - the options of a command
     if server is not None:
         mine = {"MODULE:ATTRIBUTE": target, "--model": model, "--pace": pace, "--file-folder": file_folder}
         _refuse(mine, "is for chats that run here; those of a service run there: leave it out")
-        _talk(connected(Place.named(store, server).url), chat_id, system, agent, _words(server=server))
+        _talk(connected(Place.named(store, server).url), chat_id, system, agent)
         return
     settings = Settings(shutdown_grace=1)
     is_new = chat_id is None
@@ -102,7 +99,7 @@ def chat(  # noqa: PLR0913 - the options of a command
             settings=settings,
             typed=typed_options(context),
         )
-    _talk(engine, chat_id, system, agent, _words(target, store=store, file_folder=file_folder, model=model))
+    _talk(engine, chat_id, system, agent)
 
 
 def _refuse(options: Mapping[str, object], problem: str) -> None:
@@ -111,30 +108,15 @@ def _refuse(options: Mapping[str, object], problem: str) -> None:
             raise SettingsError(option, problem)
 
 
-def _words(target: str | None = None, **options: object) -> str:
-    """Return the command for further chats of the same place: as it was typed, without what the environment says."""
-    words = ["turnwise", "chat", *([] if target is None else [target])]
-    for name, value in options.items():
-        default = DEFAULT_STORE if name == "store" else None
-        if value is not None and str(value) != os.environ.get(f"TURNWISE_{name.upper()}", default):
-            text = without_password(str(value)) if name in ("store", "server") else str(value)
-            words += [f"--{name.replace('_', '-')}", text]
-    return shlex.join(words)
-
-
 def _talk(
-    opened: AbstractAsyncContextManager[Chats],
-    chat_id: str | None,
-    system: str | None,
-    agent: str | None,
-    words: str,
+    opened: AbstractAsyncContextManager[Chats], chat_id: str | None, system: str | None, agent: str | None
 ) -> None:
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as chats:
         chat = None if chat_id is None else portal.call(chats.get_chat, portal.call(chosen_id, chats, chat_id))
         talk = Talk(portal, chats, chat, system, agent)
         talk.run()
         if talk.chat_id is not None:
-            text = f"The chat is kept; `{clean(words)} --chat {clean(talk.chat_id)}` goes on with it."
+            text = f"The chat is kept; the same command with `--chat {clean(talk.chat_id)}` goes on with it."
             console.print(Text(text, style=NOTE), soft_wrap=True)
     if talk.code:
         raise typer.Exit(talk.code)

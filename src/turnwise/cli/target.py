@@ -21,19 +21,9 @@ from turnwise.engine.observers.observer import Observer
 from turnwise.engine.tools.declare import Tool, tool
 from turnwise.states.errors import SettingsError, TurnwiseError
 
-TargetArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:ATTRIBUTE",
-        help="Your engine, a function that makes one, an agent, or a list of agents.",
-    ),
-]
-OptionalTarget = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[MODULE:ATTRIBUTE]", help="Your engine, a function that makes one, an agent, or a list of agents."
-    ),
-]
+_TARGETS: Final = "Your engine, a function that makes one, an agent, or a list of agents."
+TargetArgument = Annotated[str, typer.Argument(metavar="MODULE:ATTRIBUTE", help=_TARGETS)]
+OptionalTarget = Annotated[str | None, typer.Argument(metavar="[MODULE:ATTRIBUTE]", help=_TARGETS)]
 CreateOption = Annotated[
     bool, typer.Option("--create", help="Create the file of --store, and the folder of its files, if missing.")
 ]

@@ -11,7 +11,7 @@ import msgspec
 
 from turnwise.diagrams.layout import Graph, Size
 from turnwise.diagrams.markup import MONO, Block, Pen, Piece
-from turnwise.diagrams.model import Line, Node, Picture
+from turnwise.diagrams.model import Line, Node, Picture, words
 from turnwise.diagrams.palette import INK, MUTED, PARTY_INK
 from turnwise.states.names import LEASED, ChatState, Party
 from turnwise.states.table import BUSY
@@ -75,12 +75,12 @@ class TableEntry(msgspec.Struct, frozen=True):
     @property
     def origin(self) -> str:
         """The sources in words, with the name of each group for its members."""
-        sources, words = list(self.sources), []
+        sources, groups = list(self.sources), []
         for name, members in GROUPS.items():
             if set(members) <= set(sources):
                 sources = [source for source in sources if source not in members]
-                words.append(name)
-        return ", ".join([*words, *sources])
+                groups.append(name)
+        return ", ".join([*groups, *sources])
 
 
 def arrows(picture: Picture) -> tuple[Arrow, ...]:
@@ -157,10 +157,10 @@ def _condition(lines: list[Line]) -> str:
     if not any(line.when for line in lines):
         return "otherwise" if len(lines) == 1 and lines[0].otherwise else ""
     common = [guard for guard in lines[0].when if all(guard in line.when for line in lines)]
-    differing = [[guard.words for guard in line.when if guard not in common] for line in lines]
-    terms = [guard.words for guard in common]
+    differing = [[words(guard) for guard in line.when if guard not in common] for line in lines]
+    terms = [*map(words, common)]
     if all(differing):
-        terms.append(" or ".join(" and ".join(words) for words in differing))
+        terms.append(" or ".join(" and ".join(names) for names in differing))
     return ", ".join(terms)
 
 
@@ -192,7 +192,7 @@ def machine_graph(picture: Picture, gathered: tuple[Arrow, ...]) -> Drawn:
 
 def _state(node: Node, stays: tuple[str, ...]) -> Block:
     job = [(f"job {node.job}", _SMALL)] if node.job else []
-    invariants = ", ".join(one.words for one in node.invariants)
+    invariants = ", ".join(map(words, node.invariants))
     return Block((((node.id, _NAME), *job), *_wrapped(invariants, _BODY, _TEXT_WIDTH), *_stays(stays)))
 
 

@@ -184,7 +184,6 @@ def _run(command: Sequence[str], folder: Path, given: str = "") -> str:
 
 
 def _question(graph: Graph) -> dict[str, Any]:
-    labels = graph.labels
     return {
         "id": graph.name,
         "layoutOptions": dict(graph.options),
@@ -194,10 +193,9 @@ def _question(graph: Graph) -> dict[str, Any]:
                 "id": edge_id(source, target),
                 "sources": [source],
                 "targets": [target],
-                "labels": [{"text": " ", "width": labels[name].width, "height": labels[name].height}],
+                "labels": [{"text": " ", "width": label.width, "height": label.height}],
             }
-            for source, target in graph.edges
-            for name in [edge_id(source, target)]
+            for (source, target), label in graph.edges.items()
         ],
     }
 

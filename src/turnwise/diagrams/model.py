@@ -25,16 +25,18 @@ class NoSuchState(InvalidArgument, ValueError):
         super().__init__("state", problem)
 
 
-class Term(msgspec.Struct, frozen=True):
-    """A named function of the machine: a guard, an action or an invariant."""
+Term = Callable[..., Any]
+"""A named function of the machine: a guard, an action or an invariant."""
 
-    name: str
-    meaning: str
 
-    @property
-    def words(self) -> str:
-        """The name as it is read aloud."""
-        return self.name.replace("_", " ")
+def words(term: Term) -> str:
+    """Return the name of a guard, an action or an invariant as it is read aloud."""
+    return term.__name__.replace("_", " ")
+
+
+def meaning(term: Term) -> str:
+    """Return the first line of a guard's, an action's or an invariant's docstring."""
+    return (inspect.getdoc(term) or "").partition("\n")[0]
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -50,12 +52,12 @@ class Line(msgspec.Struct, frozen=True):
     @property
     def condition(self) -> str:
         """All guards, in words; empty when the row always holds."""
-        return "otherwise" if self.otherwise else ", ".join(guard.words for guard in self.when)
+        return "otherwise" if self.otherwise else ", ".join(map(words, self.when))
 
     @property
     def actions_in_words(self) -> str:
         """All actions, in words."""
-        return ", ".join(action.words for action in self.actions)
+        return ", ".join(map(words, self.actions))
 
     def __str__(self) -> str:
         condition = f" [{self.condition}]" if self.condition else ""
@@ -115,27 +117,11 @@ class Picture(msgspec.Struct, frozen=True):
 
 def machine() -> Picture:
     """Return the picture of the table: a node for every state, and every row of the table."""
-    return Picture(_nodes(), tuple((str(row.source), row.target.value, _line(row)) for row in TABLE))
-
-
-def _nodes() -> tuple[Node, ...]:
-    states = tuple(
-        Node(state.value, SPECS[state].kind, SPECS[state].job, tuple(map(_term, INVARIANTS[state])))
-        for state in ChatState
-    )
-    return (Node(NEW, "start"), *states, Node(UNKNOWN, "unknown"))
+    states = (Node(state.value, SPECS[state].kind, SPECS[state].job, INVARIANTS[state]) for state in ChatState)
+    rows = tuple((str(row.source), row.target.value, _line(row)) for row in TABLE)
+    return Picture((Node(NEW, "start"), *states, Node(UNKNOWN, "unknown")), rows)
 
 
 def _line(row: Row) -> Line:
-    return Line(
-        trigger=row.trigger.name,
-        party=row.trigger.party,
-        when=tuple(_term(guard) for guard in row.when),
-        actions=tuple(_term(action) for action in row.actions),
-        otherwise=not row.when and len(rows_of(row.trigger, row.source)) > 1,
-    )
-
-
-def _term(function: Callable[..., Any]) -> Term:
-    meaning, _, _ = (inspect.getdoc(function) or "").partition("\n")
-    return Term(function.__name__, meaning)
+    otherwise = not row.when and len(rows_of(row.trigger, row.source)) > 1
+    return Line(row.trigger.name, row.trigger.party, row.when, row.actions, otherwise)

@@ -9,7 +9,7 @@ from turnwise.diagrams.document import arrow, arrowhead, drawn_label, heading, i
 from turnwise.diagrams.graph import GROUPS, PADDING, Arrow, Drawn, TableEntry, arrows, captions, entries, machine_graph
 from turnwise.diagrams.layout import Box, Layout, layout_of, outline
 from turnwise.diagrams.markup import MONO, Pen, tag, text, title
-from turnwise.diagrams.model import Node, Picture, machine
+from turnwise.diagrams.model import Node, Picture, machine, meaning
 from turnwise.diagrams.palette import FAINT, INK, KIND_TINT, LIT, MUTED, PAPER, PARTY_INK
 from turnwise.states.values.checked import checked
 
@@ -97,7 +97,7 @@ def _node(node: Node, box: Box, drawn: Drawn, *, lit: bool) -> str:
     fill, stroke = LIT if lit else KIND_TINT[node.kind]
     return tag(
         "g",
-        title("\n".join([node.id, *(invariant.meaning for invariant in node.invariants)])),
+        title("\n".join([node.id, *map(meaning, node.invariants)])),
         outline(
             box,
             12,

@@ -8,7 +8,7 @@ from itertools import chain, groupby
 from typing import Any, Final
 
 from turnwise.diagrams.graph import SAME, arrows, entries
-from turnwise.diagrams.model import Edge, Line, Node, Picture, Term, machine
+from turnwise.diagrams.model import Edge, Line, Node, Picture, Term, machine, meaning, words
 from turnwise.diagrams.palette import INK, KIND_TINT, LIT, Tint
 from turnwise.diagrams.slide import WAYS
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Party
@@ -159,7 +159,7 @@ def _invariants(picture: Picture) -> str:
             f"`{node.id}`",
             node.kind,
             f"`{node.job}`" if node.job else "",
-            " ".join(one.meaning for one in node.invariants),
+            " ".join(map(meaning, node.invariants)),
         )
         for node in picture.states
     )
@@ -188,8 +188,8 @@ def _rows(picture: Picture) -> str:
 
 
 def _glossary(terms: Iterable[Term]) -> str:
-    by_name = sorted(set(terms), key=lambda term: term.name)
-    return _table(("name", "meaning"), ((term.words, term.meaning) for term in by_name))
+    by_name = sorted(set(terms), key=lambda term: term.__name__)
+    return _table(("name", "meaning"), ((words(term), meaning(term)) for term in by_name))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

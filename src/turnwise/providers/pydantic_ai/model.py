@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Final, Self, cast
 
 from pydantic_ai import direct
 from pydantic_ai import messages as theirs
@@ -152,7 +152,7 @@ class PydanticAIModel:
             for part in reader.pause(response):
                 yield part
             history.append(response)
-            settings = _freed(settings)
+            settings = cast("ModelSettings", freed(settings))
         for part in reader.finish(response, closed=watched.closed):
             yield part
 
@@ -172,7 +172,7 @@ class PydanticAIModel:
                 break
             parts.extend(reader.pause(response))
             history.append(response)
-            settings = _freed(settings)
+            settings = cast("ModelSettings", freed(settings))
         parts.extend(reader.finish(response, closed=True))
         return join(parts)
 
@@ -193,11 +193,6 @@ class PydanticAIModel:
             settings, marks = with_own_marks(settings, preset)
         native_tools = with_web_search(self._native_tools, request.parameters.get("web_search"))
         return with_definitions(settings, request.tools, preset, native_tools), marks
-
-
-def _freed(settings: ModelSettings) -> ModelSettings:
-    """Return the settings of the rest of a reply that the provider paused after a call of its own tools."""
-    return cast("ModelSettings", freed(cast("dict[str, Any]", settings)))
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
