@@ -62,7 +62,7 @@ broken_histories = sound_histories().flatmap(
 
 
 def mended(messages: Sequence[Message]) -> list[Message]:
-    return HistoryRepair().paired(ModelRequest(purpose="step", chat_id="c", messages=list(messages)))
+    return HistoryRepair().pair_results(ModelRequest(purpose="step", chat_id="c", messages=list(messages)))
 
 
 @given(sound_histories())

@@ -61,7 +61,7 @@ VALID = [
 
 def test_valid_history_is_unchanged_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert HistoryRepair().made_valid(request(VALID)) == VALID
+        assert HistoryRepair().repair(request(VALID)) == VALID
     assert caplog.records == []
 
 
@@ -142,20 +142,20 @@ def test_valid_history_is_unchanged_and_logs_nothing(caplog: pytest.LogCaptureFi
 def test_invalid_history_is_repaired_and_logged(
     history: list[Message], expected: list[str], change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mended = HistoryRepair().made_valid(request(history))
+    mended = HistoryRepair().repair(request(history))
     assert lines_of(mended) == expected
     assert [change in record.getMessage() and "chat_id=c1" in record.getMessage() for record in caplog.records] == [
         True
     ]
     assert ";" not in caplog.text, "one change is logged once"
-    assert HistoryRepair().made_valid(request(mended)) == mended
+    assert HistoryRepair().repair(request(mended)) == mended
     assert len(caplog.records) == 1
 
 
 def test_inserted_messages_are_synthetic_and_for_the_model() -> None:
     """It is not stored, and no adapter may take it for a message of the chat."""
     history = [msg("assistant", call("a")), msg("assistant", "Hm.")]
-    began, asked, answer, _, told_to_go_on = HistoryRepair().made_valid(request(history))
+    began, asked, answer, _, told_to_go_on = HistoryRepair().repair(request(history))
     assert asked.calls
     assert (answer.result.is_error, answer.result.outcome, answer.result.name) == (True, "unknown", "look")
     for made in (began, answer, told_to_go_on):
@@ -172,7 +172,7 @@ def test_empty_parts_and_sources_are_left_out() -> None:
         msg("tool", " ", result("a")),
         msg("user", "And?"),
     ]
-    mended = HistoryRepair().made_valid(request(history))
+    mended = HistoryRepair().repair(request(history))
     assert lines_of(mended) == ["user: Hi.", "assistant: Hello. + call a", "tool: seen a", "user: And?"]
 
 
@@ -189,4 +189,4 @@ def test_one_result_answers_one_call_of_equal_ids() -> None:
         ([msg("tool", result("a")), msg("assistant", call("a"))], ["assistant: call a", unknown]),
     ):
         asked = msg("user", "Look.")
-        assert lines_of(HistoryRepair().made_valid(request([asked, *history]))) == ["user: Look.", *expected]
+        assert lines_of(HistoryRepair().repair(request([asked, *history]))) == ["user: Look.", *expected]

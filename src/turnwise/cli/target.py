@@ -76,7 +76,7 @@ def engine_of(  # noqa: PLR0913 - the options of commands
             folder is missing; or it is an engine, and what it says itself was typed.
     """
     named = _object_named(target)
-    made = _made(target, named) if callable(named) and not isinstance(named, type) else named
+    made = _call_factory(target, named) if callable(named) and not isinstance(named, type) else named
     if isinstance(made, Engine):
         for option, how in (own for name, own in _OF_AN_ENGINE.items() if name in typed):
             raise SettingsError(option, f"{target!r} is an engine, which {how}")
@@ -100,7 +100,7 @@ def check_is_there(store: str, *, create: bool, right: str = CREATE_IT) -> None:
         raise SettingsError("--store", f"there is no file {path!r}; {right}")
 
 
-def _made(target: str, make: Callable[[], Any]) -> Any:
+def _call_factory(target: str, make: Callable[[], Any]) -> Any:
     if inspect.iscoroutinefunction(make):
         problem = f"{target!r} is an async function; a function that makes an engine is none"
         raise SettingsError("MODULE:ATTRIBUTE", problem)

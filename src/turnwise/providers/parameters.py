@@ -100,12 +100,12 @@ def forced_tool(parameters: Mapping[str, Any]) -> str | None:
     return choice if isinstance(choice, str) and choice not in (*FREE, "required") else None
 
 
-def freed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def without_forced_choice(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters without a forced choice, also inside of `provider_options` and `extra_body`."""
     free = {name: value for name, value in parameters.items() if name not in _CHOICES or not _forces(value)}
     for name in _CONTAINERS:
         if isinstance(inner := free.get(name), Mapping):
-            free[name] = freed(inner)
+            free[name] = without_forced_choice(inner)
     return free
 
 

@@ -69,7 +69,7 @@ class CallBuilder(msgspec.Struct):
     """A tool call under way; complete once it has `arguments`."""
 
     index: int
-    given_id: str | None
+    model_id: str | None
     call_id: str
     name: str
     executor: Executor = Executor.local
@@ -83,12 +83,12 @@ class CallBuilder(msgspec.Struct):
 
     def is_opened_for(self, complete: ModelPart) -> bool:
         """Whether a complete call that came without an id is the one that was opened here without one."""
-        return self.given_id is None and self.arguments is None and self.name in {"", complete.name}
+        return self.model_id is None and self.arguments is None and self.name in {"", complete.name}
 
     def is_answered_by(self, result: ModelPart) -> bool:
         """Whether the provider's result answers this call: the first of that id that is its to answer."""
         runs_there = self.arguments is None or self.executor is Executor.provider
-        return self.given_id == (result.call_id or None) and runs_there and not self.answered
+        return self.model_id == (result.call_id or None) and runs_there and not self.answered
 
     def part(self) -> ToolCallPart | None:
         """Return the call, `None` while it is not complete."""

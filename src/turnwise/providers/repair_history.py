@@ -47,7 +47,7 @@ class HistoryRepair:
     def __init__(self) -> None:
         self.checked = PerMessage(_checked)
 
-    def made_valid(self, request: ModelRequest) -> list[Message]:
+    def repair(self, request: ModelRequest) -> list[Message]:
         """Return the request's messages as any provider takes them; the log says when something had to be changed.
 
         Nothing empty is left. Each call is followed by its one result, in call order: a result without its call is
@@ -58,8 +58,8 @@ class HistoryRepair:
         changes: list[str] = []
         return _logged(request, _framed(self._paired(request, changes), changes), changes)
 
-    def paired(self, request: ModelRequest) -> list[Message]:
-        """Return the request's messages, each call followed by its one result, as `made_valid` does and no more."""
+    def pair_results(self, request: ModelRequest) -> list[Message]:
+        """Return the request's messages, each call followed by its one result, as `repair` does and no more."""
         changes: list[str] = []
         return _logged(request, self._paired(request, changes), changes)
 

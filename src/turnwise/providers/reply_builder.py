@@ -199,8 +199,8 @@ class ReplyBuilder:
         call = CallBuilder(index, part.id or None, self._new_id(part.id or f"call_{index}"), _text(part.name) or "")
         call.executor = Executor(part.executor)
         call.metadata = _merged(None, part.metadata)
-        if call.given_id is not None:
-            self._latest_calls[call.given_id] = call
+        if call.model_id is not None:
+            self._latest_calls[call.model_id] = call
         self._calls.append(call)
         self._place(call)
         return call

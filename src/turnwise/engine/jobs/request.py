@@ -23,7 +23,7 @@ from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.providers.figures import is_for_answers
-from turnwise.providers.parameters import forced_tool, freed
+from turnwise.providers.parameters import forced_tool, without_forced_choice
 from turnwise.providers.protocol import Model, ModelRequest, Purpose, SentReminder, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.facts import Facts
@@ -89,14 +89,14 @@ class Requests:
         """Return the chat's parameters. They force a call until the turn has a result, of a tool that is offered."""
         parameters, facts = self._leased.configuration.settings.parameters, self._leased.facts
         if facts.turn.has_results:
-            return freed(parameters)
+            return without_forced_choice(parameters)
         forced = forced_tool(parameters)
         if forced is None:
             return parameters
         name = forced.removeprefix(CLIENT_PREFIX)
         if self._leased.configuration.toolbox.tool_for(name, facts.profile.client_tools) is None:
             logger.warning("tool_choice_not_offered", tool=name, step=facts.step.number)
-            return freed(parameters)
+            return without_forced_choice(parameters)
         return {**parameters, "tool_choice": name}
 
     async def build(
@@ -149,7 +149,7 @@ class Requests:
             has_results=self._leased.facts.turn.has_results,
             answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
         )
-        return request if paired else replace(request, messages=HistoryRepair().paired(request))
+        return request if paired else replace(request, messages=HistoryRepair().pair_results(request))
 
     def parameters_for_summaries(self) -> dict[str, Any]:
         """Return the chat's parameters without what forces tools, a form of the answer or an early end.

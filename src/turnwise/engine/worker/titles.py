@@ -164,7 +164,7 @@ class Titles:
                 attempt=tried.failures + 1,
                 parameters=parameters_for_titles(settings),
             )
-            request = structs.replace(request, messages=HistoryRepair().paired(request))
+            request = structs.replace(request, messages=HistoryRepair().pair_results(request))
             try:
                 return await self._generate(facts, request, spending)
             except ModelError as error:

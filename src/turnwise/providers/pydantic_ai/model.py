@@ -16,7 +16,7 @@ from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
 from turnwise.providers.figures import priced
-from turnwise.providers.parameters import freed
+from turnwise.providers.parameters import without_forced_choice
 from turnwise.providers.protocol import (
     ModelPart,
     ModelReply,
@@ -152,7 +152,7 @@ class PydanticAIModel:
             for part in reader.pause(response):
                 yield part
             history.append(response)
-            settings = cast("ModelSettings", freed(settings))
+            settings = cast("ModelSettings", without_forced_choice(settings))
         for part in reader.finish(response, closed=watched.closed):
             yield part
 
@@ -172,14 +172,14 @@ class PydanticAIModel:
                 break
             parts.extend(reader.pause(response))
             history.append(response)
-            settings = cast("ModelSettings", freed(settings))
+            settings = cast("ModelSettings", without_forced_choice(settings))
         parts.extend(reader.finish(response, closed=True))
         return join(parts)
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:
         with writing():
             settings, marks = self._settings_of(request)
-            history = self._writer.history(self._history_repair.made_valid(request), marks)
+            history = self._writer.history(self._history_repair.repair(request), marks)
             return history, settings, offer_of(request, self._native_tools)
 
     def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, Retention | None]:

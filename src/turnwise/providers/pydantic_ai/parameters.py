@@ -13,7 +13,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from turnwise.providers.figures import is_for_answers
-from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS, freed
+from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS, without_forced_choice
 from turnwise.providers.protocol import ModelRequest, TakesAnswerSchema
 from turnwise.states.model_errors import ModelError
 
@@ -40,7 +40,7 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
     """
     parameters = dict(request.parameters)
     is_free = request.has_results or request.purpose != "step"
-    settings: dict[str, Any] = {"cache": True, **(freed(configured) if is_free else configured)}
+    settings: dict[str, Any] = {"cache": True, **(without_forced_choice(configured) if is_free else configured)}
     choice = parameters.pop("tool_choice", None)
     if choice in _TOOL_CHOICES:
         settings["tool_choice"] = choice if request.tools or choice != "none" else "auto"
@@ -58,7 +58,7 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
         settings["max_tokens"] = None
     if is_free:
         before: dict[str, Any] = {**(preset or {})}
-        loosened = freed(before)
+        loosened = without_forced_choice(before)
         settings = {**{name: loosened.get(name) for name in before if loosened.get(name) != before[name]}, **settings}
     if not _begins_turn(request):
         settings |= dict.fromkeys(_CHAINING & {*settings, *(preset or ())})

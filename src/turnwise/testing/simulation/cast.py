@@ -44,7 +44,7 @@ class WorldParts(msgspec.Struct, frozen=True):
     faults: Faults
 
 
-class Given(msgspec.Struct, frozen=True):
+class ServiceParts(msgspec.Struct, frozen=True):
     """What the service gave a world; `None` for what it simulates."""
 
     tools: Toolmaker | Sequence[Tool | ToolFunction] | None = None
@@ -91,33 +91,33 @@ class Cast(msgspec.Struct, frozen=True):
         }
 
 
-def cast_of(given: Given, stage: WorldParts) -> Cast:
+def cast_of(service: ServiceParts, stage: WorldParts) -> Cast:
     """Return who acts.
 
     Raises:
-        InvalidArgument: something was given that cannot.
+        InvalidArgument: an argument is not what it may be.
         SettingsError: a tool or agent is invalid.
     """
     random, clock, outside, faults = stage.random, stage.clock, stage.outside, stage.faults
-    is_own = given.tools is not None or given.agents is not None
-    maker = given.tools if is_own else simulated_tools
+    is_own = service.tools is not None or service.agents is not None
+    maker = service.tools if is_own else simulated_tools
     made = maker(random, clock, outside, faults) if callable(maker) else () if maker is None else maker
     declared = _tools(_sequence("tools", made))
     tools = tuple(_slow(tool, stage) if is_own else tool for tool in declared)
     simulated = actors.SimulatedModel(random, clock, outside, faults, of_service=is_own)
-    check_deps(given.deps)
-    agents = _own_agents(given, stage) if is_own else (actors.simulated_clerk(random, clock, outside, faults),)
-    has_default = bool(tools) or not agents or given.agents is None
+    check_deps(service.deps)
+    agents = _own_agents(service, stage) if is_own else (actors.simulated_clerk(random, clock, outside, faults),)
+    has_default = bool(tools) or not agents or service.agents is None
     names = tuple(dict.fromkeys([*((DEFAULT_AGENT,) if has_default else ()), *(agent.name for agent in agents)]))
     cast = Cast(
-        model=simulated if given.model is None else given.model,
+        model=simulated if service.model is None else service.model,
         tools=tools,
         agents=agents,
         names=names,
         client_tools=actors.CLIENT_TOOLS,
-        deps=given.deps,
+        deps=service.deps,
         is_own=is_own,
-        simulates_model=given.model is None,
+        simulates_model=service.model is None,
     )
     if not is_own:
         return cast
@@ -125,16 +125,16 @@ def cast_of(given: Given, stage: WorldParts) -> Cast:
     return msgspec.structs.replace(cast, client_tools=offered)
 
 
-def _own_agents(given: Given, stage: WorldParts) -> tuple[Agent, ...]:
+def _own_agents(service: ServiceParts, stage: WorldParts) -> tuple[Agent, ...]:
     """Return the service's agents; each without a model of its own has the world's."""
     random, clock, outside, faults = stage.random, stage.clock, stage.outside, stage.faults
-    maker = given.agents
+    maker = service.agents
     made = maker(random, clock, outside, faults) if callable(maker) else () if maker is None else maker
     agents: list[Agent] = []
     for agent in _sequence("agents", made):
         if not isinstance(agent, Agent):
             raise InvalidArgument("agents", f"must hold agents; one was {shown(agent)}")
-        if agent.model is None and given.model is None:
+        if agent.model is None and service.model is None:
             own = actors.SimulatedModel(random, clock, outside, faults, agent=agent.name, of_service=True)
             agent = dataclasses.replace(agent, model=own)  # noqa: PLW2901 - the same agent, with a model
         slow = [_slow(tool, stage) for tool in _tools(agent.tools)]

@@ -23,7 +23,7 @@ from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
-from turnwise.testing.simulation.cast import Agentmaker, Given, Toolmaker, WorldParts, cast_of, drawn_settings
+from turnwise.testing.simulation.cast import Agentmaker, ServiceParts, Toolmaker, WorldParts, cast_of, drawn_settings
 from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
 from turnwise.testing.simulation.faults import Faults
@@ -87,7 +87,7 @@ class World:
         self._rounds = rounds
         self._chat_count = chats
         self._parts = WorldParts(self.random, self.clock, self.outside, self.faults)
-        self.cast = cast_of(Given(tools, agents, deps, model), self._parts)
+        self.cast = cast_of(ServiceParts(tools, agents, deps, model), self._parts)
         """Who acts."""
         self.witness = Witness()
         """What the world has met."""
