@@ -342,7 +342,8 @@ def _entries() -> list[Entry]:
 def test_entry_omits_what_its_row_says() -> None:
     for entry, record in zip(_entries(), log_of("c", _entries()), strict=True):
         assert entry.hash == record.hash == hash_of(record)
-        assert {"chat_id", "version", "prev", "hash"}.isdisjoint(json.loads(entry.body))
+        omitted = {"chat_id", "version", "prev", "hash"} | ({"reason"} if record.reason is None else set())
+        assert omitted.isdisjoint(json.loads(entry.body))
 
 
 def test_client_reason_is_never_exported() -> None:
@@ -368,8 +369,7 @@ def test_aside_round_trip(aside: Aside) -> None:
 @pytest.mark.parametrize(
     "stored",
     [
-        *("poison", "[]", "5", "null", '"text"', "{}"),
-        *(json.dumps({name: WHOLE[name] for name in WHOLE if name != left}) for left in WHOLE),
+        *("poison", "[]", "5", "null", '"text"'),
         json.dumps({**WHOLE, "more": ""}),
         *(json.dumps({**WHOLE, name: 5}) for name in WHOLE),
         *(json.dumps({**WHOLE, name: None}) for name in ("events", "salt")),

@@ -39,8 +39,9 @@ class Aside(NamedTuple):
     """The salt of the reason's digest."""
 
     def dump(self) -> str | None:
-        """Return the aside as JSON; `None` if there is nothing in it."""
-        return msgspec.json.encode(self._asdict()).decode() if any(self) else None
+        """Return what there is in the aside as JSON; `None` if there is nothing."""
+        fields = {name: value for name, value in self._asdict().items() if value}
+        return msgspec.json.encode(fields).decode() if fields else None
 
     @classmethod
     def load(cls, text: str | None) -> Aside:
@@ -54,8 +55,8 @@ class Aside(NamedTuple):
         if not isinstance(text, str):
             raise ValueError("a text belongs here")  # noqa: TRY004 - what is stored is wrong
         fields = json.loads(text)
-        if not isinstance(fields, dict) or set(fields) != set(cls._fields):
-            raise ValueError(f"an object with the fields {', '.join(cls._fields)} belongs here")
+        if not isinstance(fields, dict) or not fields.keys() <= set(cls._fields):
+            raise ValueError(f"an object with fields of {', '.join(cls._fields)} belongs here")
         aside = cls(**fields)
         if not isinstance(aside.events, str) or not isinstance(aside.reason, str | None) or type(aside.salt) is not str:
             raise ValueError(f"texts belong into the fields {', '.join(cls._fields)}")

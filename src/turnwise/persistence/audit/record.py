@@ -60,7 +60,8 @@ class AuditRecord(Value, frozen=True, kw_only=True):
 class Entry(NamedTuple):
     """A record as a store keeps it.
 
-    The body leaves out the chat's id, the version, the hash before it and the digests of the writes.
+    The body leaves out the chat's id, the version, the hash before it, the digests of the writes, and a reason that is
+    `None`.
     """
 
     version: int
@@ -113,7 +114,8 @@ def split(fields: dict[str, Any]) -> tuple[str, bytes]:
             writes.append((write["kind"], write["id"]))
         else:
             writes.append((write["kind"], write["id"], write["digest"]))
-    return canonical_row({**fields, "writes": writes}).decode(), bytes.fromhex("".join(digests))
+    own = {name: value for name, value in fields.items() if name != "reason" or value is not None}
+    return canonical_row({**own, "writes": writes}).decode(), bytes.fromhex("".join(digests))
 
 
 def _with_digests(writes: Any, digests: bytes) -> list[dict[str, Any]]:
@@ -155,7 +157,8 @@ def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
     fields = object_of(entry.body)
     if entry.hash:
         fields["writes"] = _with_digests(fields["writes"], entry.digests)
-        fields = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash, **fields}
+        beside = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash, "reason": None}
+        fields = {**beside, **fields}
     record = _record_of(fields)
     reason = Aside.load(entry.aside).reason
     return record if reason is None else replace(record, reason=reason)
