@@ -166,10 +166,10 @@ def test_snapshot_read_leaves_no_transaction(chats: Chats) -> None:
 
 def test_orphaned_rows_name_table_and_chat(chats: Chats) -> None:
     chats.live("chat", plans.send("hi"))
-    assert completed(raw_rows.orphans(chats.database)) == []
+    assert completed(raw_rows.orphans_in(chats.database)) == []
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("UPDATE messages SET chat = 7")
-    (issue,) = completed(raw_rows.orphans(chats.database))
+    (issue,) = completed(raw_rows.orphans_in(chats.database))
     assert issue.column == "messages.chat"
     assert "1 row(s) of 7" in issue.problem
 

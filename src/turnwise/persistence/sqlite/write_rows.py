@@ -158,6 +158,13 @@ def _audit_row(entry: Entry) -> tuple[Any, ...]:
     return (entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside, bytearray(entry.digests))
 
 
+@cache
+def _insertion(table: str, columns: tuple[str, ...]) -> str:
+    """Return the statement that inserts rows of these columns: they name their chat by its number."""
+    own = [name for name in columns if name != "chat_id"]
+    return f"INSERT INTO {table} ({', '.join(own)}) VALUES ({', '.join(f':{name}' for name in own)})"  # noqa: S608 - names of our own
+
+
 def _insert(
     connection: sqlite3.Connection,
     chat_id: str,
@@ -165,7 +172,7 @@ def _insert(
     rows: Sequence[Row] | Sequence[Sequence[Any]],
 ) -> None:
     try:
-        connection.executemany(SQL[f"insert_{table}"], rows)
+        connection.executemany(SQL.get(f"insert_{table}") or _insertion(table, tuple(rows[0])), rows)
     except sqlite3.IntegrityError as error:
         raise _refusal(chat_id, table, rows[0], error) from error
 

@@ -66,15 +66,6 @@ UPDATE messages SET cut = :version WHERE chat = :chat AND position >= :position 
 -- name: cut_boundaries
 UPDATE boundaries SET cut = :version WHERE chat = :chat AND position >= :position AND cut IS NULL;
 
--- name: insert_messages
-INSERT INTO messages (chat, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
-VALUES (:chat, :position, :id, :role, :turn, :step, :audience, :added, :cut, :erased, :digest, :salt, :format,
-    :body);
-
--- name: insert_boundaries
-INSERT INTO boundaries (chat, position, reason, step, carried, cut)
-VALUES (:chat, :position, :reason, :step, :carried, :cut);
-
 -- name: insert_calls
 INSERT INTO calls (chat, call_id, step, idx, status, deadline, body)
 VALUES (:chat, :call_id, :step, :idx, :status, :deadline, :body)
@@ -92,16 +83,10 @@ UPDATE queue SET rank = :rank WHERE chat = :chat AND id = :id;
 -- name: drop_queued
 DELETE FROM queue WHERE chat = :chat AND id = :id;
 
--- name: insert_receipts
-INSERT INTO receipts (chat, client_id, body) VALUES (:chat, :client_id, :body);
-
 -- name: insert_chat_files
 -- There is a row already if the file was put for this chat, or another message refers to it.
 INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (:chat_id, :digest, :size, 1, :at)
 ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1;
-
--- name: insert_usage
-INSERT INTO usage (chat, version, number, body) VALUES (:chat, :version, :number, :body);
 
 -- name: insert_audit
 INSERT INTO audit (chat, version, hash, body, aside, digests) VALUES (?, ?, ?, ?, ?, ?);
