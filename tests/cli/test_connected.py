@@ -186,7 +186,7 @@ def test_unreachable_server_and_bad_token_are_explained(
         return here.run("list", "--server", server)
 
     monkeypatch.setenv("TURNWISE_TOKEN", "wrong-token")
-    assert "the service knows nobody with this token" in listed(url).words
+    assert "needs a token that the service knows" in listed(url).words
     monkeypatch.setenv("TURNWISE_TOKEN", "two words")
     assert "TURNWISE_TOKEN: must be text of one word" in listed(url).words
     monkeypatch.delenv("TURNWISE_TOKEN")
