@@ -180,14 +180,27 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
 
     So whatever must follow is part of the work: a caller that was cancelled does not get the result.
     """
-    task = asyncio.create_task(work)
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(_answer(work, outcome))
     try:
-        return await asyncio.shield(task)
+        return await outcome  # and not of the task, whose callbacks come an iteration of the event loop later
     except asyncio.CancelledError:
         await over(task)
-        if not task.cancelled():
-            task.exception()  # or asyncio would log an exception that was never retrieved
         raise
+
+
+async def _answer(work: Coroutine[Any, Any, T], outcome: asyncio.Future[T]) -> None:
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001 - the caller gets it
+        if not outcome.done():
+            outcome.set_exception(error)
+    except BaseException:
+        outcome.cancel()
+        raise
+    else:
+        if not outcome.done():
+            outcome.set_result(result)
 
 
 async def run_in_thread(work: Callable[..., T], *arguments: Any) -> T:
