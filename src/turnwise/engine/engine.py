@@ -217,7 +217,6 @@ class Engine(HandledChats):
                     self._broadcaster.close(CLOSED)
 
     def _fail(self) -> None:
-        """End every waiting call with an error."""
         self._closed = FAILED
         self._broadcaster.close(FAILED)
         for callback in self._failure_callbacks:
@@ -356,7 +355,6 @@ class Engine(HandledChats):
 
 
 def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:
-    """Return the agents that an engine runs: those given and, if it has anything of its own, `default`."""
     has_own = own.model is not None or own.tools or not agents
     return [own, *agents] if has_own else [*agents]
 

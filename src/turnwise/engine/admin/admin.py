@@ -160,7 +160,6 @@ class Admin(msgspec.Struct, frozen=True):
             raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error
 
     async def _refuse_known(self, chat_id: str) -> None:
-        """Refuse an id that is taken before any file is stored."""
         try:
             await self.runtime.store.rest(chat_id)
         except ChatDeleted:
@@ -170,7 +169,6 @@ class Admin(msgspec.Struct, frozen=True):
         raise ChatExists(chat_id)
 
     async def _forks(self, chat_id: str) -> tuple[str, ...]:
-        """Return the forks of a chat, and the forks of those."""
         every: list[str] = []
         parents = [chat_id]
         while parents:

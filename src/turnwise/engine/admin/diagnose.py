@@ -87,7 +87,6 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
 
 
 async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
-    """Yield a diagnosis of each chat that contradicts its checkpoints."""
     try:
         checkpoints = await run_in_thread(elsewhere.by_chat)
     except ValueError as error:

@@ -145,7 +145,6 @@ def _messages_in(rows: ChatRows) -> Iterator[tuple[Message, bool]]:
 
 
 def _queued_in(rows: ChatRows) -> set[str]:
-    """Return the ids of all messages that were ever queued."""
     logged = {write.id for entry in rows.audit for write in writes_in(entry) if write.kind == "enqueue"}
     events = [json.loads(row["body"]) for row in rows.tables["events"] if row["kind"] == "queue"]
     queued = {event["message"]["id"] for event in events if "message" in event}

@@ -99,7 +99,6 @@ async def read(lines: Iterable[str] | AsyncIterable[str], spool: Spool, *, key: 
 
 
 async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[list[str], None]:
-    """Yield lines in batches."""
     batch: list[str] = []
     async with closing(_each(lines)) as each:
         async for line in each:

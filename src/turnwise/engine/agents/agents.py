@@ -90,7 +90,6 @@ class Agents:
         return {name: own.configuration.toolbox.inactive for name, own in self._own.items()}
 
     def _configuration_of(self, agent: str) -> Configuration | None:
-        """Return how an agent's chats are run, unless they say otherwise; `None` if it is not one of these."""
         own = self._own.get(agent)
         return None if own is None else own.configuration
 

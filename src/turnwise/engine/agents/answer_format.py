@@ -129,7 +129,6 @@ def _same(value: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether a schema, and each within it, says of every object which fields it has."""
     if not isinstance(schema, Mapping) or not any(word in schema for word in _TELLING):
         return False
     is_open = schema.get("additionalProperties") not in (None, False) or "patternProperties" in schema
@@ -143,7 +142,6 @@ def _is_closed(schema: Any) -> bool:
 
 
 def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema of an object whose one field is what this schema describes."""
     inner: dict[str, Any] = _moved(schema)
     definitions: dict[str, Any] = {name: inner.pop(name) for name in _DEFINITIONS if name in inner}
     return {

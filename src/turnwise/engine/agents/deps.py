@@ -94,8 +94,6 @@ class HeldDeps:
 
 
 class _OpenDeps:
-    """Deps that were opened, or are being opened."""
-
     def __init__(self, make: DepsOf, chat: Chat, calls: UserCalls) -> None:
         self.chat = chat
         self._make = make

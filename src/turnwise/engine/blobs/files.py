@@ -214,7 +214,6 @@ class Files(msgspec.Struct, frozen=True):
         return True
 
     async def _remove(self, digest: str) -> None:
-        """Remove a blob that no chat holds."""
         if not isinstance(digest, str) or not is_digest(digest):  # it may name anything: a file elsewhere, for one
             logger.error("unreferenced_file_unreadable", digest=shown(digest))
             return

@@ -80,7 +80,6 @@ class _Loading(msgspec.Struct):
                 self.faults[key] = fault
 
     async def _held(self, messages: Sequence[Message]) -> Mapping[str, int]:
-        """Return the sizes of those of the files that the chat holds."""
         digests = {digest for _, digest in _newest_first(messages) if is_digest(digest)}
         try:
             await self.files.check_place()
@@ -89,7 +88,6 @@ class _Loading(msgspec.Struct):
             raise _unreachable(error) from error
 
     async def _load(self, digest: str) -> str | None:
-        """Load a blob; return why that is not possible."""
         try:
             whole = b"".join([piece async for piece in intact(digest, self.files.blobs.read(digest))])
         except BlobGone as gone:

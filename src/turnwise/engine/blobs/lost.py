@@ -102,7 +102,6 @@ def _lost(digest: str, problem: str, chat_id: str, table: str, row: Row) -> Lost
 
 
 def _parts_of(chat_id: str, table: str, row: Row) -> Sequence[Part]:
-    """Return the parts of a message or queued message; none of what is something else, or cannot be read."""
     try:
         if table == "messages":
             return message_of(row["format"], row["body"], chat_id).parts

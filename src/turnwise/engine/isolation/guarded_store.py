@@ -95,7 +95,6 @@ async def _yielded(name: str, method: Callable[..., AsyncIterator[T]], *args: An
 
 @contextmanager
 def _only_store_errors(name: str) -> Iterator[None]:
-    """Raise a `StoreError` in place of an error that no store may raise."""
     try:
         yield
     except TurnwiseError:

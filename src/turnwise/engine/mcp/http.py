@@ -49,7 +49,6 @@ class _OfHttpx(httpx2.Auth):
         self._auth = auth
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Sign a request, and send it again as often as the inner flow wants."""
         flow = self._auth.async_auth_flow(request)
         try:
             request = await anext(flow)

@@ -126,7 +126,6 @@ def _problem_with(structured: Any, schema: Any) -> str | None:
 
 
 def _is_same(text: str, structured: Any) -> bool:
-    """Whether the text is the structured content as JSON, which the protocol recommends."""
     try:
         return bool(json.loads(text) == structured)
     except (ValueError, RecursionError):

@@ -258,7 +258,6 @@ def _end(span: trace.Span, outcome: str) -> None:
 
 
 def _written_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Return the parts as the conventions write them; files and sources are left out."""
     entries: list[dict[str, Any]] = []
     for part in parts:
         match part:

@@ -157,7 +157,6 @@ def _list_of(kind: Any, given: Any, right: str) -> list[Any]:
 
 
 def _wants_context(hook: Callable[..., Any]) -> bool:
-    """Whether the hook has a second parameter without a value."""
     try:
         parameters = list(inspect.signature(hook).parameters.values())
     except (TypeError, ValueError):

@@ -166,7 +166,6 @@ def _without_metadata(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(part: Any) -> Any:
-    """Return a part as JSON, with its files."""
     if isinstance(part, Value):
         return msgspec.to_builtins(part, builtin_types=(bytes, bytearray, memoryview))
     if isinstance(part, Mapping) and isinstance(part.get("attachments"), list | tuple):

@@ -72,7 +72,6 @@ def title_in(reply: str) -> str | None:
 
 
 def _beginning(text: str) -> list[str]:
-    """Return the first lines of a text, of which there may be megabytes."""
     return text.lstrip()[:_EXCERPT].splitlines()
 
 

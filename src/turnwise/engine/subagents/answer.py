@@ -64,7 +64,6 @@ def result_of(subagent: Facts, messages: Sequence[Message], agents: Agents) -> t
 
 
 def _last_words(reply: Message) -> str:
-    """Return what a reply says, or the answer that it gives by the tool."""
     given = (call.arguments for call in reply.calls if call.name == ANSWER_TOOL)
     return "" if reply.erased else reply.text or "\n".join(json.dumps(one, ensure_ascii=False) for one in given)
 

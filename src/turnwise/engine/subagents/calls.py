@@ -223,7 +223,6 @@ class SubagentCalls:
         return not self._is_full
 
     async def _is_at_work(self, name: str) -> bool:
-        """Whether a subagent works, or is to begin."""
         if name not in self._at_work:
             try:
                 self._at_work[name] = not has_ended(await self._store.facts(name))
@@ -332,7 +331,6 @@ class SubagentCalls:
         return SubagentAnswer(chat_id=subagent.chat_id, version=version, head=head, usage=usage)
 
     async def _last_words(self, subagent: Facts) -> tuple[Json, bool]:
-        """Return what a subagent said last, and whether that is an error."""
         messages = await self._store.history(subagent.chat_id, after=subagent.turn.after)
         return result_of(subagent, messages, self._runtime.agents)
 

@@ -90,7 +90,6 @@ def _asker_of(subagent: Facts) -> str | None:
 
 
 def _asks(call: ToolCall, subagent: Facts, *, for_more: bool) -> bool:
-    """Return whether a call made a subagent, or is about to message it."""
     if for_more:
         return call.subagent_action == "message" and call.arguments.get(SUBAGENT, subagent.chat_id) == subagent.chat_id
     return call.call_id == subagent.profile.parent_call

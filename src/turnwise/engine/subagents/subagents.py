@@ -32,8 +32,6 @@ SWEPT: Final = 100
 
 
 class _Look(msgspec.Struct):
-    """A look after the subagents of one chat."""
-
     outdated: bool = True
     """Whether something has changed since it began."""
     over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
@@ -93,7 +91,6 @@ class Subagents:
             self._log_failure(facts.chat_id, error)
 
     async def _stop_abandoned(self, chat_id: str) -> None:
-        """Stop the subagent of a call that its parent's error has closed, if it was started."""
         with suppress(ChatNotFound, ChatUnreadable):
             await self.stop_if_unwanted(await self._runtime.store.facts(chat_id))
 

@@ -57,7 +57,6 @@ class _Logs:
         """Whether something could not be read."""
 
     async def of(self, chat_id: str) -> Sequence[AuditRecord]:
-        """Return the log of a chat; nothing, if it is gone or cannot be read."""
         if chat_id not in self._read:
             self._read[chat_id] = ()
             try:
@@ -80,7 +79,6 @@ class _Logs:
         return reported
 
     async def used(self, chat_id: str, after: int, until: int) -> Usage:
-        """Return what a chat has used after a version of it, and not after another."""
         records = await self.of(chat_id)
         self.are_partial |= len(records) < max(after, until)
         if min(until, len(records)) <= after:

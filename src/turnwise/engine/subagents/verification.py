@@ -55,7 +55,6 @@ class _Log(NamedTuple):
     """The answers of subagents, its own and theirs, by their ids."""
 
     def bears_out(self, version: int, head: str) -> bool:
-        """Return whether the chat has stood there."""
         return 1 <= version <= len(self.hashes) and self.hashes[version - 1] == head
 
     @property
@@ -69,7 +68,6 @@ class _Grave(NamedTuple):
     tombstone: Tombstone | None
 
     def bears_out(self, version: int, head: str) -> bool:
-        """Return whether the chat may have stood there: of its records the tombstone names only the last."""
         if self.tombstone is None:
             return False
         last, hashed = self.tombstone.records, self.tombstone.head
@@ -105,7 +103,6 @@ class _Family:
                 names += log.subagents
 
     async def _check(self, log: _Log) -> None:
-        """Check what a log says of the chat's parent, and of the subagents that answered it."""
         if log.chat_id != self._top and not await self._has_parent(log):
             raise _contradicted(log.chat_id, "its profile names another parent, or its own as it never was", at=1)
         for name, answers in log.answers.items():
@@ -116,7 +113,6 @@ class _Family:
                     raise _contradicted(name, problem, at=answer.at)
 
     async def _has_parent(self, log: _Log) -> bool:
-        """Return whether a subagent has the id that its parent's call gives it, and names that parent correctly."""
         parent, call, stood_at = log.profile.parent, log.profile.parent_call, log.profile.parent_version
         if parent is None or call is None or stood_at is None or subagent_id(parent, call) != log.chat_id:
             return False
@@ -131,7 +127,6 @@ class _Family:
         return (await self._read(chat_id)).bears_out(version, head)
 
     async def _read(self, chat_id: str) -> _Log | _Grave:
-        """Return the log of a chat, or what is left of it."""
         if chat_id not in self._logs:
             try:
                 self._logs[chat_id] = await self._log(chat_id)
@@ -156,7 +151,6 @@ def _contradicted(subagent: str, problem: str, *, at: int) -> _UnsoundError:
 
 
 def _log_in(chat_id: str, rows: ChatRows) -> _Log:
-    """Return what rows that were verified say."""
     records = log_of(chat_id, rows.audit)
     return _Log(
         chat_id=chat_id,

@@ -199,7 +199,6 @@ def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
 
 
 def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
-    """Return a parameter's type hint; a hint that is a string is evaluated in the function's module."""
     place = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     names = getattr(function_described(function), "__globals__", {})
     try:

@@ -105,7 +105,6 @@ class Sweeper:
         return await due_chats(self._runtime.store, self._runtime.settings, as_of=self.trust.now, limit=limit)
 
     async def _clean(self) -> None:
-        """Remove the bytes of what was deleted."""
         await self._runtime.files.collect()
         await self._runtime.store.scrub()
 

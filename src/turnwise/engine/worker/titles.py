@@ -49,8 +49,6 @@ _NO_ANSWER: Final = (StopReason.interrupted, StopReason.error)
 
 
 class _Made(NamedTuple):
-    """What came of making a title."""
-
     title: str | None
     usage: Usage | None = None
 
@@ -122,7 +120,6 @@ class Titles:
                 return
 
     async def _is_stored(self, seen: Facts, made: _Made, *, final: bool) -> bool:
-        """Store what was made; return false if the messages have changed since they were seen."""
         if made == _Made(None) and not final:
             return True
         naming = Naming(seen.history_version, made, final=final)

@@ -190,7 +190,6 @@ class Parameters:
         return error_of(self._within + name, misfit_of(own, value, depth=1))
 
     def _wrong_call(self, errors: Sequence[ErrorDetails], count: int) -> WrongCall:
-        """Return the error of a call that Python itself would refuse."""
         called = self._function.__qualname__.removesuffix(".__init__")
         by_kind = {error["type"]: error for error in reversed(errors)}
         places = [name for name, one in self._parameters.items() if one.kind in _PLACES]

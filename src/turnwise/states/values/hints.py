@@ -122,7 +122,6 @@ def _instance(cls: type) -> Any:
 
 
 def _member_check(cls: type) -> Validator:
-    """Return what checks that a value has what a protocol asks for."""
     members = sorted(get_protocol_members(cls))
 
     def fits(value: Any) -> Any:

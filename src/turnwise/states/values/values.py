@@ -213,12 +213,10 @@ def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
 
 @cache
 def _fields_of_values(cls: type[Value]) -> tuple[str, ...]:
-    """Return those fields of a kind of value that may hold other values."""
     return tuple(one.name for one in msgspec.structs.fields(cls) if _may_be_a_value(one.type))
 
 
 def _may_be_a_value(hint: Any) -> bool:
-    """Return whether what has that type may be a value, or hold one."""
     return (isinstance(hint, type) and issubclass(hint, Value)) or any(map(_may_be_a_value, get_args(hint)))
 
 
@@ -287,7 +285,6 @@ def _unshared_items(kind: type[tuple[Any, ...]], value: tuple[Any, ...]) -> tupl
 
 
 def _unshared_fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return copies of those of the fields that hold a dict or a list."""
     copies: dict[str, Any] = {}
     for name in names:
         field = getattr(value, name)
