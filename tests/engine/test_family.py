@@ -20,8 +20,8 @@ from support.rewriting import rewrite
 from support.stores import stored_at
 from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, Settings, Verdict, delegate
 from turnwise.engine.agents.delegate import subagent_id
+from turnwise.engine.subagents.answer import unreported_usage
 from turnwise.engine.subagents.family import RecordedAnswer, answers_in, is_wanted
-from turnwise.engine.subagents.usage import unreported_usage
 from turnwise.engine.subagents.verification import verify_family
 from turnwise.persistence.audit.digests import WriteRecord
 from turnwise.persistence.audit.record import AuditRecord

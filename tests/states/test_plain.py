@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from turnwise.states.values import limits
 from turnwise.states.values.hints import validator_of
-from turnwise.states.values.output_limit import shared_within, size_in_json, text_within, within
+from turnwise.states.values.limits import shared_within, size_in_json, text_within, within
 from turnwise.states.values.plain import DEEPEST, SAID, Misfit, copied, plain, shown, text
 
 

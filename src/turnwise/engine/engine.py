@@ -126,7 +126,9 @@ class Engine(HandledChats):
         self.settings = settings or Settings()
         self._clock: Clock = SystemClock() if clock is None else clock
         own, hooks = Agent(DEFAULT_AGENT, model, tools=tools), Hooks(tuple(reminders), prepare_messages)
-        self._agents = Agents(_declared(own, agents), self.settings, model=model, hooks=hooks)
+        has_own = own.model is not None or own.tools or not agents
+        declared = [own, *agents] if has_own else agents
+        self._agents = Agents(declared, self.settings, model=model, hooks=hooks)
         self._deps = deps
         self._observers = Observers(tuple(observers))
         self._checkpoints = checkpoints
@@ -352,11 +354,6 @@ class Engine(HandledChats):
     async def _hint(self, chat_id: str | None) -> None:
         if self._worker is not None:
             await self._worker.notify(chat_id)
-
-
-def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:
-    has_own = own.model is not None or own.tools or not agents
-    return [own, *agents] if has_own else [*agents]
 
 
 def _import_late(*, runs_chats: bool) -> None:

@@ -124,10 +124,6 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
     return AnswerFormat(tool, read, is_closed=_is_closed(schema))
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _is_closed(schema: Any) -> bool:
     if not isinstance(schema, Mapping) or not any(word in schema for word in _TELLING):
         return False

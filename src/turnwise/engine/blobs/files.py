@@ -7,7 +7,7 @@ from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -235,11 +235,11 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def noted(output: Json, notes: Sequence[str]) -> Json:
-    """Return a tool's output, with notes about its files behind it."""
+    """Return a tool's output, with notes behind it."""
     if not notes:
         return output
-    text: Any = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-    return "\n".join([text, *map(well_formed, notes)])
+    text: str = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+    return "\n".join(filter(None, [text, *map(well_formed, notes)]))
 
 
 def decoded(file: FilePart) -> bytes:

@@ -1,9 +1,10 @@
-"""Loads the files that a request refers to, for as long as the request is made."""
+"""The files of a request: loaded from the file store, or left out because a provider refuses them."""
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,10 +14,21 @@ from turnwise.engine.blobs.files import Files, noted
 from turnwise.persistence.blobs.protocol import BlobGone, intact
 from turnwise.providers.protocol import Model, ModelRequest
 from turnwise.states.errors import StoreError
+from turnwise.states.facts import Facts
 from turnwise.states.files import is_digest
-from turnwise.states.left_out import note_of_file
-from turnwise.states.messages import FilePart, Message, Part, TextPart, ToolResultPart, files_in
+from turnwise.states.left_out import MOST_LEFT_OUT, REFUSED, LeftOut, note_of_file
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    files_in,
+)
 from turnwise.states.model_errors import ModelError
+from turnwise.states.names import Executor
 
 Refuse = Callable[[str, int], str | None]
 """Returns why a model does not take a file of that media type and size; `None` if it does."""
@@ -57,9 +69,7 @@ class _Loading(msgspec.Struct):
     async def done(self, request: ModelRequest) -> ModelRequest:
         await self._choose(request.messages)
         messages = [
-            msgspec.structs.replace(message, parts=tuple(map(self._filled_part, message.parts)))
-            if _refers(message)
-            else message
+            replace(message, parts=tuple(map(self._filled_part, message.parts))) if _refers(message) else message
             for message in request.messages
         ]
         return replace(request, messages=messages)
@@ -110,7 +120,7 @@ class _Loading(msgspec.Struct):
         faults = [(file, self._fault_of(file)) for file in result.attachments]
         files = tuple(self._with_bytes(file) for file, fault in faults if fault is None)
         notes = [note_of_file(file.name, file.media_type, fault) for file, fault in faults if fault is not None]
-        return msgspec.structs.replace(result, output=noted(result.output, notes), attachments=files)
+        return replace(result, output=noted(result.output, notes), attachments=files)
 
     def _fault_of(self, file: FilePart) -> str | None:
         if file.blob not in (None, *self.loaded):
@@ -124,10 +134,10 @@ class _Loading(msgspec.Struct):
             first, last = file.lines
             name = f"{file.name or 'file'}, lines {first} to {last}"
             data = b64encode(b"".join(self._lines_of(file)[first - 1 : last])).decode()
-            return msgspec.structs.replace(file, data=data, blob=None, size=None, name=name, lines=None)
+            return replace(file, data=data, blob=None, size=None, name=name, lines=None)
         if file.blob is None:
             return file
-        return msgspec.structs.replace(file, data=self.loaded[file.blob], blob=None, size=None)
+        return replace(file, data=self.loaded[file.blob], blob=None, size=None)
 
     def _lines_of(self, file: FilePart) -> list[bytes]:
         data = file.data if file.blob is None else self.loaded[file.blob]
@@ -147,3 +157,94 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[FilePart, str]]
 
 def _unreachable(error: StoreError) -> ModelError:
     return ModelError("network", message=f"the files of the request could not be loaded: {error.problem}")
+
+
+_EMPTY: Final = ReasoningPart()
+"""No adapter sends this part. It keeps the positions of the parts after it."""
+
+
+def model_key(model: Model) -> str:
+    """Return the key of `LeftOut.model`."""
+    return f"{model.provider}:{model.name}"
+
+
+def newly_refused(error: ModelError, model: Model, messages: Iterable[Message], facts: Facts) -> list[LeftOut]:
+    """Return the parts of these messages that the error names and that are not left out yet."""
+    if error.kind != "bad_request":
+        return []
+    ids, key, step = {message.id for message in messages if message.position}, model_key(model), facts.step.number
+    known = {one.place for one in facts.left_out}
+    named = [LeftOut(message_id=one, model=key, part=part, file=file, step=step) for one, part, file in error.refused]
+    new = [one for one in dict.fromkeys(named) if one.message_id in ids and one.place not in known]
+    return new if len(known) + len(new) <= MOST_LEFT_OUT else []
+
+
+def message_refused(error: ModelError, facts: Facts) -> str | None:
+    """Return the id of the refused message: the one that the error names, or one with parts left out in this step."""
+    named = [one.message_id for one in error.refused]
+    before = [one.message_id for one in reversed(facts.left_out) if one.step == facts.step.number]
+    return next(iter([*named, *before]), None) if error.kind == "bad_request" else None
+
+
+def without_refused(messages: Sequence[Message], left_out: Iterable[LeftOut], model: Model) -> list[Message]:
+    """Return the messages with notes in place of the parts that the model's provider has refused.
+
+    A refused call and its result both become text, because a request may not have one without the other. Reasoning is
+    left out.
+    """
+    key, refused = model_key(model), dict[str, list[LeftOut]]()
+    for one in left_out:
+        if one.model == key:
+            refused.setdefault(one.message_id, []).append(one)
+    calls_as_text: set[str] = set()
+    sent: list[Message] = []
+    for message in messages:
+        left = _without(message, refused[message.id], calls_as_text) if message.id in refused else message
+        is_text = left.result is not None and left.result.call_id in calls_as_text
+        sent.append(replace(left, role="user", parts=_result_as_text(left.parts)) if is_text else left)
+    return sent
+
+
+def _without(message: Message, refused: Sequence[LeftOut], calls_as_text: set[str]) -> Message:
+    parts = list(message.parts)
+    for place, part in enumerate(message.parts):
+        files = [one.file for one in refused if one.part in (None, place)]
+        if isinstance(part, ToolResultPart) and files and None not in files:
+            parts[place] = _without_files(part, files)
+        elif files:
+            parts[place] = _EMPTY if message.role == "assistant" and isinstance(part, ToolResultPart) else _note(part)
+            if isinstance(part, ToolCallPart):
+                calls_as_text.add(part.call_id)
+    return replace(message, parts=tuple(parts))
+
+
+def _without_files(result: ToolResultPart, places: Sequence[int | None]) -> ToolResultPart:
+    files = [*enumerate(result.attachments)]
+    notes = [note_of_file(file.name, file.media_type, REFUSED) for place, file in files if place in places]
+    kept = tuple(file for place, file in files if place not in places)
+    return replace(result, output=noted(result.output, notes), attachments=kept)
+
+
+def _note(part: Part) -> Part:
+    match part:
+        case FilePart():
+            return TextPart(text=note_of_file(part.name, part.media_type, REFUSED))
+        case TextPart():
+            return TextPart(text=f"[A text is left out here: {REFUSED}.]")
+        case ToolCallPart(executor=Executor.provider):
+            return _EMPTY
+        case ToolCallPart():
+            return TextPart(text=f"[{part.name} was called with {json.dumps(part.arguments, ensure_ascii=False)}]")
+        case ToolResultPart():
+            return replace(part, output=f"[The result is left out here: {REFUSED}.]", attachments=())
+        case _:
+            return _EMPTY
+
+
+def _result_as_text(parts: Sequence[Part]) -> tuple[Part, ...]:
+    texts: list[Part] = []
+    for part in parts:
+        if isinstance(part, ToolResultPart):
+            output = part.output if isinstance(part.output, str) else json.dumps(part.output, ensure_ascii=False)
+            texts += [TextPart(text=f"[{part.name} returned: {output}]"), *part.attachments]
+    return tuple(texts)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import Self, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine.blobs.files import Files, decoded, noted
 from turnwise.logger import logger
@@ -85,7 +84,7 @@ class Sending:
         sizes = {digest: await self._size_of(digest) for digest in referred if digest is not None}
         return tuple(
             [
-                msgspec.structs.replace(part, size=sizes[part.blob])
+                replace(part, size=sizes[part.blob])
                 if isinstance(part, FilePart) and part.blob is not None
                 else await self._kept(part)
                 for part in parts
@@ -130,7 +129,7 @@ class Sending:
     async def _imported(self, part: Part) -> Part:
         if isinstance(part, ToolResultPart):
             files = tuple([await self._kept(file) for file in part.attachments])
-            return msgspec.structs.replace(part, attachments=files)
+            return replace(part, attachments=files)
         return await self._kept(part)
 
     async def reply_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
@@ -141,7 +140,7 @@ class Sending:
         """Return a reply that was cut off with its parts as they are stored; `None` as it is."""
         if reply is None:
             return reply
-        return msgspec.structs.replace(reply, parts=await self.reply_parts(reply.parts))
+        return replace(reply, parts=await self.reply_parts(reply.parts))
 
     async def _reply_part(self, part: Part) -> Part:
         try:

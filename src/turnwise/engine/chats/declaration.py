@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, wraps
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
@@ -191,8 +191,3 @@ def commands_of(declaring: type) -> dict[str, Command]:
     """Return the commands that a class declares, by name."""
     members = ((name, getattr(declaring, name)) for name in dir(declaring))
     return {name: member.command for name, member in members if hasattr(member, "command")}
-
-
-def item_of(result: Any) -> Any:
-    """Return the type of the items of a list or a stream."""
-    return get_args(result)[0]

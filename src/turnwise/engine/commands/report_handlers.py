@@ -9,7 +9,7 @@ from typing import Any
 
 from turnwise.engine.admin.diagnose import issues_of
 from turnwise.engine.admin.explain import Explanation, explanation
-from turnwise.engine.blobs.left_out import without_refused
+from turnwise.engine.blobs.loaded import without_refused
 from turnwise.engine.blobs.lost import verify_files
 from turnwise.engine.blobs.streams import FileContent
 from turnwise.engine.chats.chats import LocalChats
@@ -33,8 +33,8 @@ from turnwise.engine.prompt.views import (
     transcript_pages,
     user_view,
 )
+from turnwise.engine.subagents.answer import family_usage
 from turnwise.engine.subagents.family import archived_subagents
-from turnwise.engine.subagents.usage import family_usage
 from turnwise.engine.subagents.verification import verify_family
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.subscriptions.follow import follow as follow_events

@@ -280,8 +280,8 @@ class Settings:
         """Note which settings are given: `dataclasses.replace` gives all, of which those count that are not usual."""
         settings = object.__new__(cls)
         names = frozenset(given)
-        if names == _SETTINGS.keys():
-            names = frozenset(name for name in names if given[name] != _usual(name))
+        if names == _DEFAULTS.keys():
+            names = frozenset(name for name in names if given[name] != _DEFAULTS[name])
         object.__setattr__(settings, "_given", names)
         return settings
 
@@ -308,7 +308,7 @@ class Settings:
     @property
     def misplaced(self) -> tuple[str, ...]:
         """The given settings that are the engine's: an agent's own settings may hold none."""
-        return tuple(name for name in _SETTINGS if name in self._given and name in _OF_ENGINE)
+        return tuple(name for name in _DEFAULTS if name in self._given and name in _OF_ENGINE)
 
     def over(self, engine: Settings) -> Settings:
         """Return an agent's settings: those that were given, and the engine's for all others."""
@@ -318,17 +318,16 @@ class Settings:
         """Return the limits for guards and actions, for a model with that context window."""
         compaction = self.compaction
         limits = {name: getattr(compaction, name) for name in _LIMITS if hasattr(compaction, name)}
-        limits |= {name: getattr(self, name) for name in _LIMITS & _SETTINGS.keys()}
+        limits |= {name: getattr(self, name) for name in _LIMITS & _DEFAULTS.keys()}
         configured = compaction.context_limit
         limits["context_limit"] = compaction.strictest(configured if configured is not None else context_limit)
         return Limits(**limits)
 
 
 _LIMITS: Final = frozenset(Limits.__struct_fields__)
-_SETTINGS: Final = {one.name: one for one in fields(Settings) if one.init}
-_OF_ENGINE: Final = frozenset(name for name, one in _SETTINGS.items() if one.metadata == OF_ENGINE)
-
-
-def _usual(name: str) -> Any:
-    one = _SETTINGS[name]
-    return one.default if one.default_factory is MISSING else one.default_factory()
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    one.name: one.default if one.default_factory is MISSING else one.default_factory()
+    for one in fields(Settings)
+    if one.init
+}
+_OF_ENGINE: Final = frozenset(one.name for one in fields(Settings) if one.metadata == OF_ENGINE)

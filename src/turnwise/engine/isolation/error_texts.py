@@ -15,7 +15,7 @@ from turnwise.foreign import described, guarded, only_error_in, or_else, text_of
 from turnwise.logger import logger
 from turnwise.states.errors import ToolFailed, ToolOutcomeUnknown
 from turnwise.states.model_errors import ModelError
-from turnwise.states.values.output_limit import text_within
+from turnwise.states.values.limits import text_within
 from turnwise.states.values.plain import type_name
 
 _TEXT_LIMIT: Final = 2000

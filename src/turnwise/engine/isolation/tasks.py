@@ -56,29 +56,22 @@ class Tasks:
     def start_vital(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Start a task without which an engine is of no use: its error ends the engine."""
         if self._group is not None:
-            self._group.start_soon(self._run_vital, function)
-
-    async def _run_vital(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        try:
-            await function()
-        except BaseException as error:
-            if (self._ends() and not isinstance(error, Exception)) or is_the_programs(error):
-                raise
-            name = getattr(function, "__qualname__", function)
-            logger.exception("engine_failed", error=error, task=name)
-            raise RuntimeError(f"the engine ended by an error in {name}: {described(error)}") from error
+            self._group.start_soon(partial(self._run, function, is_vital=True))
 
     async def _start_wanted(self) -> None:
         while self._group is not None:
             self._group.start_soon(await self._wanted.get())
 
-    async def _run(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _run(self, function: Callable[[], Coroutine[Any, Any, object]], *, is_vital: bool = False) -> None:
         try:
             await function()
         except BaseException as error:
             if (self._ends() and not isinstance(error, Exception)) or is_the_programs(error):
                 raise
-            logger.exception("task_failed", error=error, task=getattr(function, "func", function))
+            name = getattr(getattr(function, "func", function), "__qualname__", function)
+            logger.exception("engine_failed" if is_vital else "task_failed", error=error, task=name)
+            if is_vital:
+                raise RuntimeError(f"the engine ended by an error in {name}: {described(error)}") from error
 
     def _ends(self) -> bool:
         """Return whether the tasks end because they were left, or because the event loop ends and cancels them all."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from turnwise.engine.blobs.left_out import newly_refused
+from turnwise.engine.blobs.loaded import newly_refused
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat

@@ -30,7 +30,7 @@ from turnwise.states.model_errors import INTERNAL, UNREADABLE, ModelError
 from turnwise.states.names import Executor
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import digest
-from turnwise.states.values.output_limit import text_within
+from turnwise.states.values.limits import text_within
 from turnwise.states.values.plain import shown, type_name, well_formed
 
 _CUT_OFF: Final = "Not run: your reply ended before the arguments of this call were complete"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
-from turnwise.engine.blobs.left_out import without_refused
+from turnwise.engine.blobs.loaded import without_refused
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import time_limit
 from turnwise.engine.jobs.leased_chat import LeasedChat

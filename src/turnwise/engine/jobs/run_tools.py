@@ -27,7 +27,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.model_errors import INVALID_ANSWER
 from turnwise.states.names import CallStatus
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
-from turnwise.states.values.output_limit import text_within
+from turnwise.states.values.limits import text_within
 
 
 class ToolJob:

@@ -11,8 +11,7 @@ from typing import Any, Final, cast
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from turnwise.engine.blobs.left_out import message_refused
-from turnwise.engine.blobs.loaded import with_files
+from turnwise.engine.blobs.loaded import message_refused, with_files
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.user_code import UserCall
 from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts

@@ -25,7 +25,7 @@ from turnwise.states.events import ToolProgressEvent
 from turnwise.states.messages import FilePart
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.values.digests import as_json
-from turnwise.states.values.output_limit import within
+from turnwise.states.values.limits import within
 from turnwise.states.values.plain import copied, type_name
 from turnwise.states.values.values import Json
 

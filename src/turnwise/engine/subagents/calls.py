@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.delegate import MESSAGE, SUBAGENT, SUBAGENTS, TASK, subagent_id
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.subagents.answer import CallAnswer, combined_answers, lost, result_of
+from turnwise.engine.subagents.answer import CallAnswer, combined_answers, lost, result_of, unreported_usage
 from turnwise.engine.subagents.family import has_ended, is_any_above, stop_working, subagents_of
-from turnwise.engine.subagents.usage import unreported_usage
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.idempotency import digest_of_parts
 from turnwise.engine.transactions.runtime import Runtime

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -11,7 +10,9 @@ from itertools import takewhile
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from turnwise.engine.blobs.files import noted
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.error_texts import leaves_outcome_unknown, text_for_model
 from turnwise.engine.isolation.user_code import in_thread, was_cancelled
@@ -30,7 +31,6 @@ from turnwise.states.messages import FilePart, ToolCallPart, inlined
 from turnwise.states.names import CallStatus, Executor
 from turnwise.states.values.digests import as_json
 from turnwise.states.values.plain import copied, type_name, well_formed
-from turnwise.states.values.values import Json
 
 CLIENT_PREFIX: Final = "client:"
 """Before the name of a client's tool among the active ones."""
@@ -240,7 +240,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         text = text_for_model(error, self.settings.describe_error)
         status = CallStatus.unknown if leaves_outcome_unknown(error) else CallStatus.failed
-        return dataclasses.replace(failed(call, text, status), error=error)
+        return replace(failed(call, text, status), error=error)
 
     async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
         """Return what became of a started call whose process is gone, or why it runs: it was not done, or may again.
@@ -292,7 +292,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         return CallOutcome(
             call_id=call.call_id,
             status=CallStatus.succeeded,
-            output=_noted(output, "\n".join(filter(None, [*notes, left_out]))),
+            output=noted(output, [*notes, *left_out]),
             is_error=False,
             attachments=attachments,
         )
@@ -328,8 +328,8 @@ async def _outcome_of(
     return succeeded(await started) if inspect.isawaitable(started) else cast("CallOutcome", started)
 
 
-def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart, ...], str]:
-    """Return the files that fit into the limit together, and a note about those that do not."""
+def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart, ...], list[str]]:
+    """Return the files that fit into the limit together, and a note if some do not."""
     fitting: list[FilePart] = []
     left_out: list[str] = []
     room = limit
@@ -340,11 +340,5 @@ def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart
             room -= size
         else:
             left_out.append(f"{file.name or file.media_type} ({size} bytes)")
-    return tuple(fitting), f"[left out, over the limit of {limit} bytes: {', '.join(left_out)}]" if left_out else ""
-
-
-def _noted(output: Json, note: str) -> Json:
-    if not note:
-        return output
-    text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-    return f"{text}\n{note}" if text else note
+    notes = [f"[left out, over the limit of {limit} bytes: {', '.join(left_out)}]"] if left_out else []
+    return tuple(fitting), notes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
 from zlib import crc32
 
-import anyio
 import msgspec
 
 from turnwise.engine.isolation.error_texts import FailureLog
@@ -15,9 +15,8 @@ from turnwise.engine.jobs.leased_chat import NEWS_S
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
-from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awaited, due_chats
+from turnwise.engine.worker.retention import Archiving, Deletion, TimeTrust, check_not_awaited, due_chats
 from turnwise.engine.worker.slots import Slots
-from turnwise.engine.worker.time_trust import TimeTrust
 from turnwise.logger import about, logger
 from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
@@ -88,7 +87,10 @@ class Sweeper:
         due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
         due += [(chat_id, DeadlinePassed()) for chat_id in deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
-        retained = await self._retained(limit)
+        retained: Sequence[Due] = []
+        if self.trust.trusts_ages:
+            store, settings = self._runtime.store, self._runtime.settings
+            retained = await due_chats(store, settings, as_of=self.trust.now, limit=limit)
         due += retained
         self._pauses = {chat_id: self._pauses[chat_id] for chat_id, _ in due if chat_id in self._pauses}
         changed = await self._change_each(self._from_own_place(due))
@@ -97,12 +99,6 @@ class Sweeper:
             self._runtime.tasks.start_soon(self._clean)
         lists = overdue.leases, deadlines, overdue.strays, retained
         return changed > 0 and any(len(chats) >= limit for chats in lists)
-
-    async def _retained(self, limit: int) -> Sequence[Due]:
-        """Return what is to be archived and deleted, by a clock that was not set forward of late."""
-        if not self.trust.trusts_ages:
-            return []
-        return await due_chats(self._runtime.store, self._runtime.settings, as_of=self.trust.now, limit=limit)
 
     async def _clean(self) -> None:
         await self._runtime.files.collect()
@@ -192,26 +188,15 @@ class Sweeper:
 
     async def _change_together(self, batch: Sequence[Due]) -> tuple[int, StoreError | None]:
         """Return how many of the chats were changed, and the error of the store if it refused all of them."""
-        outcomes: list[tuple[str, bool | StoreError]] = []
-        async with anyio.create_task_group() as tasks:
-            for chat_id, change in batch:
-                tasks.start_soon(self._change_into, outcomes, chat_id, change)
-        changed = {chat_id for chat_id, outcome in outcomes if outcome is True}
-        for chat_id, _ in batch:
-            if chat_id in changed:
+        changes = (self.change(chat_id, change) for chat_id, change in batch)
+        outcomes = await asyncio.gather(*changes, return_exceptions=True)
+        for (chat_id, _), outcome in zip(batch, outcomes, strict=True):
+            if outcome is True:
                 self._pauses.pop(chat_id, None)
             else:
                 await self._pause(chat_id)
-        refused = [outcome for _, outcome in outcomes if isinstance(outcome, StoreError)]
-        return len(changed), refused[-1] if len(refused) == len(batch) else None
-
-    async def _change_into(
-        self, outcomes: list[tuple[str, bool | StoreError]], chat_id: str, change: Change | Archiving | Deletion
-    ) -> None:
-        try:
-            outcomes.append((chat_id, await self.change(chat_id, change)))
-        except StoreError as error:
-            outcomes.append((chat_id, error))
+        refused = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
+        return outcomes.count(True), refused[-1] if len(refused) == len(batch) else None
 
     async def _is_paused(self, chat_id: str) -> bool:
         """Return whether a chat is skipped, unless somebody has changed it meanwhile: it may be repaired."""

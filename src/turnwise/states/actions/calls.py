@@ -14,7 +14,7 @@ from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.triggers import CallFinished, CallStarted, StepFinished, SubmitToolResults, Trigger
 from turnwise.states.values.digests import digest_of_answer, guarded
-from turnwise.states.values.output_limit import within
+from turnwise.states.values.limits import within
 from turnwise.states.writes import NoteDeadline, NoteSubagent
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."

@@ -114,11 +114,11 @@ def _read(value: Any, room: Iterator[int], above: tuple[int, ...] = ()) -> Any:
             raise InvalidContent(f"it must yield fewer than {MOST_ITEMS:,} items")
         return [_read(item, room, above) for item in items]
     if issubclass(kind, dict):
-        keys, items = [*dict.keys(value)], [*dict.values(value)]
+        keys, items = [*value], [*value.values()]
         read = [_read(item, room, above) for item in items]
         return dict(zip(keys, read, strict=True)) if any(map(is_not, read, items)) else value
-    if (holder := next((each for each in _HOLDERS if issubclass(kind, each)), None)) is not None:
-        items = [*holder.__iter__(value)]
+    if issubclass(kind, _HOLDERS):
+        items = [*value]
         read = [_read(item, room, above) for item in items]
         return read if any(map(is_not, read, items)) else value
     laid_out = _laid_out(value)

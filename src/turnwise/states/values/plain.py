@@ -60,7 +60,6 @@ SAID: Final = JsonLimits(DEEPEST + 8, nul=True)
 _TOO_LONG: Final = 10**LONGEST_NUMBER
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _NESTING: Final = (dict, list)
-_name_of: Final = type.__dict__["__name__"].__get__
 _WORD: Final = 120
 """How much of a value an error shows."""
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]*:)\S*@")
@@ -82,8 +81,8 @@ class Misfit(ValueError):
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's real type, whatever a metaclass has in its place."""
-    return str(_name_of(type(value)))
+    """Return the name of a value's type."""
+    return type(value).__name__
 
 
 def shown(value: Any) -> str:
@@ -130,9 +129,9 @@ def plain(value: Any, limits: JsonLimits = GIVEN, depth: int = 0) -> Any:
     if issubclass(kind, str):
         return text(value, nul=limits.nul)
     if issubclass(kind, int):
-        return _integer(int.__index__(value))
+        return _integer(int(value))
     if issubclass(kind, float):
-        return _finite(float.__float__(value))
+        return _finite(float(value))
     if depth >= limits.levels:
         raise Misfit(f"must not be nested deeper than {limits.levels} levels", unstorable=True)
     if issubclass(kind, Mapping):
