@@ -68,6 +68,7 @@ def test_compatible_service_is_priced_by_its_url() -> None:
     model.address = "https://api.deepseek.com/v1/"
     found = priced(model, COUNTED, NOW)
     assert found.cost is not None
+    assert window_of(model) is not None
     model.address = "http://localhost:8000/v1"
     assert priced(model, COUNTED, NOW) is COUNTED
 
