@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
@@ -171,15 +171,21 @@ async def connected(server: str) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def attached_to_store(store: str, file_folder: Path | None = None) -> AsyncIterator[Engine]:
-    """Open an engine that runs no chat, on a store that is there, see `Place.open`."""
-    there = existing_store(store)
-    files = await files_in(file_folder)
-    with naming_the_option():
-        async with Engine(there, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
+async def attached_to_store(
+    store: str, file_folder: Path | None = None, *, migrates: bool = False
+) -> AsyncIterator[Engine]:
+    """Open an engine that runs no chat, on a store that is there, see `Place.open`, or is made if it `migrates`."""
+    chats = store if migrates else existing_store(store)
+    files = await files_in(file_folder, create=migrates)
+    try:
+        async with Engine(chats, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
             if files is not None:
                 await engine.check_files()
             yield engine
+    except FilesElsewhere as error:
+        problem = f"the files of this store are kept in {error.known!r}, and {error.given!r} was to be used"
+        right = "leave the option out" if error.known == "database" else "name the folder that holds them"
+        raise SettingsError(FOLDER, f"{problem}; {right}") from error
 
 
 def existing_store(url: str) -> ChatStore:
@@ -216,21 +222,6 @@ async def files_in(folder: Path | None, *, create: bool = False) -> FolderFiles 
 def files_to_run_with(folder: Path | None, *, create: bool) -> FolderFiles | None:
     """Return the same outside of an event loop, for an engine that is opened later."""
     return None if folder is None else anyio.run(partial(files_in, folder, create=create))
-
-
-@contextmanager
-def naming_the_option() -> Iterator[None]:
-    """Name the right folder's option in the error, if the files are elsewhere.
-
-    Raises:
-        SettingsError: they are.
-    """
-    try:
-        yield
-    except FilesElsewhere as error:
-        problem = f"the files of this store are kept in {error.known!r}, and {error.given!r} was to be used"
-        right = "leave the option out" if error.known == "database" else "name the folder that holds them"
-        raise SettingsError(FOLDER, f"{problem}; {right}") from error
 
 
 async def chosen_id(chats: Chats, name: str) -> str:

@@ -11,23 +11,13 @@ import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.connect import (
-    OPERATOR,
-    Place,
-    attached_to_store,
-    chosen_id,
-    every_chat,
-    files_in,
-    naming_the_option,
-)
+from turnwise.cli.connect import OPERATOR, Place, attached_to_store, chosen_id, every_chat
 from turnwise.cli.files import write_file
 from turnwise.cli.keys import CheckpointsOption, PublicKeyOption, published_files
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, FileFolderOption, JsonOption, StoreOption
 from turnwise.cli.style import clean, console, print_json, state_text
 from turnwise.engine.admin.diagnose import Diagnosis
 from turnwise.engine.blobs.lost import LostFile
-from turnwise.engine.config.settings import Settings
-from turnwise.engine.engine import Engine
 from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import SettingsError
 
@@ -127,9 +117,5 @@ def migrate(
 
 
 async def _count(store: str, file_folder: Path | None) -> Counter[str]:
-    files = await files_in(file_folder, create=True)
-    with naming_the_option():
-        async with Engine(store, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
-            if files is not None:
-                await engine.check_files()
-            return Counter([chat.state.value async for chat in every_chat(engine)])
+    async with attached_to_store(store, file_folder, migrates=True) as engine:
+        return Counter([chat.state.value async for chat in every_chat(engine)])

@@ -9,16 +9,7 @@ from pathlib import Path
 
 from turnwise.diagrams import machine_json, mermaid, slide, svg, table
 from turnwise.diagrams.graph import arrows, machine_graph
-from turnwise.diagrams.layout import (
-    FILE,
-    Graph,
-    NoLayout,
-    StaleLayout,
-    committed,
-    encoded,
-    is_current,
-    laid_out,
-)
+from turnwise.diagrams.layout import FILE, Graph, NoLayout, StaleLayout, committed, encoded, is_current, laid_out
 from turnwise.diagrams.model import machine
 from turnwise.diagrams.slide import slide_graph
 from turnwise.diagrams.texts import matrix
