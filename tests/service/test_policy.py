@@ -99,7 +99,9 @@ async def test_owners_use_what_they_may() -> None:
             await ada.post("/ai-sdk/chat", json={"id": "page", "messages": HELLO}),
             await ada.post("/ai-sdk/chat", json={"id": "page", "messages": HELLO, "trigger": "regenerate-message"}),
         ]
+        logs = [await service.engine.audit(one.headers["turnwise-chat"]) for one in pages[:2]]
         statuses = [one.status_code for one in (made, said, forked, denied, *pages)]
+    assert all(created.at == sent.at for created, sent, *_ in logs), "a chat and its message are one commit"
     assert statuses == [201, 200, 201, 403, 200, 200, 200]
     assert denied.json()["needed"] == "'operator' for 'update_chat'"
 

@@ -98,6 +98,7 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "parameters": "Of model calls, each instead of the agent's of that name; all but `provider_options`.",
     "history": "Messages that were said elsewhere.",
     "message": "What the user says first; it is sent with the creation, or neither is done.",
+    "message_client_id": "The client's own id of that message; by default that of the request.",
 }
 _EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "create_chat": {"title": "A parcel", "metadata": {"tier": "gold"}},

@@ -75,7 +75,10 @@ class CallerChats(ActingChats):
         whose = owner if caller.principal.sees_all or owner is not None else caller.principal.name
         chat = None if client_id is None else await self._created_before(chat_id_for(whose, client_id))
         if chat is not None:  # with the same message, or else it is refused
-            return await caller.chats.create_chat(owner=whose, message=message, client_id=client_id)
+            key = fields.get("message_client_id")
+            return await caller.chats.create_chat(
+                owner=whose, message=message, message_client_id=key, client_id=client_id
+            )
         if (parent := fields.get("parent")) is not None:
             await caller.chat(parent)
         caller.service.choices.check(fields.get("model"), fields.get("parameters"))

@@ -25,6 +25,7 @@ OWNERS_MAY: Final = frozenset(
         "create_chat.title",
         "create_chat.agent",
         "create_chat.message",
+        "create_chat.message_client_id",
         "list_chats",
         "list_ids",
         "list_agents",

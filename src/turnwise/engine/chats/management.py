@@ -36,6 +36,7 @@ class ChatManagement(Commanded):
         active_tools: Sequence[str] | None = None,
         history: History | None = None,
         message: Content | None = None,
+        message_client_id: Name | None = None,
         client_id: Name | None = None,
     ) -> Chat:
         """Create a chat, in `waiting`, or send its first `message` in the same transaction.
@@ -58,6 +59,7 @@ class ChatManagement(Commanded):
                 provider's signatures and metadata are left out.
             message: what the user says first, as in `send_message`. Its files are given as bytes or addresses: a new
                 chat holds none to refer to.
+            message_client_id: the `client_id` of the first message, as in `send_message`; that of the chat by default.
             client_id: the client's own name of the chat, and of its first message: the same `owner` with the same one
                 again creates and sends nothing, and gets the chat as it stands.
 

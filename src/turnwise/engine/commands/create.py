@@ -53,6 +53,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     active_tools: Sequence[str] | None = None
     history: History | None = None
     message: Content | None = None
+    message_client_id: str | None = None
     client_id: str | None = None
 
     async def create(self) -> Chat:
@@ -103,8 +104,9 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidContent(error.problem, argument="message") from None
         if any(isinstance(part, FilePart) and part.blob is not None for part in parts):
             raise InvalidContent(f"the first message of a chat {NO_REFERENCE}", argument="message")
-        content_digest = None if self.client_id is None else digest_of_parts(parts)
-        return SendMessage(parts=parts, client_id=self.client_id, content_digest=content_digest)
+        client_id = self.message_client_id or self.client_id
+        content_digest = None if client_id is None else digest_of_parts(parts)
+        return SendMessage(parts=parts, client_id=client_id, content_digest=content_digest)
 
     async def _created_before(self, chat_id: str, message: SendMessage | None) -> Chat | None:
         """Return the chat that the same request created; `None` if there is none.
@@ -122,7 +124,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if message is None:
             await store.confirm()
-        elif await first_receipt(store, chat_id, self.client_id, message.content_digest) is None:
+        elif await first_receipt(store, chat_id, message.client_id, message.content_digest) is None:
             raise ConflictingReplay(client_id=self.client_id)
         return chat
 

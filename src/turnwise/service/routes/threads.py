@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final, TypeGuard
 
+from msgspec.structs import replace
+
 from turnwise.engine.blobs.streams import check_message
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.config.results import Chat, SendReceipt
@@ -59,19 +61,24 @@ async def check_messages(caller: Caller, chat: Chat | None, new_input: NewInput)
             raise InvalidContent(f"message {client_id!r:.100}: {problem}", argument=error.argument) from None
 
 
-async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool]) -> Chat:
-    """Return a new chat of the caller under a name of its own choice.
+async def create(
+    caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool], new_input: NewInput
+) -> Chat:
+    """Return a new chat of the caller under a name of its own choice, with the first message of a request.
 
     Raises:
         NotAllowed: the caller may not create chats, or choose the agent.
     """
     await caller.check("create_chat", *(["create_chat.agent"] if agent is not None else []))
+    message_client_id, message = new_input.messages[0] if new_input.messages else (None, None)
     return await caller.chats.create_chat(
         owner=caller.principal.name,
         client_id=name,
         agent=agent,
         client_tools=tools,
         metadata={"thread": name},
+        message=message,
+        message_client_id=message_client_id,
     )
 
 
@@ -80,7 +87,7 @@ def clients_calls(chat: Chat) -> set[str]:
     return {call.call_id for call in chat.open_calls if call.is_client}
 
 
-async def act(caller: Caller, chat: Chat, new_input: NewInput) -> TurnRange:
+async def act(caller: Caller, chat: Chat, new_input: NewInput, *, is_new: bool) -> TurnRange:
     """Give the engine what is new; return the turns that answer it.
 
     With a message, answers count if they are all that the client is asked for, and the caller may give them; else the
@@ -103,14 +110,14 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> TurnRange:
     if not has_answered and not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
     with rest_of_request(has_begun=has_answered):
-        sent = await _sent(caller, chat, new_input, instead=not answers, anew=False)
+        sent = await _sent(caller, chat, new_input, instead=not answers, anew=False, is_new=is_new)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
     return TurnRange(after, _ids(new)) if has_answered or not new else turns_of(new)
 
 
-async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> TurnRange:
+async def regenerate(caller: Caller, chat: Chat, new_input: NewInput, *, is_new: bool) -> TurnRange:
     """Let the last message be answered anew; or first of all, if it is new or waits in the queue."""
-    sent = await _sent(caller, chat, new_input, instead=True, anew=True)
+    sent = await _sent(caller, chat, new_input, instead=True, anew=True, is_new=is_new)
     if new := [receipt for receipt in sent if not receipt.replayed]:
         return turns_of(new)
     queued_ids = {queued.id for queued in await caller.engine.queued(chat.id)}
@@ -144,10 +151,16 @@ async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) ->
             tried = message_id  # another page has given it the next id since it was looked for
 
 
-async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool, anew: bool) -> list[SendReceipt]:
-    """Send the messages of a request, each once; the first new one may come instead of answers that are awaited."""
+async def _sent(
+    caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool, anew: bool, is_new: bool
+) -> list[SendReceipt]:
+    """Send the messages of a request, each once; the first new one may come instead of answers that are awaited.
+
+    A new chat has the first one already.
+    """
     moves_on = instead and _asks_client(chat)
-    by_name = await known_messages(caller.engine, chat, new_input, anew=anew) if new_input.messages else {}
+    may_know = new_input.messages and not is_new
+    by_name = await known_messages(caller.engine, chat, new_input, anew=anew) if may_know else {}
     sent: list[SendReceipt] = []
     for client_id, content in new_input.messages:
         try:
@@ -166,7 +179,7 @@ async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: boo
                 continue  # refused when it was the last: what follows it is not refused, too
             receipt = await _receipt_of_edit(caller.engine, chat, conflict, content)
         moves_on = moves_on and receipt.replayed
-        sent.append(receipt)
+        sent.append(replace(receipt, replayed=False) if is_new else receipt)
     return sent
 
 
