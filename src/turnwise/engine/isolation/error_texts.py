@@ -58,11 +58,10 @@ def public_text(kind: str, error: BaseException, describe: Describe | None) -> s
     text = _PUBLIC.get(kind, _OTHER)
     if not isinstance(error, ModelError):
         return text
-    failure = error
-    if failure.retry_after is not None and failure.retry_after > 0 and text.endswith(_RETRY):
-        wait = timedelta(seconds=ceil(min(failure.retry_after, _LONGEST_WAIT_S)))
+    if error.retry_after is not None and error.retry_after > 0 and text.endswith(_RETRY):
+        wait = timedelta(seconds=ceil(min(error.retry_after, _LONGEST_WAIT_S)))
         text = f"{text.removesuffix(_RETRY)}Try again in {wait}."
-    return f"{text} {failure.note}".rstrip()
+    return f"{text} {error.note}".rstrip()
 
 
 def describe_error(error: BaseException) -> str:
