@@ -21,7 +21,7 @@ from support.audit_records import AT
 from support.terminal import Terminal
 from turnwise import ChatNotFound, ClientTool, Engine, ModelError, Settings, SettingsError
 from turnwise.cli import style
-from turnwise.cli.connect import AmbiguousChat, Chats, Place
+from turnwise.cli.connect import AmbiguousChat, Chats, ChatSource
 from turnwise.cli.diagram import diagram
 from turnwise.cli.show import _table, explanation_table
 from turnwise.cli.style import clean, excerpt, plain_table, print_json, tokens
@@ -173,7 +173,7 @@ def test_explanation_prints_every_known_field() -> None:
 def test_invalid_chat_exits_1(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     for broken, unreadable, code in (((), (), 0), (("one",), (), 1), ((), (IntegrityIssue("chats.state", "odd"),), 1)):
         known = dataclasses.replace(EXPLAINED, broken_invariants=broken, unreadable=unreadable)
-        monkeypatch.setattr(Place, "on_chat", lambda *_, known=known: known)
+        monkeypatch.setattr(ChatSource, "on_chat", lambda *_, known=known: known)
         for words in ((), ("--json",)):
             assert terminal.run("explain", "last", *words).code == code
 
@@ -293,7 +293,7 @@ def meant(url: str, name: str) -> str:
     async def same(_chats: Chats, chat_id: str) -> str:
         return chat_id
 
-    return Place(url).on_chat(name, same)
+    return ChatSource(url).on_chat(name, same)
 
 
 SEVERAL = (*(f"z{n}" for n in range(1, 7)), "abc1", "abc2", "abd", "ab", *(f"x{n}" for n in range(1, 8)), "x")

@@ -13,10 +13,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, Place
+from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.files import write_file
 from turnwise.cli.keys import KeyOption, SigningKeyOption, signer_of, signing_key
-from turnwise.cli.options import ChatArgument, JsonOption, with_place
+from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.style import (
     STATE_STYLE,
     clean,
@@ -37,11 +37,11 @@ from turnwise.states.names import ChatState
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
 
 
-@with_place()
+@with_source()
 def audit(
     chat: ChatArgument,
     *,
-    place: Place,
+    source: ChatSource,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines; - prints it."),
@@ -61,7 +61,7 @@ def audit(
     async def log(chats: Chats, chat_id: str) -> tuple[list[AuditRecord], str]:
         return await chats.audit(chat_id), await chats.export_audit(chat_id, key=secret, signer=signer)
 
-    records, exported = place.on_chat(chat, log)
+    records, exported = source.on_chat(chat, log)
     if str(export) == "-":
         sys.stdout.buffer.write(exported.encode())
         return

@@ -16,7 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from rich.padding import Padding
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, Place, chosen_id, connected, files_to_run_with
+from turnwise.cli.connect import Chats, ChatSource, chosen_id, connected, files_to_run_with
 from turnwise.cli.event_view import NOTE, EventView, show_question, show_until_rest
 from turnwise.cli.failures import DONE, exit_code_of
 from turnwise.cli.options import DEFAULT_STORE, FileFolderOption, ModelOption, ServerOption, StoreOption
@@ -76,7 +76,7 @@ def chat(  # noqa: PLR0913 - the options of a command
     if server is not None:
         mine = {"MODULE:ATTRIBUTE": target, "--model": model, "--pace": pace, "--file-folder": file_folder}
         _refuse(mine, "is for chats that run here; those of a service run there: leave it out")
-        _talk(connected(Place.named(store, server).url), chat_id, system, agent)
+        _talk(connected(ChatSource.named(store, server).url), chat_id, system, agent)
         return
     settings = Settings(shutdown_grace=1)
     is_new = chat_id is None

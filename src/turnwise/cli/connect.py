@@ -1,4 +1,4 @@
-"""The place of the chats, a store or a service, and the chat that was named."""
+"""The source of the chats, a store or a service, and the chat that was named."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AmbiguousChat(TurnwiseError):
         super().__init__(f"{prefix!r} begins the ids of {count} chats: {names}; type more")
 
 
-class Place(msgspec.Struct, frozen=True):
+class ChatSource(msgspec.Struct, frozen=True):
     """The store or the service whose chats a command is for, and the actor of the command."""
 
     url: str
@@ -174,7 +174,7 @@ async def connected(server: str) -> AsyncIterator[Client]:
 async def attached_to_store(
     store: str, file_folder: Path | None = None, *, migrates: bool = False
 ) -> AsyncIterator[Engine]:
-    """Open an engine that runs no chat, on a store that is there, see `Place.open`, or is made if it `migrates`."""
+    """Open an engine that runs no chat, on a store that is there, or is made if it `migrates`."""
     chats = store if migrates else existing_store(store)
     files = await files_in(file_folder, create=migrates)
     try:

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from turnwise.cli.connect import Chats, Place
+from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.files import write_file
-from turnwise.cli.options import with_place
+from turnwise.cli.options import with_source
 from turnwise.cli.style import clean, console
 from turnwise.diagrams import machine_json, mermaid, path, slide, sticker, svg, table, timeline
 from turnwise.states.errors import SettingsError
@@ -33,11 +33,11 @@ MONO: Final = "DejaVu Sans Mono"
 """The fonts of a PNG where the machine has none of those that the drawing asks for by name."""
 
 
-@with_place()
+@with_source()
 def diagram(
     chat: Annotated[str | None, typer.Argument(metavar="[CHAT]", help="Light the state of this chat.")] = None,
     *,
-    place: Place,
+    source: ChatSource,
     simple: Annotated[bool, typer.Option("--simple", help="The states and the happy path, for a slide.")] = False,
     show: Annotated[
         Subject, typer.Option("--show", help="The machine, its table; a chat's path, timeline or sticker.")
@@ -56,7 +56,7 @@ def diagram(
     _check(chat, show, form, simple=simple)
     if form == "png" and out is None and sys.stdout.isatty():
         raise SettingsError("--format", "a PNG is nothing to read: name a file with --out, or send it through a pipe")
-    drawing = machine_json() if form == "json" else _drawing(place, chat, show, simple=simple, form=form)
+    drawing = machine_json() if form == "json" else _drawing(source, chat, show, simple=simple, form=form)
     content = png(drawing) if form == "png" else drawing.encode()
     if out is None:
         sys.stdout.buffer.write(content)
@@ -78,13 +78,13 @@ def _check(chat: str | None, show: Subject, form: Form, *, simple: bool) -> None
         raise SettingsError("--format", f"mermaid draws the machine only; the {show} is drawn as svg or png")
 
 
-def _drawing(place: Place, chat: str | None, show: Subject, *, simple: bool, form: Form) -> str:
+def _drawing(source: ChatSource, chat: str | None, show: Subject, *, simple: bool, form: Form) -> str:
     if show == "table":
         return table()
     if chat is not None and show in ("path", "timeline"):
-        events = place.on_chat(chat, _events)
+        events = source.on_chat(chat, _events)
         return path(events) if show == "path" else timeline(events)
-    state = None if chat is None else place.on_chat(chat, lambda chats, chat_id: chats.get_chat(chat_id)).state
+    state = None if chat is None else source.on_chat(chat, lambda chats, chat_id: chats.get_chat(chat_id)).state
     if state is not None and show == "sticker":
         return sticker(state)
     if form == "mermaid":

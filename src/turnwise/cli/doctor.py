@@ -11,7 +11,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.connect import OPERATOR, Place, attached_to_store, chosen_id, every_chat
+from turnwise.cli.connect import OPERATOR, ChatSource, attached_to_store, chosen_id, every_chat
 from turnwise.cli.files import write_file
 from turnwise.cli.keys import CheckpointsOption, PublicKeyOption, published_files
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, FileFolderOption, JsonOption, StoreOption
@@ -52,7 +52,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
-        chat = Place(store, actor=actor).on_chat(repair, lambda chats, chat_id: chats.repair(chat_id))
+        chat = ChatSource(store, actor=actor).on_chat(repair, lambda chats, chat_id: chats.repair(chat_id))
         if as_json:
             print_json(chat)
         else:

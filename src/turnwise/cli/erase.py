@@ -9,8 +9,8 @@ from typing import Annotated, cast, get_args
 import typer
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, Place, chosen_id
-from turnwise.cli.options import ChatArgument, JsonOption, with_place
+from turnwise.cli.connect import Chats, ChatSource, chosen_id
+from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.style import clean, console, errors, labelled, print_json
 from turnwise.engine.admin.erase import OUTSIDE, Erasable, Erasure, wanted
 from turnwise.persistence.tombstone import Tombstone
@@ -33,7 +33,7 @@ def confirm(question: str, *, done: str) -> None:
         raise typer.Exit(1)
 
 
-@with_place("file_folder", "actor")
+@with_source("file_folder", "actor")
 def erase(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
     messages: Annotated[
@@ -51,7 +51,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,
     yes: YesOption = False,
-    place: Place,
+    source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Erase what was said, for good, and print where copies are left. Digests stay: the audit log still verifies."""
@@ -60,10 +60,10 @@ def erase(  # noqa: PLR0913 - the options of a command
     if not names and not whole:
         raise SettingsError("MESSAGE", "name messages, or what is to go as a whole: --what title, or --everything")
     wanted(names, whole)
-    chat_id = place.run(lambda chats: chosen_id(chats, chat))
+    chat_id = source.run(lambda chats: chosen_id(chats, chat))
     if not yes:
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {clean(chat_id)}, for good?", done="erased")
-    erasure = place.run(lambda chats: chats.erase(chat_id, messages=names, what=whole))
+    erasure = source.run(lambda chats: chats.erase(chat_id, messages=names, what=whole))
     if as_json:
         print_json(erasure)
         return
@@ -96,12 +96,12 @@ def _leftovers(erasure: Erasure) -> Iterator[tuple[str, str]]:
         yield "" if number else "elsewhere", text
 
 
-@with_place("file_folder", "actor")
+@with_source("file_folder", "actor")
 def delete(
     chat: ChatArgument,
     *,
     yes: YesOption = False,
-    place: Place,
+    source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a resting chat for good. Its tombstone stays: when it was there, and what its log ended with."""
@@ -112,10 +112,10 @@ def delete(
         except ChatDeleted as deleted:
             return deleted.chat_id, False
 
-    chat_id, is_there = place.run(meant)
+    chat_id, is_there = source.run(meant)
     if is_there and not yes:
         confirm(f"Delete {clean(chat_id)}, all of it, for good?", done="deleted")
-    tombstone = place.run(lambda chats: chats.delete_chat(chat_id))
+    tombstone = source.run(lambda chats: chats.delete_chat(chat_id))
     if as_json:
         print_json(tombstone)
         return

@@ -14,10 +14,10 @@ import typer
 from pydantic_core import from_json
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, Place
+from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.event_view import NOTE
 from turnwise.cli.files import read_file
-from turnwise.cli.options import ChatArgument, JsonOption, with_place
+from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.show import summary
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt
@@ -25,7 +25,7 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
 
 
-@with_place("actor")
+@with_source("actor")
 def send(
     chat: ChatArgument,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the user says.")],
@@ -34,7 +34,7 @@ def send(
         Literal["queue", "interrupt", "reject"], typer.Option(help="What becomes of it while the chat works.")
     ] = "queue",
     client_id: Annotated[str | None, typer.Option(help="Accept the message once under this name.")] = None,
-    place: Place,
+    source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Send a message to a chat, as its user would."""
@@ -42,37 +42,37 @@ def send(
     async def sent(chats: Chats, chat_id: str) -> SendReceipt:
         return await chats.send_message(chat_id, message, when_busy=when_busy, client_id=client_id)
 
-    receipt = place.on_chat(chat, sent)
+    receipt = source.on_chat(chat, sent)
     if as_json:
         print_json(receipt)
         return
     done = "was accepted before" if receipt.replayed else "waits in the queue" if receipt.queued else "is accepted"
-    report(place, receipt.chat, f"message {receipt.message_id} {done}")
+    report(source, receipt.chat, f"message {receipt.message_id} {done}")
 
 
-@with_place("actor")
+@with_source("actor")
 def interrupt(
     chat: ChatArgument,
     *,
     reason: Annotated[str | None, typer.Option(help="Why, for the audit log.")] = None,
-    place: Place,
+    source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Stop a chat: what was shown is kept, open calls are closed, the queue waits."""
-    _change(place, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason), as_json=as_json)
+    _change(source, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason), as_json=as_json)
 
 
 def _operation(method: Literal["resume", "archive", "unarchive"], purpose: str) -> Callable[..., None]:
     """Return the command line's command for a method that takes nothing but the chat and the actor."""
 
-    @with_place("actor")
+    @with_source("actor")
     def operate(
         chat: ChatArgument,
         *,
-        place: Place,
+        source: ChatSource,
         as_json: JsonOption = False,
     ) -> None:
-        _change(place, chat, lambda chats, chat_id: getattr(chats, method)(chat_id), as_json=as_json)
+        _change(source, chat, lambda chats, chat_id: getattr(chats, method)(chat_id), as_json=as_json)
 
     operate.__name__, operate.__doc__ = method, purpose
     return operate
@@ -83,24 +83,24 @@ archive = _operation("archive", "Close a resting chat to everything but `unarchi
 unarchive = _operation("unarchive", "Open an archived chat again.")
 
 
-def report(place: Place, chat: Chat, done: str | None = None) -> None:
+def report(source: ChatSource, chat: Chat, done: str | None = None) -> None:
     """Print what was done, where the chat stands now, and why it goes no further."""
     if done is not None:
         console.print(Text.assemble(("✓ ", "green"), clean(done)))
     console.print(summary(chat))
-    explained = place.on_chat(chat.id, lambda chats, chat_id: chats.explain(chat_id))
+    explained = source.on_chat(chat.id, lambda chats, chat_id: chats.explain(chat_id))
     console.print(Text(clean(explained.reason), style=NOTE))
 
 
-def _change(place: Place, name: str, command: Callable[[Chats, str], Awaitable[Chat]], *, as_json: bool) -> None:
-    chat = place.on_chat(name, command)
+def _change(source: ChatSource, name: str, command: Callable[[Chats, str], Awaitable[Chat]], *, as_json: bool) -> None:
+    chat = source.on_chat(name, command)
     if as_json:
         print_json(chat)
     else:
-        report(place, chat)
+        report(source, chat)
 
 
-@with_place("actor")
+@with_source("actor")
 def submit(
     chat: ChatArgument,
     answers: Annotated[
@@ -125,7 +125,7 @@ def submit(
             help='Take the answers from a file, or - for standard input: [{"call_id": ..., "output": ...}, ...].',
         ),
     ] = None,
-    place: Place,
+    source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a chat's open client calls: all of them, each once. An approval is answered with true or false."""
@@ -145,12 +145,12 @@ def submit(
         named = [_result(answer, open_ids, all_ids, failed=failed) for answer in answers or ()]
         return await chats.submit_tool_results(chat_id, named)
 
-    receipt = place.on_chat(chat, submitted)
+    receipt = source.on_chat(chat, submitted)
     if as_json:
         print_json(receipt)
         return
     done = "was given before" if receipt.replayed else "is given"
-    report(place, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
+    report(source, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
 
 
 def _result(answer: str, open_ids: Sequence[str], all_ids: Sequence[str], *, failed: bool) -> ToolResult:

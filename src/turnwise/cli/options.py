@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from turnwise.cli.connect import FOLDER, OPERATOR, Place
+from turnwise.cli.connect import FOLDER, OPERATOR, ChatSource
 from turnwise.states.errors import SettingsError
 
 DEFAULT_STORE: Final = "sqlite:///turnwise.db"
@@ -76,18 +76,18 @@ FileFolderOption = Annotated[
     ),
 ]
 
-_OPTIONS_OF_PLACE: Final[Mapping[str, tuple[Any, Any]]] = {
+_OPTIONS_OF_SOURCE: Final[Mapping[str, tuple[Any, Any]]] = {
     "store": (StoreOption, DEFAULT_STORE),
     "server": (ServerOption, None),
     "file_folder": (FileFolderOption, None),
     "actor": (ActorOption, OPERATOR),
 }
-"""The options that make a `Place`, with their defaults."""
+"""The options that make a `ChatSource`, with their defaults."""
 
 
-def with_place(*more: Literal["file_folder", "actor"]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options --store and --server, and `more`, for its keyword parameter `place`."""
-    options = {name: option for name, option in _OPTIONS_OF_PLACE.items() if name in ("store", "server", *more)}
+def with_source(*more: Literal["file_folder", "actor"]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options --store and --server, and `more`, for its keyword parameter `source`."""
+    options = {name: option for name, option in _OPTIONS_OF_SOURCE.items() if name in ("store", "server", *more)}
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
@@ -96,11 +96,11 @@ def with_place(*more: Literal["file_folder", "actor"]) -> Callable[[Callable[...
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(*arguments: Any, **named: Any) -> None:
-            place = Place.named(**{name: named.pop(name, default) for name, (_, default) in options.items()})
-            command(*arguments, place=place, **named)
+            source = ChatSource.named(**{name: named.pop(name, default) for name, (_, default) in options.items()})
+            command(*arguments, source=source, **named)
 
         signature = inspect.signature(command, eval_str=True)
-        own = [parameter for name, parameter in signature.parameters.items() if name != "place"]
+        own = [parameter for name, parameter in signature.parameters.items() if name != "source"]
         run.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined] # for typer
         return run
 

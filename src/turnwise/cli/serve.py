@@ -13,7 +13,7 @@ from urllib.parse import quote
 import anyio
 import typer
 
-from turnwise.cli.connect import Place, address_of, existing_store, token_of_service
+from turnwise.cli.connect import ChatSource, address_of, existing_store, token_of_service
 from turnwise.cli.keys import PublishingKeyOption, PublishOption, checkpoints_of
 from turnwise.cli.options import (
     DEFAULT_STORE,
@@ -22,7 +22,7 @@ from turnwise.cli.options import (
     FileFolderOption,
     PortOption,
     QuietOption,
-    with_place,
+    with_source,
 )
 from turnwise.cli.style import console, show_logs
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
@@ -184,22 +184,22 @@ def _listening(host: str, port: int, *, option: str = "--host, --port") -> socke
         raise SettingsError(option, f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
-@with_place()
+@with_source()
 def inspect(
     *,
-    place: Place,
+    source: ChatSource,
     port: PortOption = 0,
 ) -> None:
     """Show the chats of a store in a browser of this machine, until Ctrl-C. Nothing can be changed there.
 
     The address holds a token: who has it may read all chats. With --server it is that of the service's own page.
     """
-    if place.is_service:
-        _print_page(address_of(place.url), token_of_service())
+    if source.is_service:
+        _print_page(address_of(source.url), token_of_service())
         return
     from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
 
-    engine = Engine(existing_store(place.url), model="demo", settings=Settings(run_worker=False))
+    engine = Engine(existing_store(source.url), model="demo", settings=Settings(run_worker=False))
     token = secrets.token_urlsafe(24)
     auth = service.StaticTokens({token: service.Principal("inspect", "auditor")})
     with _listening("127.0.0.1", port, option="--port") as listener:

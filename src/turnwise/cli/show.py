@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, Place
+from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.event_view import NOTE, THOUGHT, call_line, result_line, show_question
-from turnwise.cli.options import ChatArgument, JsonOption, with_place
+from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
 from turnwise.engine.admin.explain import Explanation
@@ -20,10 +20,10 @@ from turnwise.states.messages import FilePart, MarkerPart, Message, ReasoningPar
 from turnwise.states.names import Answerer
 
 
-@with_place()
+@with_source()
 def list_chats(
     *,
-    place: Place,
+    source: ChatSource,
     state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
     awaiting: Annotated[
         Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for subagents.")
@@ -32,7 +32,7 @@ def list_chats(
     as_json: JsonOption = False,
 ) -> None:
     """List chats, newest first."""
-    page = place.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit))
+    page = source.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit))
     if as_json:
         print_json(page.items)
         return
@@ -56,11 +56,11 @@ def _table(chats: Sequence[Chat]) -> Table:
     return table
 
 
-@with_place()
+@with_source()
 def show(
     chat: ChatArgument,
     *,
-    place: Place,
+    source: ChatSource,
     view: Annotated[
         Literal["user", "model", "raw"],
         typer.Option(help="What a user sees, what the model is sent, or what was said."),
@@ -72,7 +72,7 @@ def show(
     async def read(chats: Chats, chat_id: str) -> tuple[Chat, list[Message]]:
         return await chats.get_chat(chat_id), await chats.messages(chat_id, view=view)
 
-    current, messages = place.on_chat(chat, read)
+    current, messages = source.on_chat(chat, read)
     if as_json:
         print_json({"chat": current, "messages": messages})
         return
@@ -120,15 +120,15 @@ def show_message(scroll: Scroll, message: Message) -> None:
         scroll.line(Text("■ stopped here", style="yellow"))
 
 
-@with_place()
+@with_source()
 def explain(
     chat: ChatArgument,
     *,
-    place: Place,
+    source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Say where a chat stands, and in one sentence why it is not moving."""
-    explanation = place.on_chat(chat, lambda chats, chat_id: chats.explain(chat_id))
+    explanation = source.on_chat(chat, lambda chats, chat_id: chats.explain(chat_id))
     if as_json:
         print_json(explanation)
     else:

@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from turnwise.cli.connect import Chats, Place
+from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.files import InputLines, WholeFile
 from turnwise.cli.keys import VARIABLE, KeyOption, signing_key
 from turnwise.cli.operating import report
-from turnwise.cli.options import ChatArgument, JsonOption, with_place
+from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.config.results import Chat
 from turnwise.states.errors import SettingsError
 
 
-@with_place("file_folder")
+@with_source("file_folder")
 def export(
     chat: ChatArgument,
     *,
@@ -28,10 +28,10 @@ def export(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; else it is printed.")
     ] = None,
     key: KeyOption = None,
-    place: Place,
+    source: ChatSource,
 ) -> None:
     """Write a whole chat as JSON Lines, which `import` takes in, on a store of any kind."""
-    signing = _signing(place, key)
+    signing = _signing(source, key)
 
     def to(write: Callable[[str], object]) -> int:
         async def written(chats: Chats, chat_id: str) -> int:
@@ -42,7 +42,7 @@ def export(
                     count += 1
             return count
 
-        return place.on_chat(chat, written)
+        return source.on_chat(chat, written)
 
     if output is None:
         to(sys.stdout.write)
@@ -53,34 +53,34 @@ def export(
     console.print(f"wrote {count} lines to {clean(str(output))}{signed}", soft_wrap=True)
 
 
-@with_place("file_folder", "actor")
+@with_source("file_folder", "actor")
 def import_chat(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An exported chat; - reads standard input.")],
     *,
     key: KeyOption = None,
-    place: Place,
+    source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Take in a chat that `export` wrote, once all of it was checked; it keeps its id."""
-    signing = _signing(place, key)
+    signing = _signing(source, key)
     input_lines = InputLines("FILE", file)
-    with input_lines.opened() as source:
+    with input_lines.opened() as stream:
 
         async def imported(chats: Chats) -> Chat:
-            async with aclosing(input_lines.read(source)) as lines:
+            async with aclosing(input_lines.read(stream)) as lines:
                 return await chats.import_chat(lines, **signing)
 
-        chat = place.run(imported)
+        chat = source.run(imported)
     if as_json:
         print_json(chat)
     else:
-        report(place, chat, f"chat {chat.id} is imported")
+        report(source, chat, f"chat {chat.id} is imported")
 
 
-def _signing(place: Place, key: Path | None) -> dict[str, Any]:
+def _signing(source: ChatSource, key: Path | None) -> dict[str, Any]:
     """Return the argument `key` of the chats of a store, if there is a key; a service takes none."""
     secret = signing_key(key)
-    if secret is not None and place.is_service:
+    if secret is not None and source.is_service:
         right = "leave it out; `audit --export FILE --key` signs a log here"
         raise SettingsError("--key" if key is not None else VARIABLE, f"a service takes no keys: {right}")
     return {} if secret is None else {"key": secret}

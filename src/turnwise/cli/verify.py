@@ -12,10 +12,10 @@ import typer
 from rich.text import Text
 
 from turnwise.cli.audit import step_lines, steps_of
-from turnwise.cli.connect import Chats, Place
+from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.files import STANDARD_INPUT, read_file
 from turnwise.cli.keys import CheckpointsOption, KeyOption, PublicKeyOption, published_files, signing_key
-from turnwise.cli.options import JsonOption, with_place
+from turnwise.cli.options import JsonOption, with_source
 from turnwise.cli.style import clean, console, print_json
 from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of, object_from
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
@@ -28,11 +28,11 @@ _NEED_A_CHAT: Final = {
 }
 
 
-@with_place("file_folder")
+@with_source("file_folder")
 def verify(  # noqa: PLR0913 - the options of a command
     target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
     *,
-    place: Place,
+    source: ChatSource,
     key: KeyOption = None,
     checkpoints: CheckpointsOption = None,
     public_key: PublicKeyOption = None,
@@ -50,7 +50,7 @@ def verify(  # noqa: PLR0913 - the options of a command
         return await chats.verify(chat_id, family=family, files=files, **elsewhere)
 
     if is_log(target):
-        check_options_of_a_log({"--family": family, "--files": files, "--server": place.is_service})
+        check_options_of_a_log({"--family": family, "--files": files, "--server": source.is_service})
         text = read_file("FILE|CHAT", Path(target)).decode(errors="replace")
         verdict = verify_export(text, key=signing_key(key), **elsewhere)
     elif key is not None:
@@ -58,7 +58,7 @@ def verify(  # noqa: PLR0913 - the options of a command
     elif public_key is not None and checkpoints is None:
         raise SettingsError("--public-key", "is for an exported log or for --checkpoints; a store is not signed")
     else:
-        verdict = place.on_chat(target, checked)
+        verdict = source.on_chat(target, checked)
     if as_json:
         print_json(verdict)
     else:
@@ -96,11 +96,11 @@ def verdict_line(verdict: Verdict) -> Text:
     return Text(f"✗ not sound at version {verdict.position}: {clean(verdict.problem or '')}", style="red")
 
 
-@with_place()
+@with_source()
 def replay(
     target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
     *,
-    place: Place,
+    source: ChatSource,
     delay: Annotated[
         float | None, typer.Option("--delay", metavar="SECONDS", min=0, max=3600, help="Go on by itself.")
     ] = None,
@@ -111,10 +111,10 @@ def replay(
     Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal all steps are printed.
     """
     if is_log(target):
-        check_options_of_a_log({"--server": place.is_service})
+        check_options_of_a_log({"--server": source.is_service})
         records, verdict = _file(Path(target))
     else:
-        records = place.on_chat(target, lambda chats, chat_id: chats.audit(chat_id))
+        records = source.on_chat(target, lambda chats, chat_id: chats.audit(chat_id))
         verdict = verify_records(records)
     steps = steps_of(records, verdict)
     if as_json:
