@@ -73,6 +73,11 @@ class CachedChat(msgspec.Struct, frozen=True):
         return self.facts.lease.token if self.facts.lease else None
 
     @property
+    def without_decisions(self) -> Committed:
+        """The result of a plan that decides nothing."""
+        return Committed(self.facts, self.facts, (), (), self.at)
+
+    @property
     def mark(self) -> tuple[int, str, int | None, str]:
         """The columns by which, without parsing any facts, a stored chat is compared with this."""
         return (self.facts.version, self.state, self.token, self.body)
@@ -236,7 +241,6 @@ class Tables:
                 row["rank"] = rank
 
     def _cut(self, position: int, version: int) -> None:
-        """Cut the rows that were added from the position on."""
         for row in (*self.rows.get("messages", ()), *self.rows.get("boundaries", ())):
             if row["position"] >= position and row["cut"] is None:
                 row["cut"] = version

@@ -106,7 +106,6 @@ class _Wiping:
         return self._wipe
 
     def _blobs(self) -> set[str]:
-        """Return the blobs that the chat's messages, queue and events still refer to."""
         blobs: set[str] = set()
         for table, key in REFERRING.items():
             changed = {one.key[key]: one.values.get("body", "") for one in self._wipe.changes if one.table == table}

@@ -69,7 +69,6 @@ def _row_of(event: Event, at: int, messages: Iterable[Message]) -> EventRow:
 
 
 def _position_of(event: ToolResultEvent, messages: Iterable[Message]) -> int | None:
-    """Return the position of the message that holds the event's result."""
     for message in messages:
         result = message.result
         if result is not None and result.call_id == event.call_id and result.output == event.output:

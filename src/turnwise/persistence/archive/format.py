@@ -220,7 +220,6 @@ def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
 
 
 def _portable(column: str, value: Any) -> Any:
-    """Return a value as every store spells it in a file."""
     match column:
         case "settled" | "archived" | "erased":
             return bool(value)

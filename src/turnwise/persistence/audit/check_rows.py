@@ -283,7 +283,6 @@ class Evidence:
             yield Mismatch(self._expected.last, Place("chats", "", ("needs",)), problem)
 
     def _calls(self) -> StepCalls:
-        """Return the calls of the last step, as they are stored."""
         ids = _listed(self._stored.chat["calls"])
         rows = [row for row in self._stored.tables["calls"] if row["call_id"] in ids]
         return StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)

@@ -101,7 +101,6 @@ class ExpectedRows:
                 self.facts = row
 
     def _note_cut(self, row: ExpectedRow) -> None:
-        """Note that a message and all after it left the history."""
         self.cuts.append(row)
         messages = list(self.rows["messages"].values())
         for message in messages[[message.id for message in messages].index(row.id) :]:

@@ -165,8 +165,6 @@ def _content(argument: str, path: object) -> bytes:
 
 
 class _Library:
-    """What is used of `cryptography`."""
-
     def __init__(self) -> None:
         from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm  # noqa: PLC0415 - an extra
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above

@@ -226,7 +226,6 @@ def _fault_of_checkpoint(fields: Mapping[str, Any]) -> str | None:
 
 
 def _unsigned(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
-    """Return what is wrong with a checkpoint's signatures, if anything."""
     return _not_by_key(fields, content, signed_by.key) or _not_by_pair(fields, content, signed_by)
 
 

@@ -199,7 +199,8 @@ class BucketFiles(FileStore):
 
     async def _before(self, name: Found) -> list[Found]:
         """Return the pieces that come before the one that is the name, as far as they are there."""
-        return [] if name.size == _size_in(name) else await self._objects.listed(pieces_of(_place_in(name)))
+        place = name.key.rpartition("/")[2].partition("-")[0]
+        return [] if name.size == _size_in(name) else await self._objects.listed(pieces_of(place))
 
     async def _names(self, digest: str) -> list[Found]:
         """Return the names that a blob has.
@@ -215,10 +216,6 @@ class BucketFiles(FileStore):
 
 def _names_of(digest: str) -> str:
     return f"blobs/{digest}"
-
-
-def _place_in(name: Found) -> str:
-    return name.key.rpartition("/")[2].partition("-")[0]
 
 
 def _size_in(name: Found) -> int:

@@ -218,7 +218,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _moved(place: Path, target: Path) -> None:
-    """Rename a file if it is there."""
     try:
         place.replace(target)
     except FileNotFoundError:

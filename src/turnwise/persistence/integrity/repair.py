@@ -77,7 +77,8 @@ def repair_of(chat_id: str, rows: Rows, at: datetime) -> Repair:
     there = {**sound, "messages": [*sound.get("messages", ()), *({"position": mark.position} for mark in marks)]}
     marks += tuple(mark_at(position, at) for position in missing_messages(there, facts.history.length) if found)
     if issues:
-        facts = partial_read(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(issues)), issues).facts
+        whole = any(issue.column in {"chats.facts", "facts.body"} for issue in issues)
+        facts = partial_read(_rebuilt(chat_id, facts, sound, marks, whole=whole), issues).facts
     versions = [row["version"] for row in rows.get("audit", ()) if is_count(row["version"])]
     version, last_seq = max(versions, default=facts.version), max(facts.last_seq, last_seq_in(rows))
     return Repair(
@@ -97,10 +98,6 @@ def _aside(found: Iterable[Found]) -> Iterable[PutAside]:
             origin = "chats" if "event_seq" in row else table  # a missing row is an issue of `chats`
             rows.setdefault(id(row), PutAside(origin, row, f"{issue.column}: {issue.problem}"))
     return rows.values()
-
-
-def _is_blank(issues: Iterable[IntegrityIssue]) -> bool:
-    return any(issue.column in {"chats.facts", "facts.body"} for issue in issues)
 
 
 def _head(rows: Rows) -> str:
@@ -165,7 +162,6 @@ def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *
 
 
 def _boundary(rows: Rows) -> tuple[int, Sequence[int]]:
-    """Return the position of the newest boundary, and the positions that it carries."""
     uncut = [row for row in rows.get("boundaries", ()) if row["cut"] is None]
     newest = max(uncut, key=lambda row: int(row["position"]), default=None)
     if newest is None:

@@ -127,7 +127,6 @@ class Pool:
             raise StoreError(f"the store {self.name}: PostgreSQL {_OLDEST_SERVER} is needed, this server is {major}")
 
     async def _connect(self) -> int:
-        """Make the pool, and return the server's version."""
         self._servers = await self._servers_of_the_pool()
         self._direct_servers = self._servers if self._direct_url is None else self._new_servers(self._direct_url)
         self._pool = await asyncpg.create_pool(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 from msgspec.structs import replace
@@ -77,7 +77,7 @@ class PostgresTransactions:
             blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
-                return [Committed(blank.facts, blank.facts, (), (), at)]
+                return [blank.without_decisions]
             async with connection.transaction():
                 if parent is not None:
                     await check_parent(on, *parent, unchanged=unchanged)
@@ -96,7 +96,7 @@ class PostgresTransactions:
             current = await self._current(connection, chat_id)
             decisions = tuple(plan(current.facts, current.at))
             if not decisions:
-                return [Committed(current.facts, current.facts, (), (), current.at)]
+                return [current.without_decisions]
             return [await self._commits.commit(connection, current, decisions, shown, sent)]
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
@@ -157,7 +157,7 @@ class PostgresTransactions:
                 rest = CachedChat(repair.facts, repair.head, at)
                 decisions = tuple(plan(rest.facts, at))
                 if not decisions:
-                    return [Committed(rest.facts, rest.facts, (), (), at)]
+                    return [rest.without_decisions]
                 await raw_rows.store_repair(on, repair, at)
                 return [await self._commits.commit(connection, rest, decisions, (), sent)]
 
@@ -174,7 +174,7 @@ class PostgresTransactions:
             current = cached_chat_of(chat, at)
             decisions = tuple(plan(current.facts, at))
             if not decisions:
-                return [Committed(current.facts, current.facts, (), (), at)]
+                return [current.without_decisions]
             async with connection.transaction():
                 await insert_imported(on, chat, imported_tables(chat))
                 commit = commit_of(current, decisions, ())
@@ -290,12 +290,9 @@ class PostgresTransactions:
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])
         # Then no more than events have come: the facts need not be parsed again.
-        if cached is not None and (cached.head, *cached.mark) == _mark_in(row) and is_count(row["event_seq"]):
+        mark = (row["head"], row["version"], row["state"], row["token"], row["facts"])
+        if cached is not None and (cached.head, *cached.mark) == mark and is_count(row["event_seq"]):
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
             facts = facts_of(stored_in(row))
         return CachedChat(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
-
-
-def _mark_in(row: asyncpg.Record) -> tuple[Any, ...]:
-    return (row["head"], row["version"], row["state"], row["token"], row["facts"])

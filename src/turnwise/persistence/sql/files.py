@@ -95,7 +95,6 @@ class DatabaseFiles(FileStore):
             await self._clear(place)
 
     async def _clear(self, place: str) -> None:
-        """Delete the pieces of a place that has no name."""
         while await self._clear_some(place):
             pass
 

@@ -62,7 +62,7 @@ class OptimisticCommits:
         blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
         decisions = tuple(plan(blank.facts, at))
         if not decisions:
-            return Committed(blank.facts, blank.facts, (), (), at)
+            return blank.without_decisions
         commit = commit_of(blank, decisions, ())
         await self._submit(lambda on: insert(commit, parent, SQLiteDatabase(on, self._now), unchanged=unchanged))
         self._cache.put(commit.after)
@@ -186,7 +186,7 @@ class SQLiteTransactions:
         current = cached_chat_of(chat, self._now())
         decisions = tuple(plan(current.facts, current.at))
         if not decisions:
-            return Committed(current.facts, current.facts, (), (), current.at)
+            return current.without_decisions
         try:
             completed(insert_imported(self._database(connection), chat, tables_in(chat)))
         except sqlite3.IntegrityError as error:
@@ -237,7 +237,7 @@ class SQLiteTransactions:
         shown: Sequence[PartEvent],
     ) -> Committed:
         if not decisions:
-            return Committed(current.facts, current.facts, (), (), current.at)
+            return current.without_decisions
         restated = completed(raw_rows.wipe_all(on, current.facts.chat_id, decisions))
         commit = commit_of(current, decisions, shown, restated=restated)
         update(commit, on.connection)

@@ -142,7 +142,7 @@ def _fill(connection: sqlite3.Connection, commit: Commit, number: int) -> None:
     _fill_queue(connection, tables, number)
     if tables.profile is not None:
         connection.execute(_PUT_PROFILE, (number, tables.profile.body, tables.profile.salt))
-    _insert(connection, chat_id, "audit", [(number, *_audit_row(entry)) for entry in tables.entries])
+    _insert(connection, chat_id, "audit", [_audit_row(number, entry) for entry in tables.entries])
     if commit.event_rows:
         _insert(connection, chat_id, "events", [(number, *row) for row in commit.event_rows])
 
@@ -154,8 +154,8 @@ def _fill_queue(connection: sqlite3.Connection, tables: Tables, number: int) -> 
             connection.executemany(SQL[name], [row | {"chat": number} for row in changed])
 
 
-def _audit_row(entry: Entry) -> tuple[Any, ...]:
-    return (entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside, bytearray(entry.digests))
+def _audit_row(number: int, entry: Entry) -> tuple[Any, ...]:
+    return (number, entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside, bytearray(entry.digests))
 
 
 @cache
