@@ -13,6 +13,7 @@ export type ChatState =
   | "compacting"
   | "requires_action"
   | "interrupted"
+  | "paused"
   | "error";
 export type StopReason =
   | "end_turn"
