@@ -13,7 +13,6 @@ export type ChatState =
   | "compacting"
   | "requires_action"
   | "interrupted"
-  | "paused"
   | "error";
 export type StopReason =
   | "end_turn"

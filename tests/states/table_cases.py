@@ -62,17 +62,9 @@ def standing(state: ChatState) -> Life:
         S.requires_action: asking,
         S.interrupted: interrupted,
         S.error: failed,
-        S.paused: paused,
     }
     life = builders[state]()
     assert life.facts.state is state
-    return life
-
-
-def paused() -> Life:
-    """Return a chat that its client has set aside."""
-    life = waiting()
-    life.fire(t.Pause)
     return life
 
 
@@ -297,8 +289,6 @@ def from_the_client() -> Iterator[Case]:
         yield Case(lazily(with_queue, at), fired(t.Resume), TAKEN, "message queue status")
         yield Case(lazily(standing, at), fired(t.Resume), "", "status")
     yield Case(compacted_unanswered, fired(t.Resume), "", "status")
-    yield Case(waiting, fired(t.Pause), "", "status")
-    yield Case(paused, fired(t.Resume), "", "status")
 
     yield from edits()
 
@@ -432,7 +422,7 @@ def from_the_clock() -> Iterator[Case]:
     repair = fired(t.Repaired, error=ERROR)
     yield Case(stray, repair, "", "queue error status")
     for at in S:
-        told = {S.waiting: "", S.error: "", S.interrupted: "", S.paused: ""}.get(at, f" {ENDED}")
+        told = {S.waiting: "", S.error: "", S.interrupted: ""}.get(at, f" {ENDED}")
         status = "" if at is S.error else " status"
         opened = "usage " if at is S.streaming else ""
         closed = "interrupted" if at is S.interrupted else "cancelled"

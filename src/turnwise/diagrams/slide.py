@@ -40,8 +40,6 @@ WAYS: Final[Mapping[tuple[str, str], Way]] = {
     (_S.streaming, _S.error): Way(t.Failed),
     (_S.streaming, _S.interrupted): Way(t.Interrupt),
     (_S.interrupted, _S.pending): Way(t.Resume),
-    (_S.waiting, _S.paused): Way(t.Pause),
-    (_S.paused, _S.waiting): Way(t.Resume),
 }
 """What the slide shows of the table: for each two places the trigger that mostly leads from one to the other."""
 

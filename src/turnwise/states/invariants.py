@@ -116,7 +116,6 @@ INVARIANTS: Final[dict[ChatState, tuple[Invariant, ...]]] = {
     ChatState.compacting: (has_a_lease, step_is_not_compacted, has_no_open_local_call),
     ChatState.requires_action: (has_no_lease, has_an_open_outside_call, has_no_open_local_call),
     ChatState.interrupted: (rests_without_lease_or_calls,),
-    ChatState.paused: (has_no_lease, has_no_open_call, queue_is_empty),
     ChatState.error: (has_no_lease, has_no_open_call, error_is_named),
 }
 """What holds in each state."""

@@ -27,8 +27,6 @@ class ChatState(StrEnum):
     """The turn of the client or of subagents: at least one call of theirs is open, no local call, no lease."""
     interrupted = "interrupted"
     """The user said stop. Unsettled while partial work is being committed, then a resting place."""
-    paused = "paused"
-    """Set aside by its client. Like `waiting`, but no message is taken until it is resumed."""
     error = "error"
     """Cannot go on without the user. `last_error` says why; no lease, no open call."""
 
@@ -202,7 +200,6 @@ SPECS: Final[Mapping[ChatState, StateSpec]] = {
     ChatState.compacting: StateSpec("leased", "magenta", "The history is being summarised.", Job.compact),
     ChatState.requires_action: StateSpec("resting", "bold yellow", "Waiting for the client or for subagents."),
     ChatState.interrupted: StateSpec("resting", "bold magenta", "The interrupt is being settled.", Job.settle),
-    ChatState.paused: StateSpec("resting", "bold yellow", "The client has set the chat aside."),
     ChatState.error: StateSpec("resting", "bold red", "The chat cannot go on without the user."),
 }
 """Every state. The sets below, the colours of the terminal and the diagrams are derived from it."""

@@ -142,11 +142,6 @@ class EditMessage(Trigger, frozen=True, kw_only=True):
 
 
 @_declared("client")
-class Pause(Trigger, frozen=True, kw_only=True):
-    """The user sets a chat aside."""
-
-
-@_declared("client")
 class RequestCompaction(Trigger, frozen=True, kw_only=True):
     """The user wants the history folded now."""
 
