@@ -289,7 +289,6 @@ def from_the_client() -> Iterator[Case]:
         yield Case(lazily(with_queue, at), fired(t.Resume), TAKEN, "message queue status")
         yield Case(lazily(standing, at), fired(t.Resume), "", "status")
     yield Case(compacted_unanswered, fired(t.Resume), "", "status")
-    yield Case(failed, fired(t.DismissError), "", "status")
 
     yield from edits()
 

@@ -118,8 +118,6 @@ _CLIENT = (
     _on(t.Resume, S.error,       S.pending, when=(g.queue_waits,), do=(a.clear_error, a.take_queue_head)),
     _on(t.Resume, S.error,       S.pending, when=(g.history_unfinished,), do=(a.clear_error, a.reopen_turn)),
 
-    _on(t.DismissError, S.error, S.waiting, when=(g.queue_is_empty,), do=(a.clear_error, a.end_history)),
-
     *(_on(t.EditMessage, at, S.pending, when=(g.something_said,), do=_REWRITE) for at in (S.waiting, *_QUEUED)),
 
     _on(t.RequestCompaction, S.waiting,     S.pending, when=(g.something_to_compact,), do=(a.order_compaction,)),

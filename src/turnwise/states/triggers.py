@@ -142,11 +142,6 @@ class EditMessage(Trigger, frozen=True, kw_only=True):
 
 
 @_declared("client")
-class DismissError(Trigger, frozen=True, kw_only=True):
-    """The user has read the error, and expects no answer to what was said before it."""
-
-
-@_declared("client")
 class RequestCompaction(Trigger, frozen=True, kw_only=True):
     """The user wants the history folded now."""
 

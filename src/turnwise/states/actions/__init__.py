@@ -21,7 +21,7 @@ from turnwise.states.actions.compaction import (
     order_room,
     owe_compaction,
 )
-from turnwise.states.actions.history import append_user_message, cut_history, end_history, erase_content
+from turnwise.states.actions.history import append_user_message, cut_history, erase_content
 from turnwise.states.actions.profile import (
     change_configuration,
     change_metadata,

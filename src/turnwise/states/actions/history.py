@@ -35,11 +35,6 @@ def cut_history(draft: Draft[EditMessage]) -> None:
     draft.events.append(HistoryResetEvent(first_removed=cut.first_removed))
 
 
-def end_history(draft: Draft[Trigger]) -> None:
-    """Expect no answer to what was said."""
-    draft.history = replace(draft.history, tail=Tail.answered)
-
-
 def erase_content(draft: Draft[MessageErased]) -> None:
     """Erase content from messages, queue, labels, errors and reasons; the log keeps digests without salts."""
     erasing = draft.trigger.erasing
