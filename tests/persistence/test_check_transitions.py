@@ -111,10 +111,6 @@ FORGED: Final = {
         f"a chat begins at {n}": (f"create - waiting {n} profile=", "after (0, 0, 0), but (0, 0, 0) follows")
         for n in ("-1 0 0", "0 -1 0", "0 0 -1")
     },
-    "a lease that a label grants": (
-        SENT + "renamed pending pending 1 0 0 profile= lease=1",
-        "only a claim does",
-    ),
     "no such trigger": (NEW + "sing waiting waiting 0 0 0", "no such trigger"),
     "another source": (SENT + "renamed waiting waiting 1 0 0 profile=", "led to 'pending'"),
     "no beginning": ("send_message - pending 1 0 0 message=m1", "begins with create"),

@@ -159,12 +159,6 @@ def writes_belong_to_the_trigger(record: AuditRecord, chat: Replay) -> str | Non
     return None
 
 
-def only_a_claim_grants_a_lease(record: AuditRecord, chat: Replay) -> str | None:  # noqa: ARG001 - as above
-    """A lease is granted by `claimed`, and by nothing else."""
-    grants = any(write.kind == "lease" for write in record.writes)
-    return "it grants a lease, and only a claim does" if grants and record.trigger != t.Claimed.name else None
-
-
 # Turn, step and attempt
 
 
@@ -251,7 +245,6 @@ CHECKS_OF_TRANSITION: Final[tuple[Check, ...]] = (
     table_has_the_row,
     trigger_makes_its_own_write,
     writes_belong_to_the_trigger,
-    only_a_claim_grants_a_lease,
 )
 """What is asked of a record before its writes are followed, in this order."""
 CHECKS_OF_NUMBERS: Final[tuple[Check, ...]] = (numbers_follow,)
