@@ -275,7 +275,7 @@ def test_waiting_retry_after_is_enough(clock: StillClock, per_second: float, sta
 
 
 def test_least_recent_principal_is_forgotten(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_REMEMBERED", 2)
+    monkeypatch.setattr(service, "_MAX_PRINCIPALS", 2)
     rates = Rates(0, 1)
     for principal in (ADA, BOB):
         rates.spend(principal)

@@ -43,7 +43,7 @@ _UNKNOWN: Final = "; it is not known whether anything was written"
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """Return whom clients trust. To read that holds the event loop up for 20 ms: it is done once in a process."""
+    """Return the certificates that clients trust. Reading them blocks the event loop for 20 ms: it is done once."""
     return httpx.create_ssl_context()
 
 
@@ -124,7 +124,7 @@ class Connection:
                 raise
 
     def leaves_open(self, error: TurnwiseError) -> bool:
-        """Whether an error leaves open what became of an earlier request: meanwhile the token may have expired, too."""
+        """Whether the outcome of an earlier request stays unknown: the token may have expired meanwhile, too."""
         return self.is_open and (is_passing(error) or isinstance(error, NotAuthenticated | NotAllowed))
 
     def unanswered(self, error: TurnwiseError) -> ServiceUnreachable:
@@ -256,7 +256,7 @@ async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[b
 
 
 def is_passing(error: TurnwiseError) -> bool:
-    """Whether a service that gave this error, or none, may be there again in a moment."""
+    """Whether the error is temporary, so that a retry may succeed."""
     if isinstance(error, ServiceFailed):
         return error.status in BUSY
     return isinstance(error, ServiceUnreachable | EngineClosed | RateLimited) or type(error) is StoreError

@@ -26,7 +26,7 @@ from turnwise.states import errors, model_errors
 from turnwise.states.errors import TurnwiseError
 
 BUSY: Final = frozenset({502, 503, 504})
-"""Statuses of a service, or of what stands before it, that may be there again in a moment."""
+"""Statuses of a service, or of a proxy before it, that is temporarily unavailable."""
 _ERRORS: Final = {
     name_of(kind): kind
     for module in (errors, http_problems, model_errors)
@@ -112,7 +112,7 @@ def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
 
 
 def _made(kind: Callable[..., TurnwiseError], fields: Mapping[str, Any]) -> TurnwiseError:
-    """Return an error of that class, made of the fields without which it cannot be."""
+    """Return an error of that class, constructed from its required fields."""
     needed = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
     placed = [fields[one.name] for one in needed if one.kind is not one.KEYWORD_ONLY]
     return kind(*placed, **{one.name: fields[one.name] for one in needed if one.kind is one.KEYWORD_ONLY})

@@ -46,7 +46,7 @@ bearer = HTTPBearer(auto_error=False, description="A token of a principal: an ow
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who sends a request, and what is there for them."""
+    """The sender of a request, and what they may see."""
 
     service: Service
     principal: Principal
@@ -255,7 +255,9 @@ async def authenticated(service: Service, request: Request) -> Caller:
     if principal is None:
         raise NotAuthenticated
     if not isinstance(principal, Principal):
-        raise TypeError(f"auth returned {type(principal).__name__!r}; it has to return a Principal, or None for nobody")
+        raise TypeError(
+            f"auth returned {type(principal).__name__!r}; it has to return a Principal, or None for an unknown sender"
+        )
     if principal.until is not None and principal.until <= datetime.now(UTC):
         raise NotAuthenticated
     service.rates.spend(principal)

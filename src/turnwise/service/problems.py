@@ -56,8 +56,8 @@ _STATUS: Final[Mapping[type[TurnwiseError], int]] = {
     http_problems.EncodedBody: 415,
     http_problems.InvalidRequest: 400,
 }
-_MOST_TOLD: Final = 20
-"""The most mistakes of a body that an answer lists: it would else be longer than the body."""
+_MAX_MISTAKES: Final = 20
+"""The most mistakes of a body that an answer lists, so that it is not longer than the body."""
 _LONGEST: Final = 500
 """The most characters of each."""
 _HIDDEN: Final = 500
@@ -235,10 +235,10 @@ def _http_problem(error: HTTPException, outcome: str = "") -> Response:
 
 
 def _invalid(error: RequestValidationError) -> InvalidRequest:
-    """Return what a request got wrong, without the values: they may be what somebody said."""
+    """Return what a request got wrong, without the values: they may be private."""
     return InvalidRequest(
         [
             {"field": ".".join(str(place) for place in one["loc"])[:_LONGEST], "problem": str(one["msg"])[:_LONGEST]}
-            for one in error.errors()[:_MOST_TOLD]
+            for one in error.errors()[:_MAX_MISTAKES]
         ]
     )

@@ -16,12 +16,12 @@ from turnwise.service.policy import Choices, Policy
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.errors import StoreError
 
-_REMEMBERED: Final = 10_000
-"""Principals whose requests are counted; who sent none for longest is forgotten."""
+_MAX_PRINCIPALS: Final = 10_000
+"""The most principals whose requests are counted; the least recent is forgotten first."""
 _PROBE_INTERVAL_S: Final = 0.1
 _PROBE_TIMEOUT_S: Final = 2.0
 _ENOUGH: Final = 0.99
-"""Of a request: `Retry-After` is rounded to three digits, so a caller that obeys it may come a little early."""
+"""Of a request: `Retry-After` is rounded to three digits, so a client that obeys it may come a little early."""
 
 
 class Rates:
@@ -32,7 +32,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def spend(self, principal: Principal) -> None:
-        """Count a request, if it is taken: a refused one costs nothing, so who goes on sending too fast is not starved.
+        """Count a request if it is accepted. Refused ones cost nothing: a client that sends too fast keeps its rate.
 
         Raises:
             RateLimited: the principal has sent as many as it may.
@@ -42,7 +42,7 @@ class Rates:
         allowance = min(self._burst, allowance + (now - at) * self._per_second)
         is_taken = allowance >= _ENOUGH
         self._buckets[principal.actor] = (allowance - 1 if is_taken else allowance, now)
-        if len(self._buckets) > _REMEMBERED:
+        if len(self._buckets) > _MAX_PRINCIPALS:
             self._buckets.popitem(last=False)
         if not is_taken:
             wait = (1 - allowance) / self._per_second if self._per_second else 60.0
@@ -80,7 +80,7 @@ class Streams:
 
 
 class Readiness:
-    """Asks whether the store takes writes: anybody may ask that, so all who ask at once share one write."""
+    """Checks whether the store takes writes. Requests need no token for it, so concurrent ones share one write."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

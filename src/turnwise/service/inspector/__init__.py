@@ -33,7 +33,7 @@ _MEDIA_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "
 
 
 def add_inspector(routes: APIRouter) -> None:
-    """Add the page at `/inspector`, and its files below it. They need no token: they tell nothing of any chat."""
+    """Add the page at `/inspector`, and its files below it. They need no token: they hold no data of chats."""
     folder = Path(__file__).parent
     files = {file.name: file for file in folder.iterdir() if file.suffix in _MEDIA_TYPES}
     for name in _SHARED:
