@@ -34,7 +34,6 @@ from turnwise.persistence.sqlite.write_rows import (
     insert,
     insert_events_as_found,
     update,
-    update_as_found,
 )
 from turnwise.persistence.stored_chat import is_count, is_hash
 from turnwise.persistence.tombstone import Tombstone
@@ -81,7 +80,7 @@ class OptimisticCommits:
         if not decisions or erasing(decisions):
             return None
         commit = commit_of(current, decisions, shown)
-        if not await self._submit(partial(update_as_found, commit)):
+        if not await self._submit(partial(update, commit, as_found=True)):
             return None
         self._cache.put(commit.after)
         return commit.committed

@@ -41,42 +41,28 @@ def insert(commit: Commit, parent: tuple[str, int] | None, on: SQLiteDatabase, *
     _fill(on.connection, commit, row[0])
 
 
-def update_as_found(commit: Commit, connection: sqlite3.Connection) -> bool:
-    """Store a commit if the chat still stands where its decisions found it; return whether it did.
+def update(commit: Commit, connection: sqlite3.Connection, *, as_found: bool = False) -> bool:
+    """Store a commit on a chat that was read in the same transaction, or still stands where its decisions found it.
 
-    Raises:
-        StoreError: as for `update`.
-    """
-    current = commit.before
-    number = _update(commit, connection, current.facts.last_seq, current.head, *current.mark)
-    if number is None:
-        return False
-    _fill(connection, commit, number)
-    return True
-
-
-def update(commit: Commit, connection: sqlite3.Connection) -> None:
-    """Store a commit on a chat that was read in the same transaction.
+    Return whether it did.
 
     Raises:
         DuplicateReceipt: a receipt's `client_id` has one already.
         StoreError: the step has a compaction already.
         ChatUnreadable: the next row exists already.
     """
-    number = _update(commit, connection)
-    assert number is not None  # noqa: S101 - it was read
-    _fill(connection, commit, number)
-
-
-def _update(commit: Commit, connection: sqlite3.Connection, *proof: Any) -> int | None:
-    """Update a chat's own row, if it is as the proof says, and return its number."""
+    current = commit.before
+    proof = (current.facts.last_seq, current.head, *current.mark) if as_found else ()
     more, values = "", _chat_row(commit)
     if commit.tables.profile is not None:
         more, values = _PUT_QUERIED, (*values, *commit.after.facts.profile.queried.values())
-    if commit.tables.lease is not None or (commit.after.facts.lease is None and commit.before.facts.lease is not None):
+    if commit.tables.lease is not None or (commit.after.facts.lease is None and current.facts.lease is not None):
         more, values = more + _LEASE, (*values, *_lease(commit))
-    row = connection.execute(_update_sql(more, as_found=bool(proof)), (*values, commit.chat_id, *proof)).fetchone()
-    return None if row is None else int(row[0])
+    row = connection.execute(_update_sql(more, as_found=as_found), (*values, commit.chat_id, *proof)).fetchone()
+    if row is None:
+        return False
+    _fill(connection, commit, row[0])
+    return True
 
 
 @cache
