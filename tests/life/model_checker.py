@@ -177,7 +177,7 @@ def _wrong_with(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
 
 def _wrong_with_queue(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
     waits = [queued.id for queued in before.queue]
-    gone = {write.queued_id: write.why for write in decision.writes if isinstance(write, DropQueued)}
+    gone = {write.id: write.why for write in decision.writes if isinstance(write, DropQueued)}
     said_ = [
         write.message.id
         for write in decision.writes

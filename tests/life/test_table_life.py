@@ -208,7 +208,7 @@ class Books(Walk):
         assert steering == sorted(steering)
 
     def queue_writes_leave_what_the_facts_say(self) -> None:
-        dropped = {write.queued_id for write in self.writes(DropQueued)}
+        dropped = {write.id for write in self.writes(DropQueued)}
         assert not dropped & {queued.id for queued in self.facts.queue}
 
     def the_model_is_asked_only_what_it_can_answer(self) -> None:

@@ -218,8 +218,8 @@ class Tables:
             case w.MoveQueued():
                 self._rank(write.order)
             case w.DropQueued():
-                self.queue[write.queued_id] = None
-                self._ranks.pop(write.queued_id, None)
+                self.queue[write.id] = None
+                self._ranks.pop(write.id, None)
             case w.RecordReceipt():
                 self.put("receipts", client_id=write.client_id, body=write.body)
             case w.EraseEdits() | w.EraseMessage() | w.EraseText():

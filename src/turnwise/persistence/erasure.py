@@ -72,7 +72,7 @@ class _Wiping:
         self._over_before = decision.facts.step.over_before
         writes = decision.writes
         self._blanks = {write.id: write for write in writes if isinstance(write, EraseMessage | EraseEdits)}
-        self._texts = {(write.what, write.name) for write in writes if isinstance(write, EraseText)}
+        self._texts = {(write.what, write.id) for write in writes if isinstance(write, EraseText)}
         self._parts = {name: _json_of(write.message)["parts"] for name, write in self._blanks.items()}
         self._parts |= {name: _BLANK for what, name in self._texts if what == "queued"}
         self._wipe = Wipe()

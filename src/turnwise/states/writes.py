@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 
@@ -27,7 +27,28 @@ ERASED: Final = "[erased]"
 _Text = Literal["queued", "errors", "reasons", "quarantine"]
 
 
-class _OfMessage(Value, frozen=True, gc=True, dict=True):
+class _Stored(Value, frozen=True, gc=True, dict=True):
+    _stores: ClassVar[str | None] = None
+    """The field that is stored, under the write's salt; `None` stores the whole write, with its salt in it."""
+
+    @cached_property
+    def body(self) -> str:
+        """What is stored, as JSON."""
+        return _body_of(self if self._stores is None else getattr(self, self._stores))
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of what is stored, salted where a person may have said it; it outlives an erasure."""
+        return salted("" if self._stores is None else self.salt, self.body)
+
+    if TYPE_CHECKING:
+
+        @property
+        def salt(self) -> str: ...
+
+
+class _OfMessage(_Stored, frozen=True):
+    _stores = "message"
     message: Message
     """The message as it stands afterwards."""
     salt: str = ""
@@ -37,16 +58,6 @@ class _OfMessage(Value, frozen=True, gc=True, dict=True):
     def id(self) -> str:
         """The message's id."""
         return self.message.id
-
-    @cached_property
-    def body(self) -> str:
-        """The message as it is stored."""
-        return _body_of(self.message)
-
-    @cached_property
-    def digest(self) -> str:
-        """The salted digest of the message as it is stored; it outlives an erasure."""
-        return salted(self.salt, self.body)
 
 
 class InsertMessage(_OfMessage, frozen=True):
@@ -75,12 +86,8 @@ class CutHistory(Value, frozen=True):
 
     kind: ClassVar[str] = "cut"
     position: int
-    first_removed: str
-
-    @property
-    def id(self) -> str:
-        """The first message that is gone."""
-        return self.first_removed
+    id: str
+    """The first message that is gone."""
 
     @property
     def digest(self) -> str:
@@ -92,8 +99,8 @@ class EraseText(Value, frozen=True):
     """Erase content outside of messages from all rows and events: queued text, errors, reasons, `quarantine`."""
 
     what: _Text
-    name: str = ""
-    """The id of a message that waited; empty for the rest."""
+    id: str = ""
+    """The message that waited; empty for the rest."""
 
     @property
     def kind(self) -> str:
@@ -101,14 +108,9 @@ class EraseText(Value, frozen=True):
         return f"erase:{self.what}"
 
     @property
-    def id(self) -> str:
-        """The name."""
-        return self.name
-
-    @property
     def digest(self) -> str:
-        """The digest of the name."""
-        return digest(self.name)
+        """The digest of the id."""
+        return digest(self.id)
 
 
 class PutCall(Value, frozen=True):
@@ -174,13 +176,9 @@ class NoteDeadline(Value, frozen=True):
     """Store the deadline of a client call."""
 
     kind: ClassVar[str] = "deadline"
-    call_id: str
+    id: str
+    """The call."""
     deadline: Time
-
-    @property
-    def id(self) -> str:
-        """The call's id."""
-        return self.call_id
 
     @property
     def digest(self) -> str:
@@ -188,10 +186,11 @@ class NoteDeadline(Value, frozen=True):
         return digest_of_time(self.deadline)
 
 
-class PutQueued(Value, frozen=True, gc=True, dict=True):
+class PutQueued(_Stored, frozen=True):
     """Put a message into the queue, or replace the one of its id."""
 
     kind: ClassVar[str] = "enqueue"
+    _stores = "queued"
     queued: QueuedMessage
     rank: int | None
     """Orders the queue, lowest first; `None` keeps the place of the message that is replaced."""
@@ -201,16 +200,6 @@ class PutQueued(Value, frozen=True, gc=True, dict=True):
     def id(self) -> str:
         """The message's id."""
         return self.queued.id
-
-    @cached_property
-    def body(self) -> str:
-        """What waits, as it is stored."""
-        return _body_of(self.queued)
-
-    @cached_property
-    def digest(self) -> str:
-        """The salted digest of what waits."""
-        return salted(self.salt, self.body)
 
 
 class MoveQueued(Value, frozen=True):
@@ -236,7 +225,8 @@ class MoveQueued(Value, frozen=True):
 class DropQueued(Value, frozen=True):
     """Remove a message from the queue: it enters the history, or is deleted."""
 
-    queued_id: str
+    id: str
+    """The message."""
     why: Literal["taken", "deleted"]
 
     @property
@@ -245,27 +235,18 @@ class DropQueued(Value, frozen=True):
         return f"dequeue:{self.why}"
 
     @property
-    def id(self) -> str:
-        """The message's id."""
-        return self.queued_id
-
-    @property
     def digest(self) -> str:
         """The digest of the id."""
-        return digest(self.queued_id)
+        return digest(self.id)
 
 
 class NoteReason(Value, frozen=True):
     """Keep the client's reason for an interrupt beside the audit record, where it can be erased."""
 
     kind: ClassVar[str] = "reason"
+    id: ClassVar[str] = ""
     reason: str
     salt: str = ""
-
-    @property
-    def id(self) -> str:
-        """Nothing."""
-        return ""
 
     @property
     def digest(self) -> str:
@@ -335,7 +316,7 @@ class DropLease(Value, frozen=True):
         return digest(self.token)
 
 
-class RecordUsage(Value, frozen=True, gc=True, dict=True):
+class RecordUsage(_Stored, frozen=True):
     """Add a model call to the ledger."""
 
     kind: ClassVar[str] = "usage"
@@ -350,41 +331,19 @@ class RecordUsage(Value, frozen=True, gc=True, dict=True):
         """Purpose, step and attempt."""
         return f"{self.purpose}:{self.step}:{self.attempt}"
 
-    @cached_property
-    def body(self) -> str:
-        """The entry as it is stored."""
-        return _body_of(self)
 
-    @property
-    def digest(self) -> str:
-        """The digest of the entry as it is stored."""
-        return salted("", self.body)
-
-
-class PutProfile(Value, frozen=True, gc=True, dict=True):
-    """Store the chat's profile."""
+class PutProfile(_Stored, frozen=True):
+    """Store the chat's profile: labels and declarations."""
 
     kind: ClassVar[str] = "profile"
+    id: ClassVar[str] = ""
+    """A chat has one profile, and the log must not tell who owns it."""
+    _stores = "profile"
     profile: Profile
     salt: str = ""
 
-    @property
-    def id(self) -> str:
-        """Empty: a chat has one profile, and the log must not tell who owns it."""
-        return ""
 
-    @cached_property
-    def body(self) -> str:
-        """Labels and declarations, as they are stored."""
-        return _body_of(self.profile)
-
-    @cached_property
-    def digest(self) -> str:
-        """The salted digest of labels and declarations."""
-        return salted(self.salt, self.body)
-
-
-class RecordReceipt(Value, frozen=True, gc=True, dict=True):
+class RecordReceipt(_Stored, frozen=True):
     """Remember that a client's message was accepted. A second receipt for a `client_id` is refused."""
 
     kind: ClassVar[str] = "receipt"
@@ -401,16 +360,6 @@ class RecordReceipt(Value, frozen=True, gc=True, dict=True):
     def id(self) -> str:
         """The client's id for the message."""
         return self.client_id
-
-    @cached_property
-    def body(self) -> str:
-        """The receipt as it is stored."""
-        return _body_of(self)
-
-    @property
-    def digest(self) -> str:
-        """The digest of the receipt as it is stored, salt and all."""
-        return salted("", self.body)
 
     def is_for(self, content_digest: str) -> bool:
         """Whether the receipt is for content of that digest, without salt: for any, once the content is erased."""
