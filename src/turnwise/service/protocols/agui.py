@@ -188,7 +188,7 @@ class AGUIEncoder:
                 yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": thought, "delta": piece.text}
             case p.TextEnded():
                 yield from self._end_thought(piece)
-            case p.CallStarted():
+            case p.ToolCallStarted():
                 started = {"type": "TOOL_CALL_START", "toolCallId": piece.call_id, "toolCallName": piece.name}
                 yield started | {"parentMessageId": self._id_of(piece.step)}
             case p.ArgumentsAdded():

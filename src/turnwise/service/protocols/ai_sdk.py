@@ -139,7 +139,7 @@ class AISDKEncoder:
                 yield {"type": f"{piece.kind}-delta", "id": _id_of(piece), "delta": piece.text}
             case p.TextEnded():
                 yield {"type": f"{piece.kind}-end", "id": _id_of(piece)}
-            case p.CallStarted():
+            case p.ToolCallStarted():
                 started = {"type": "tool-input-start", "toolCallId": piece.call_id, "toolName": piece.name}
                 yield started | _by_provider(by_provider=piece.executor is Executor.provider)
             case p.ArgumentsAdded():

@@ -199,7 +199,7 @@ class PieceReader:
         elif reply.is_whole and part.call_id is not None and part.name:
             if part.call_id not in reply.open_calls:
                 reply.open_calls[part.call_id] = _OpenCall(part.name)
-                yield p.CallStarted(reply.step, part.call_id, part.name, part.executor)
+                yield p.ToolCallStarted(reply.step, part.call_id, part.name, part.executor)
             if part.delta:
                 reply.open_calls[part.call_id].arguments_text += part.delta
                 yield p.ArgumentsAdded(part.call_id, part.delta)
@@ -209,7 +209,7 @@ class PieceReader:
             return
         call = reply.open_calls.pop(part.call_id, None)
         if call is None:
-            yield p.CallStarted(reply.step, part.call_id, part.name, part.executor)
+            yield p.ToolCallStarted(reply.step, part.call_id, part.name, part.executor)
         self._known_calls.add(part.call_id)
         reply.complete_calls.append(part.call_id)
         yield p.CallCompleted(part, "" if call is None else call.arguments_text)
@@ -321,7 +321,7 @@ class PieceReader:
             yield p.StepStarted(new[0].step)
         for call in new:
             self._known_calls.add(call.call_id)
-            yield p.CallStarted(call.step, call.call_id, call.name, call.executor)
+            yield p.ToolCallStarted(call.step, call.call_id, call.name, call.executor)
             part = ToolCallPart(call_id=call.call_id, name=call.name, arguments=call.arguments)
             yield p.CallCompleted(part, "")
         yield p.ActionRequired(calls)

@@ -45,7 +45,7 @@ class TextEnded(msgspec.Struct, frozen=True):
     kind: Kind
 
 
-class CallStarted(msgspec.Struct, frozen=True):
+class ToolCallStarted(msgspec.Struct, frozen=True):
     """A tool call starts."""
 
     step: int
@@ -146,7 +146,7 @@ Piece = (
     | TextStarted
     | TextAdded
     | TextEnded
-    | CallStarted
+    | ToolCallStarted
     | ArgumentsAdded
     | CallCompleted
     | CallAborted
