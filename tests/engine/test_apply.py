@@ -197,7 +197,7 @@ async def test_first_call_starts_in_the_commit_that_plans_it(
     unit = UnitOfWork(life.facts, TransitionContext(now=NOW, limits=Limits(), actor="client"))
     token = life.facts.lease.token
     unit.fire(StepFinished(token=token, reply=StepReply(parts=parts_of(calls), calls=calls)))
-    runtime.begin(unit, claims=True, deps_of=deps.get("open"))
+    runtime.fire_next_triggers(unit, claim=True, deps_agent=deps.get("open"))
     follows = unit.decisions[1:]
     assert [(decision.trigger.name, decision.actor) for decision in follows] == [
         ("call_started", f"worker:{worker}") for _ in started

@@ -14,7 +14,7 @@ from support.latches import Gate, Latch
 from support.life import local
 from support.runtimes import A_CHAT, tool_context
 from turnwise import ClientTool, Engine, ModelError, Observer, RetryPolicy, Settings, ToolContext, ToolRun, tool
-from turnwise.engine.jobs.running_calls import Run, Running, ToolEnvironment
+from turnwise.engine.jobs.running_calls import RunningCall, RunningCalls, ToolEnvironment
 from turnwise.engine.tools.toolbox import failed
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.providers.scripted import Call, Reply
@@ -290,8 +290,8 @@ def context(call_id: str = "a") -> ToolContext:
     return tool_context(call_id=call_id)
 
 
-def running(*call_ids: str) -> Running:
-    return Running(ToolEnvironment(A_CHAT, None), {call_id: Run(context(call_id)) for call_id in call_ids})
+def running(*call_ids: str) -> RunningCalls:
+    return RunningCalls(ToolEnvironment(A_CHAT, None), {call_id: RunningCall(context(call_id)) for call_id in call_ids})
 
 
 def fatal(call: ToolCall, error: FatalToolError) -> CallOutcome:
@@ -314,12 +314,12 @@ async def test_calls_are_taken_in_the_order_they_finish() -> None:
     assert (calls.has_more, calls.has_results) == (False, False)
 
 
-async def test_stop_cancels_calls_that_have_not_started() -> None:
+async def test_cancel_collects_calls_that_have_not_started() -> None:
     calls = running("a", "b", "c")
     calls.finish(B, failed(B, "it broke"))
     calls.calls["c"].begin()
     runs = [*calls.calls.values()]
     text = "Cancelled: the chat ended in an error before a result was there."
     never_ran = CallOutcome(call_id="a", status=CallStatus.cancelled, output=text, is_error=True, synthetic=True)
-    assert calls.stop(fatal) == [failed(B, "it broke"), never_ran]
+    assert calls.cancel_and_collect(fatal) == [failed(B, "it broke"), never_ran]
     assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)

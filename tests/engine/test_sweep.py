@@ -388,7 +388,7 @@ def test_hidden_process_of_another_user_is_not_dead(tmp_path: Path, monkeypatch:
         raise PermissionError
 
     (tmp_path / "self").symlink_to(f"{os.getpid()}")
-    monkeypatch.setattr(identity, "_machine", lambda: machine)
+    monkeypatch.setattr(identity, "_host_id", lambda: machine)
     monkeypatch.setattr(identity, "_PROC", tmp_path)
     monkeypatch.setattr(os, "kill", refuse)
     assert not is_dead(f"{machine}:4711:1:word")

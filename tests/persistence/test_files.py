@@ -179,7 +179,7 @@ async def changed(url: str, folder: Path | None) -> None:
 
 
 _PLACE: Final = f"(SELECT place FROM blobs WHERE digest = '{digest_of(SCAN)}')"  # noqa: S608
-_SHORT: Final = f"is damaged: it has {PIECE:,} bytes, and had {len(SCAN):,}"
+_SHORT: Final = f"is damaged: {PIECE:,} bytes, expected {len(SCAN):,}"
 _CHANGED: Final = "is damaged: its bytes are not those that it is named after"
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from turnwise.engine.blobs.files import Files
-from turnwise.engine.blobs.lost import FileSearch, LostFile
+from turnwise.engine.blobs.lost import LostFile, MissingFileScanner
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, Stood, covered_by
@@ -66,12 +66,12 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
     Then one of each chat that contradicts published checkpoints. If the files cannot be looked at, the
     last diagnosis says so.
     """
-    store, search, after = files.store, FileSearch(files, read=read), 0
+    store, scanner, after = files.store, MissingFileScanner(files, verify_content=read), 0
     while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
         for number, chat_id in page:
             after = number
             try:
-                diagnosis = await _diagnosis(chat_id, search)
+                diagnosis = await _diagnosis(chat_id, scanner)
             except ChatNotFound:
                 continue  # deleted meanwhile
             if diagnosis.issues or diagnosis.files:
@@ -82,8 +82,8 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
     orphans = await store.orphans()
     if orphans:
         yield Diagnosis(None, tuple(orphans), _NOBODYS)
-    if search.failure is not None:
-        yield Diagnosis(None, (IntegrityIssue("file_store.name", search.failure.problem),), _NOT_LOOKED_AT)
+    if scanner.failure is not None:
+        yield Diagnosis(None, (IntegrityIssue("file_store.name", scanner.failure.problem),), _NOT_LOOKED_AT)
 
 
 async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
@@ -119,11 +119,11 @@ async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequenc
     return None
 
 
-async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
-    rows = await search.files.store.raw_rows(chat_id)
-    issues, lost = await _issues_in(chat_id, rows), await search.lost_by(chat_id, rows)
+async def _diagnosis(chat_id: str, scanner: MissingFileScanner) -> Diagnosis:
+    rows = await scanner.files.store.raw_rows(chat_id)
+    issues, lost = await _issues_in(chat_id, rows), await scanner.find_missing(chat_id, rows)
     if not issues:  # a log may be readable and wrong: a token that was granted to two workers, for example
-        verdict = await run_in_thread(verify_records, await search.files.store.audit(chat_id))
+        verdict = await run_in_thread(verify_records, await scanner.files.store.audit(chat_id))
         if not verdict.ok:
             issues = (IntegrityIssue("audit.body", verdict.problem or "the log does not verify"),)
     advice = [*([advice_on(issues)] if issues else []), *([_LOST] if lost else [])]

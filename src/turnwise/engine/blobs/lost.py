@@ -1,4 +1,4 @@
-"""Finds the files that a chat refers to and that its file store does not have any more as they were put."""
+"""Finds files that a chat refers to and that are missing from its file store, or corrupt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_HELD: Final = "is not held by the chat"
 
 
 class LostFile(Value, frozen=True):
-    """A file that a chat refers to, and that cannot be read as it was put. The chat itself can."""
+    """A referenced file that is missing or corrupt. The chat itself is readable."""
 
     digest: str
     problem: str
@@ -34,56 +34,56 @@ class LostFile(Value, frozen=True):
     media_type: str | None = None
 
 
-class FileSearch:
-    """Searches chats for lost files, one chat after another."""
+class MissingFileScanner:
+    """Finds the lost files of one chat after another. Compares sizes, and bytes if `verify_content` is set."""
 
-    def __init__(self, files: Files, *, read: bool) -> None:
+    def __init__(self, files: Files, *, verify_content: bool) -> None:
         self.files = files
         self.failure: StoreError | None = None
-        """Why the search has ended: the file store is out of reach, or is not the one that keeps the files."""
-        self._read = read
-        self._is_the_one = False
+        """Why the scan ended: the file store cannot be reached, or is not the one that keeps the files."""
+        self._verify_content = verify_content
+        self._store_checked = False
 
-    async def lost_by(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
-        """Return the lost files of a chat. Their sizes are compared; if this search reads, their bytes are, too.
+    async def find_missing(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
+        """Return the lost files of a chat.
 
         Raises:
             ChatNotFound: the chat was deleted meanwhile.
         """
-        lost = await self._lost_in(chat_id, rows)
-        # An erasure takes the reference away before the file: what it has erased since then is not lost.
-        return await self._lost_in(chat_id, await self.files.store.raw_rows(chat_id)) if lost else ()
+        lost = await self._scan(chat_id, rows)
+        # Erasure deletes the reference before the file, so re-read: a file erased meanwhile is not missing.
+        return await self._scan(chat_id, await self.files.store.raw_rows(chat_id)) if lost else ()
 
-    async def _lost_in(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
+    async def _scan(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
         held = {row["digest"]: row["size"] for row in rows.get("chat_files", ())}
         lost: list[LostFile] = []
-        for digest, (table, row) in (await run_in_thread(_referring, rows)).items():
-            problem = await self._problem_with(digest, held[digest]) if digest in held else NOT_HELD
+        for digest, (table, row) in (await run_in_thread(_find_references, rows)).items():
+            problem = await self._check(digest, held[digest]) if digest in held else NOT_HELD
             if problem is not None:
-                lost.append(_lost(digest, problem, chat_id, table, row))
+                lost.append(_describe(digest, problem, chat_id, table, row))
         return tuple(lost)
 
-    async def _problem_with(self, digest: str, size: Any) -> str | None:
+    async def _check(self, digest: str, size: Any) -> str | None:
         try:
-            if self.failure is None and not self._is_the_one:
+            if self.failure is None and not self._store_checked:
                 await self.files.check_place()
-                self._is_the_one = True
-            return None if self.failure else await self._compared(digest, size)
+                self._store_checked = True
+            return None if self.failure else await self._compare(digest, size)
         except StoreError as error:
             self.failure = error
             return None
 
-    async def _compared(self, digest: str, size: Any) -> str | None:
+    async def _compare(self, digest: str, size: Any) -> str | None:
         actual = await self.files.blobs.size(digest)
         if actual is None:
             return "is not there"
         if is_count(size) and actual != size:
-            return f"is damaged: it has {actual:,} bytes, and had {size:,}"
-        return await self.files.problem_with(digest) if self._read else None
+            return f"is damaged: {actual:,} bytes, expected {size:,}"
+        return await self.files.problem_with(digest) if self._verify_content else None
 
 
-def _referring(rows: Rows) -> Mapping[str, tuple[str, Row]]:
-    """Return the digests of all files that the rows of a chat refer to, each with the first row that does."""
+def _find_references(rows: Rows) -> Mapping[str, tuple[str, Row]]:
+    """Return the digests of all files that a chat refers to, each with the first row that refers to it."""
     places: dict[str, tuple[str, Row]] = {}
     for table in _TABLES:
         for row in sorted(rows.get(table, ()), key=lambda row: [str(row[key]).zfill(20) for key in KEYS[table]]):
@@ -92,7 +92,7 @@ def _referring(rows: Rows) -> Mapping[str, tuple[str, Row]]:
     return places
 
 
-def _lost(digest: str, problem: str, chat_id: str, table: str, row: Row) -> LostFile:
+def _describe(digest: str, problem: str, chat_id: str, table: str, row: Row) -> LostFile:
     place = str(Place(table, name_of(table, row), ("body",)))
     for number, part in enumerate(_parts_of(chat_id, table, row)):
         for file in files_in([part]):
@@ -111,15 +111,15 @@ def _parts_of(chat_id: str, table: str, row: Row) -> Sequence[Part]:
 
 
 async def verify_files(files: Files, rows: ChatRows) -> Verdict:
-    """Return the verdict on the files of a chat whose log was found sound.
+    """Return the verdict on the files of a chat whose audit log is valid.
 
     The log binds the messages, and a message names the digest of each file: so the log binds the bytes, too.
 
     Raises:
         ChatDeleted: the chat was deleted meanwhile.
     """
-    while not (verdict := await _verdict_on(files, rows)).ok:
-        # An erasure takes the reference away before the file: what it has erased since then is not lost.
+    while not (verdict := await _verify_references(files, rows)).ok:
+        # As above: a file erased meanwhile is not missing.
         later = await files.store.rows(rows.chat["id"])
         if later.chat["version"] == rows.chat["version"]:
             break
@@ -127,14 +127,14 @@ async def verify_files(files: Files, rows: ChatRows) -> Verdict:
     return verdict
 
 
-async def _verdict_on(files: Files, rows: ChatRows) -> Verdict:
+async def _verify_references(files: Files, rows: ChatRows) -> Verdict:
     referring: dict[str, Row] = {}
     for row in rows.tables["messages"]:
         for digest in blobs_named_in(row["body"]):
             referring.setdefault(digest, row)
     held = await files.store.held_files(rows.chat["id"], referring) if referring else {}
     for digest, row in referring.items():
-        problem = await files.problem_with(digest) if digest in held else "is not held by the chat"
+        problem = await files.problem_with(digest) if digest in held else NOT_HELD
         if problem is not None:
             place = Place("messages", name_of("messages", row), ("body",))
             return Verdict(ok=False, problem=f"The file {digest} {problem}.", position=row["added"], place=str(place))

@@ -61,8 +61,8 @@ class CompactionRule:
         )
         key = (model.provider, model.name)
         unknown = limit is None and limits.context_limit is None and compaction_is_on(limits)
-        if unknown and key not in runtime.warned_of:
-            runtime.warned_of.add(key)
+        if unknown and key not in runtime.warned_context_window:
+            runtime.warned_context_window.add(key)
             logger.warning(
                 "context_window_unknown",
                 provider=model.provider,

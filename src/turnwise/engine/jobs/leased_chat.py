@@ -232,7 +232,7 @@ class LeasedChat:
                 self.chat_id,
                 partial(self._stop_if_moved, self.facts),
                 change,
-                partial(self.runtime.begin, claims=True, deps_of=self.deps.open_for),
+                partial(self.runtime.fire_next_triggers, claim=True, deps_agent=self.deps.open_for),
                 actor=self.runtime.actor,
                 shown=shown,
                 on_commit=self.take,

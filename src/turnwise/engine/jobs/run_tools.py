@@ -15,7 +15,7 @@ from turnwise.engine.config.results import chat_of
 from turnwise.engine.isolation.error_texts import private_text, public_text
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.reply import never_answered
-from turnwise.engine.jobs.running_calls import Running, ToolEnvironment
+from turnwise.engine.jobs.running_calls import RunningCalls, ToolEnvironment
 from turnwise.engine.jobs.tool_run import ToolTask
 from turnwise.engine.tools.toolbox import failed
 from turnwise.engine.transactions.chat_writer import UnitOfWork
@@ -56,25 +56,25 @@ class ToolJob:
         except DepsFailed as error:
             await self._fail_for_lack_of_deps(error)
             return
-        running = Running(ToolEnvironment(chat, deps))
-        leased.stop_calls = running.abandon
+        running = RunningCalls(ToolEnvironment(chat, deps))
+        leased.stop_calls = running.cancel_all
         try:
             await self._run_all(waiting, running, leased.configuration.toolbox.width(batch))
         finally:
             leased.stop_calls = None
-            running.abandon()
+            running.cancel_all()
 
-    async def _run_all(self, waiting: deque[ToolCall], running: Running, width: int) -> None:
+    async def _run_all(self, waiting: deque[ToolCall], running: RunningCalls, width: int) -> None:
         while waiting or running.has_more:
             # A result that has come is committed first: the same commit starts the next call.
             while waiting and not running.has_results and len(running.calls) < width:
                 await self._start(waiting.popleft(), running)
             call, outcome = await running.next_finished()
             if isinstance(outcome, FatalToolError):
-                await self._fail(call, outcome, others=running.stop(self._fatal))
+                await self._fail(call, outcome, others=running.cancel_and_collect(self._fatal))
                 return
             if self._is_refused_for_good(call, outcome):
-                await self._fail_for_lack_of_an_answer([*running.stop(self._fatal), outcome])
+                await self._fail_for_lack_of_an_answer([*running.cancel_and_collect(self._fatal), outcome])
                 return
             # A call that a crash cut off is not started so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned and not self._began_here(waiting[0])
@@ -84,7 +84,7 @@ class ToolJob:
             if following is not None:
                 ToolTask(self._leased, running, following).start()
 
-    async def _start(self, call: ToolCall, running: Running) -> None:
+    async def _start(self, call: ToolCall, running: RunningCalls) -> None:
         """Start one of the job's first calls; record it first, unless the transition into the state did so."""
         leased = self._leased
         call, may_be_done, began_here = leased.as_it_stands(call), False, self._began_here(call)

@@ -1,4 +1,4 @@
-"""The calls that run now, of one batch: each in its own task, so one that ignores its cancellation blocks no other."""
+"""The running tool calls of a batch: each has its own task, so a tool that ignores its cancellation blocks no other."""
 
 from __future__ import annotations
 
@@ -26,90 +26,92 @@ class ToolEnvironment(msgspec.Struct, frozen=True):
     deps: Any
 
 
-class Running(msgspec.Struct):
-    """The calls that run now, and those that have ended and were not taken yet."""
+class RunningCalls(msgspec.Struct):
+    """The running calls, and the outcomes of finished calls that were not collected yet."""
 
     environment: ToolEnvironment
-    calls: dict[str, Run] = msgspec.field(default_factory=dict)
+    calls: dict[str, RunningCall] = msgspec.field(default_factory=dict)
     _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = msgspec.field(default_factory=deque)
     _bell: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    _broken_off: Exception | None = None
+    _start_error: Exception | None = None
 
     @property
     def has_more(self) -> bool:
-        """Whether a call still runs, or has ended and was not taken yet."""
+        """Whether a call still runs, or has finished and was not collected yet."""
         return bool(self.calls or self._finished)
 
     @property
     def has_results(self) -> bool:
-        """Whether a call has ended and was not taken yet."""
+        """Whether a call has finished and was not collected yet."""
         return bool(self._finished)
 
     def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
-        """Record the outcome of a call; that of an abandoned call is dropped."""
+        """Record the outcome of a call. Drops the outcome of a cancelled call."""
         run = self.calls.pop(call.call_id, None)
         if run is not None:
             run.result = outcome
             self._finished.append((call, outcome))
             self._bell.set()
 
-    def break_off(self, reason: Exception) -> None:
-        """Record why a call could not begin; `next_finished` raises it."""
-        self._broken_off = reason
+    def fail(self, error: Exception) -> None:
+        """Record why a call could not start; `next_finished` raises it."""
+        self._start_error = error
         self._bell.set()
 
     async def next_finished(self) -> tuple[ToolCall, CallOutcome | FatalToolError]:
-        """Wait until a call ends, and return it with its outcome.
+        """Wait until a call finishes, and return it with its outcome.
 
         Raises:
-            Exception: a call could not begin; the reason that `break_off` recorded.
+            Exception: a call could not start; the error that `fail` recorded.
         """
         while not self._finished:
-            if self._broken_off is not None:
-                raise self._broken_off
+            if self._start_error is not None:
+                raise self._start_error
             self._bell = asyncio.Event()
             await self._bell.wait()
         return self._finished.popleft()
 
-    def stop(self, outcome_of: Callable[[ToolCall, FatalToolError], CallOutcome]) -> list[CallOutcome]:
-        """Stop the running calls; return the outcomes of calls that ended unnoticed or never started.
+    def cancel_and_collect(self, convert: Callable[[ToolCall, FatalToolError], CallOutcome]) -> list[CallOutcome]:
+        """Cancel all running calls.
+
+        Return the outcomes of calls that finished but were not yet collected, and a cancelled outcome for each call
+        that never started.
 
         Args:
-            outcome_of: makes an outcome of a tool's wish to end the chat, which ends for another reason.
+            convert: converts a `FatalToolError` to an outcome, because the chat is already ending for another reason.
         """
         outcomes = [
-            outcome if isinstance(outcome, CallOutcome) else outcome_of(call, outcome)
-            for call, outcome in self._finished
+            outcome if isinstance(outcome, CallOutcome) else convert(call, outcome) for call, outcome in self._finished
         ]
         self._finished.clear()
         for call_id, run in self.calls.items():
-            run.stop()  # first: a tool that has not started by then never does
+            run.cancel()  # first: a tool that has not started by then never does
             if not run.began:
                 outcomes.append(_cancelled(call_id))
         self.calls.clear()
         return outcomes
 
-    def abandon(self) -> None:
-        """Cancel what still runs; results that come late are dropped."""
+    def cancel_all(self) -> None:
+        """Cancel all running calls and drop their results."""
         for run in self.calls.values():
-            run.stop()
+            run.cancel()
         self.calls.clear()
 
 
-class Run(msgspec.Struct):
-    """One run of one call."""
+class RunningCall(msgspec.Struct):
+    """A tool call in progress."""
 
     context: ToolContext[Any]
     call: UserCall[None] | None = None
     result: CallOutcome | FatalToolError | None = None
     began: bool = False
-    """Whether the tool has started, here or on a worker that is gone. A stopped call never starts."""
+    """Whether the tool has started, here or on a worker that is gone. A cancelled call never starts."""
 
     def begin(self) -> None:
         """Note that the tool begins."""
         self.began = True
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """Tell the tool to end."""
         self.context.cancelled = True
         if self.call is not None:

@@ -125,8 +125,8 @@ class Attempt:
     def _first_calls(self, reply: StepReply) -> tuple[str, ...]:
         """Return the ids of the calls that start with the reply."""
         leased, configuration = self._leased, self._leased.configuration
-        first = leased.runtime.first_calls(
-            reply.calls, configuration.toolbox, agent=configuration.agent, deps_of=leased.deps.open_for
+        first = leased.runtime.calls_to_start(
+            reply.calls, configuration.toolbox, agent=configuration.agent, deps_agent=leased.deps.open_for
         )
         return tuple(call.call_id for call in first)
 
@@ -296,11 +296,11 @@ class Attempt:
     def _warn_of_unknown_cost(self, usage: Usage | None) -> None:
         """Warn once per model whose calls have no known cost, if a turn has a budget in dollars."""
         leased = self._leased
-        model, unpriced = leased.configuration.model, leased.runtime.unpriced
+        model, warned = leased.configuration.model, leased.runtime.warned_unknown_cost
         key = (model.provider, model.name)
         unknown = usage is None or usage.cost is None
-        if unknown and leased.configuration.settings.turn_cost is not None and key not in unpriced:
-            unpriced.add(key)
+        if unknown and leased.configuration.settings.turn_cost is not None and key not in warned:
+            warned.add(key)
             logger.warning(
                 "cost_unknown",
                 provider=model.provider,

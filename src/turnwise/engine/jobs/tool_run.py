@@ -14,7 +14,7 @@ from turnwise.engine.isolation.clock import calling_after
 from turnwise.engine.isolation.error_texts import OUTCOME_UNKNOWN
 from turnwise.engine.isolation.user_code import UserCall
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
-from turnwise.engine.jobs.running_calls import Run, Running
+from turnwise.engine.jobs.running_calls import RunningCall, RunningCalls
 from turnwise.engine.tools.context import ToolContext
 from turnwise.engine.tools.declare import Reconciled
 from turnwise.engine.tools.toolbox import failed, idempotency_key
@@ -40,7 +40,7 @@ class ToolTask:
         began: whether the tool may have started before, on a worker that is gone.
     """
 
-    def __init__(self, leased: LeasedChat, running: Running, call: ToolCall, *, began: bool = False) -> None:
+    def __init__(self, leased: LeasedChat, running: RunningCalls, call: ToolCall, *, began: bool = False) -> None:
         self._leased = leased
         self._toolbox = leased.configuration.toolbox
         self._running = running
@@ -57,7 +57,7 @@ class ToolTask:
             deps=running.environment.deps,
             put_file=self._put_file,
         )
-        self._run = Run(self._context, began=began)
+        self._run = RunningCall(self._context, began=began)
 
     def start(self) -> None:
         """Start the tool, unless the chat has moved on."""
@@ -103,7 +103,7 @@ class ToolTask:
         try:
             await leased.assert_tools_may_start()
         except Exception as reason:  # noqa: BLE001 - or the job would wait for a call that never begins
-            self._running.break_off(reason)
+            self._running.fail(reason)
             return
         self._call = call = leased.as_it_stands(self._call)
         is_known = call.name in self._toolbox.tools
@@ -139,7 +139,7 @@ class ToolTask:
         self._run.begin()
 
     def _expire(self, timeout: float | None) -> None:
-        self._run.stop()
+        self._run.cancel()
         call, unknown = self._call, "Its outcome is unknown: it may or may not have taken effect."
         rest = unknown if self._run.began else "It had not begun, and did not run."
         text = f"{call.name} timed out after {timeout:g} s. {rest}"

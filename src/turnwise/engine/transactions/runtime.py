@@ -1,4 +1,4 @@
-"""The runtime of an engine: its parts, for jobs, commands and the worker; and what is known to come next in a chat."""
+"""The runtime of an engine: its parts, for jobs, commands and the worker; and the triggers that follow a transition."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _CALLS_KEPT: Final = 50_000
 
 
 class StartedCalls:
-    """The calls that began in this process, the latest ones: none begins again as if it never had.
+    """Recent tool calls started by this process.
 
-    The store knows of each start, unless a failover or a restored backup has taken it back.
+    Prevents a second execution if a failover or restore loses the recorded start.
     """
 
     def __init__(self) -> None:
         self._calls: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def note(self, chat_id: str, call_id: str) -> None:
-        """Note that a call begins. Safe in any thread."""
+        """Note that a call starts. Safe in any thread."""
         self._calls[chat_id, call_id] = None
         if len(self._calls) > _CALLS_KEPT:
             self._calls.popitem(last=False)
@@ -46,11 +46,11 @@ class StartedCalls:
 
 
 class Runtime(msgspec.Struct, kw_only=True):
-    """What every job of an engine works with."""
+    """The parts of an engine that every job uses."""
 
     writer: ChatWriter
     agents: Agents
-    """Who answers in which chat, and how."""
+    """The agent registry."""
     settings: Settings
     """The engine's: an agent may have other ones for its own chats."""
     clock: Clock
@@ -60,15 +60,15 @@ class Runtime(msgspec.Struct, kw_only=True):
     files: Files
     """The files of its chats."""
     deps: object
-    """What tools need beside their arguments, or what makes it of a chat."""
-    warned_of: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """Dependencies passed to tools: a value, or a factory that takes the chat."""
+    warned_context_window: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models whose unknown context window was logged."""
-    unpriced: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    warned_unknown_cost: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models of which a call of unknown cost was logged."""
     system_prompts: SystemPrompts = msgspec.field(default_factory=SystemPrompts)
     started_calls: StartedCalls = msgspec.field(default_factory=StartedCalls)
     stopping: bool = False
-    """Whether the worker is stopping and takes on nothing more."""
+    """Whether the worker is shutting down and starts nothing more."""
 
     @property
     def store(self) -> ChatStore:
@@ -82,31 +82,30 @@ class Runtime(msgspec.Struct, kw_only=True):
 
     @property
     def observers(self) -> Observers:
-        """Who watches."""
+        """The observers."""
         return self.writer.observers
 
-    def first_calls(
-        self, calls: Sequence[ToolCall], toolbox: Toolbox, *, agent: str, deps_of: str | None
+    def calls_to_start(
+        self, calls: Sequence[ToolCall], toolbox: Toolbox, *, agent: str, deps_agent: str | None
     ) -> tuple[ToolCall, ...]:
-        """Return the calls to start in the commit that brings the chat to them.
+        """Return the calls to start in the commit of the transition to `executing_tools`.
 
-        There are none if the agent's deps have to be opened first, which may fail or take long: they are open for the
-        agent `deps_of`.
+        Returns none if the agent's dependencies must be opened first, which may fail or take long. They are open for
+        the agent `deps_agent`.
         """
-        waits = self.stopping or (callable(self.deps) and deps_of != agent)
+        waits = self.stopping or (callable(self.deps) and deps_agent != agent)
         return () if waits else toolbox.first_calls(calls)
 
-    def begin(self, unit: UnitOfWork, *, claims: bool, deps_of: str | None = None) -> None:
-        """Fire the triggers that are known to come next, so that they share the commit.
+    def fire_next_triggers(self, unit: UnitOfWork, *, claim: bool, deps_agent: str | None = None) -> None:
+        """Claim the chat if `claim` is set, then start the attempt or calls of its state, all in one commit.
 
-        With `claims` a chat that waits for a worker is claimed if this one can run it; then the attempt or the calls of
-        its state begin, unless they have begun with the transition. A worker that stops begins nothing by this: it may
-        let the chat go right after the commit.
+        Skips attempts and calls that the transition already started. Does nothing while the worker is shutting down,
+        because it may release the lease right after this commit.
         """
         if self.stopping:
             return
         can_run = self.agents.can_run(unit.facts)
-        while claims and can_run and unit.facts.state is ChatState.pending:
+        while claim and can_run and unit.facts.state is ChatState.pending:
             unit.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = unit.facts
         if facts.lease is None or facts.lease.worker != self.worker_id or not unit.entered:
@@ -116,5 +115,5 @@ class Runtime(msgspec.Struct, kw_only=True):
             unit.fire(AttemptStarted(token=token), actor=self.actor)
         elif facts.state is ChatState.executing_tools:
             toolbox = self.agents.toolbox(facts.profile_of_calls)
-            for call in self.first_calls(facts.calls, toolbox, agent=facts.agent_needed, deps_of=deps_of):
+            for call in self.calls_to_start(facts.calls, toolbox, agent=facts.agent_needed, deps_agent=deps_agent):
                 unit.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)

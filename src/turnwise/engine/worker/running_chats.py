@@ -180,7 +180,7 @@ class ReservedSlots:
 
     def begin(self, unit: UnitOfWork) -> None:
         """Fire what is known to come next, with a claim if there is room."""
-        self._runtime.begin(unit, claims=self._reservation.number > 0)
+        self._runtime.fire_next_triggers(unit, claim=self._reservation.number > 0)
 
     def adopt(self, committed: Committed) -> None:
         """Run the chat, if the commit gave it to this worker, unless its turn ended with it."""
