@@ -223,6 +223,23 @@ async def test_thread_begins_with_its_owner_agent_and_tools() -> None:
     assert "[DONE]" not in begun[1].text
 
 
+async def test_two_tabs_start_a_thread_at_once() -> None:
+    """Each first message is answered: the later one waits in the queue of the chat that the other created."""
+    async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
+        answers: list[httpx.Response] = []
+
+        async def start(tab: str) -> None:
+            answers.append(await page(ada, user(tab, f"Hello from {tab}!")))
+            answers.append(await run(ada, said(tab, f"Hello from {tab}!"), threadId="tab-2"))
+
+        async with anyio.create_task_group() as tasks:
+            for tab in ("u1", "u2"):
+                tasks.start_soon(start, tab)
+        roles = await stored(service)
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert roles == [["user", "assistant"] * 2] * 2
+
+
 async def test_thread_is_known_by_name_and_chat_id() -> None:
     model = ScriptedModel(["One.", "Two.", "Three."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:

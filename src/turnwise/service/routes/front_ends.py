@@ -62,14 +62,14 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     new_input = new_input_of_agui(body)
     old = await chat_of(caller, body.thread_id)
     await check_messages(caller, old, new_input)
-    chat = old or await create(caller, body.thread_id, agent, tools, new_input)
+    chat, is_new = (old, False) if old else await create(caller, body.thread_id, agent, tools, new_input)
     asked = clients_calls(chat).union(call.call_id for call in await open_subagent_calls(caller, chat))
     nothing_new = not new_input.messages and not new_input.answers.keys() & asked
-    with rest_of_request(has_begun=old is None):
+    with rest_of_request(has_begun=is_new):
         turns = (
             TurnRange(await turn_start(caller.engine, chat), chat=chat)
             if nothing_new
-            else await act(caller, chat, new_input, is_new=old is None)
+            else await act(caller, chat, new_input, is_new=is_new)
         )
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
@@ -112,10 +112,10 @@ async def chat_ai_sdk(caller: Subscriber, body: AISDKRequest, version: SDKVersio
         raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
     old = await chat_of(caller, body.id)
     await check_messages(caller, old, new_input)
-    chat = old or await create(caller, body.id, body.agent, tools, new_input)
+    chat, is_new = (old, False) if old else await create(caller, body.id, body.agent, tools, new_input)
     do = regenerate if body.trigger == "regenerate-message" and new_input.messages else act
-    with rest_of_request(has_begun=old is None):
-        turns = await do(caller, chat, new_input, is_new=old is None)
+    with rest_of_request(has_begun=is_new):
+        turns = await do(caller, chat, new_input, is_new=is_new)
     own_turn = chat.turn if not new_input.messages else chat.turn + 1 if turns.has_started else None
     encoder = AISDKEncoder(
         None if own_turn is None else message_id_of(chat.id, own_turn),

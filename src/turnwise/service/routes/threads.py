@@ -63,23 +63,31 @@ async def check_messages(caller: Caller, chat: Chat | None, new_input: NewInput)
 
 async def create(
     caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool], new_input: NewInput
-) -> Chat:
-    """Return a new chat of the caller under a name of its own choice, with the first message of a request.
+) -> tuple[Chat, bool]:
+    """Create a chat of the caller under a name of its own choice, with the first message of a request.
+
+    Returns:
+        The chat, and `False` if a concurrent request created it with another message: then send this one.
 
     Raises:
         NotAllowed: the caller may not create chats, or choose the agent.
     """
     await caller.check("create_chat", *(["create_chat.agent"] if agent is not None else []))
     message_client_id, message = new_input.messages[0] if new_input.messages else (None, None)
-    return await caller.chats.create_chat(
-        owner=caller.principal.name,
-        client_id=name,
-        agent=agent,
-        client_tools=tools,
-        metadata={"thread": name},
-        message=message,
-        message_client_id=message_client_id,
-    )
+    owner = caller.principal.name
+    try:
+        chat = await caller.chats.create_chat(
+            owner=owner,
+            client_id=name,
+            agent=agent,
+            client_tools=tools,
+            metadata={"thread": name},
+            message=message,
+            message_client_id=message_client_id,
+        )
+    except ConflictingReplay:
+        return await caller.chat(chat_id_for(owner, name)), False
+    return chat, True
 
 
 def clients_calls(chat: Chat) -> set[str]:
