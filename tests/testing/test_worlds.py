@@ -80,8 +80,11 @@ async def test_tool_that_never_succeeds_is_not_tested() -> None:
 
 
 async def test_world_reports_a_tool_that_always_raises() -> None:
-    (problem,) = await World(7, rounds=40, tools=[charge], settings=SETTINGS).run()
-    assert re.match(r"the tool charge raised in \d+ runs and never succeeded; at last AttributeError", problem)
+    worlds = [World(seed, rounds=40, tools=[charge], settings=SETTINGS) for seed in range(10)]
+    problems = [problem for world in worlds for problem in await world.run()]
+    expected = r"the tool charge raised in \d+ runs and never succeeded; at last AttributeError"
+    assert problems
+    assert all(re.match(expected, problem) for problem in problems)
 
 
 async def test_states_and_situations_that_no_world_meets_are_named() -> None:
@@ -136,6 +139,5 @@ async def test_payment_that_a_service_makes_twice_is_found() -> None:
 
         return [pay]
 
-    with pytest.raises(WorldsFailed, match="was paid 2 times") as failed:
-        await run_worlds(lambda seed: World(seed, rounds=12, tools=payments, settings=SETTINGS), seeds=range(8, 10))
-    assert [*failed.value.problems] == [9]
+    with pytest.raises(WorldsFailed, match=r"was paid \d times"):
+        await run_worlds(lambda seed: World(seed, rounds=80, tools=payments, settings=SETTINGS), seeds=range(10))
