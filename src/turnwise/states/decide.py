@@ -16,14 +16,14 @@ from turnwise.states.invariants import broken_invariants
 from turnwise.states.machine import fire
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, job_in
 from turnwise.states.refusals import REFUSALS
-from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
+from turnwise.states.table import TABLE, Guard, rows_of, triggers_in
 from turnwise.states.triggers import TRIGGERS, Imported, TransitionContext, Trigger, trigger_of
 from turnwise.states.values.plain import shown
 from turnwise.states.values.values import Value
 from turnwise.states.writes import Write
 
 
-def possible_triggers(facts: Facts) -> tuple[str, ...]:
+def legal_triggers(facts: Facts) -> tuple[str, ...]:
     """Return the names of the triggers that would be accepted with the right arguments, in order of declaration.
 
     `imported` is not among them: it brings a chat into a store, and is no trigger of a stored one.
@@ -34,7 +34,7 @@ def possible_triggers(facts: Facts) -> tuple[str, ...]:
         for trigger in triggers_in(facts.place)
         if trigger is not Imported
         and not is_shut_to(trigger, facts)
-        and any(_may_match(row, draft) for row in rows_of(trigger, facts.place))
+        and any(all(_could_agree(guard, draft) for guard in row.when) for row in rows_of(trigger, facts.place))
     )
 
 
@@ -72,10 +72,6 @@ BEGIN_ATTEMPTS: Final = frozenset(
     (row.trigger, row.target) for row in TABLE if {a.start_attempt, a.start_due_attempt} & {*row.actions}
 )
 """The triggers and targets of rows that begin an attempt, if none has to wait."""
-
-
-def _may_match(row: Row, draft: Draft[Any]) -> bool:
-    return all(_could_agree(guard, draft) for guard in row.when)
 
 
 def _could_agree(guard: Guard[Any], draft: Draft[Any]) -> bool:
@@ -161,11 +157,6 @@ def _with_context(
     elif type(at) is TransitionContext and not arguments:
         return trigger, at
     raise WrongCall("at", "a trigger comes with its circumstances, the class of a trigger with arguments by name")
-
-
-def legal_triggers(facts: Facts) -> tuple[str, ...]:
-    """Return the names of the triggers that would be accepted now with the right arguments."""
-    return possible_triggers(facts)
 
 
 def job_of(facts: Facts) -> Job | None:

@@ -110,20 +110,13 @@ def refuse_unstorable_profile(draft: Draft[t.Create]) -> None:
     _ = PutProfile(draft.trigger.profile).digest
 
 
-def refuse_unstorable_title(draft: Draft[t.Renamed]) -> None:
-    """Refuse a title that cannot be written as JSON."""
-    canonical(draft.trigger.title)
+def _unstorable(*fields: str) -> Refusal[t.Trigger]:
+    """Return what refuses a trigger whose fields of these names cannot be written as JSON."""
 
+    def refuse(draft: Draft[t.Trigger]) -> None:
+        canonical([getattr(draft.trigger, field) for field in fields])
 
-def refuse_unstorable_metadata(draft: Draft[t.MetadataChanged]) -> None:
-    """Refuse metadata that cannot be written as JSON."""
-    canonical(draft.trigger.metadata)
-
-
-def refuse_unstorable_configuration(draft: Draft[t.Configured]) -> None:
-    """Refuse a configuration that cannot be written as JSON."""
-    came = draft.trigger
-    canonical([came.agent, came.model, came.parameters, came.active_tools, came.system])
+    return refuse
 
 
 def _of(kind: type[_Kind], *refusals: Refusal[_Kind]) -> tuple[type[t.Trigger], tuple[Refusal[Any], ...]]:
@@ -141,9 +134,9 @@ REFUSALS: Final[dict[type[t.Trigger], tuple[Refusal[Any], ...]]] = {
             _of(t.EditQueued, refuse_unknown_queued, refuse_full_queue),
             _of(t.DeleteQueued, refuse_unknown_queued),
             _of(t.PromoteQueued, refuse_unknown_queued),
-            _of(t.Renamed, refuse_unstorable_title),
-            _of(t.MetadataChanged, refuse_unstorable_metadata),
-            _of(t.Configured, refuse_unstorable_configuration),
+            _of(t.Renamed, _unstorable("title")),
+            _of(t.MetadataChanged, _unstorable("metadata")),
+            _of(t.Configured, _unstorable("agent", "model", "parameters", "active_tools", "system")),
         )
     ),
 }

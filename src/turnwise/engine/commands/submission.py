@@ -10,18 +10,11 @@ import msgspec
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.transactions.chat_writer import UnitOfWork
-from turnwise.engine.transactions.idempotency import (
-    late_results,
-)
+from turnwise.engine.transactions.idempotency import late_results
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.errors import (
-    InvalidContent,
-)
-from turnwise.states.triggers import (
-    DeadlinePassed,
-    SubmitToolResults,
-)
+from turnwise.states.errors import InvalidContent
+from turnwise.states.triggers import DeadlinePassed, SubmitToolResults
 from turnwise.states.values.digests import canonical
 
 
