@@ -16,8 +16,9 @@ from support.latches import Latch
 from support.life import said, streaming
 from turnwise import ClientTool, ModelError, ModelPart, Settings, StoreError, ToolFailed, Usage, tool
 from turnwise.engine.isolation.error_texts import describe_error, text_for_model
+from turnwise.engine.jobs.endings import error_info
 from turnwise.engine.jobs.live_parts import LiveParts
-from turnwise.engine.jobs.reply import error_info, partial_reply, planned
+from turnwise.engine.jobs.reply import partial_reply, split_calls
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
@@ -63,7 +64,7 @@ def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **a
     ids=str,
 )
 def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:
-    assert planned([part], FACTS, BOX) == ((part,) if is_kept else (), ())
+    assert split_calls([part], FACTS, BOX) == ((part,) if is_kept else (), ())
 
 
 def test_calls_are_planned_with_index_and_executor() -> None:
@@ -76,7 +77,7 @@ def test_calls_are_planned_with_index_and_executor() -> None:
         call("ask", "d", Executor.client),
         call("gone", "e"),
     ]
-    stored, calls = planned(parts, FACTS, BOX)
+    stored, calls = split_calls(parts, FACTS, BOX)
     assert [(one.call_id, one.index, one.executor, one.refusal is not None) for one in calls] == [
         ("a", 0, Executor.client, False),
         ("b", 1, Executor.client, False),

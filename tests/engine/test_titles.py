@@ -121,8 +121,8 @@ async def test_neither_turn_nor_close_waits_for_a_title(
         (Reply(error=RuntimeError("the adapter broke")), "the adapter broke"),
         (Reply(calls=[Call("look", {})]), "the model returned no text"),
         (Reply("I'm sorry, but I can't help with that.", stop_reason="content_filter"), "the provider refused"),
-        (Reply("Singing fo", stop_reason="max_tokens"), "cut short"),
-        (Reply("Singing fo", stop_reason="abort"), "not known to be a good end"),
+        (Reply("Singing fo", stop_reason="max_tokens"), "truncated"),
+        (Reply("Singing fo", stop_reason="abort"), "unknown finish reason 'abort'"),
     ],
 )
 async def test_failed_title_is_logged_once_and_not_retried(

@@ -95,7 +95,7 @@ def test_client_tool_cannot_replace_the_answer_tool(active: list[str] | None) ->
     toolbox = Toolbox({"add": add, "look": look}, Settings(active_tools=active), answer=add)
     assert ("add", "Add one.") in named(toolbox, THEIR_ADD)
     assert "add" not in [spec.name for spec in toolbox.offered((THEIR_ADD,), with_answer=False)]
-    planned = toolbox.planned(part("add", n=1), facts(THEIR_ADD), 0)
+    planned = toolbox.plan_call(part("add", n=1), facts(THEIR_ADD), 0)
     assert (planned.executor, planned.answers, planned.refusal) == (Executor.local, True, None)
 
 
@@ -138,27 +138,27 @@ def test_local_call_is_planned_as_declared() -> None:
 
     saved = dataclasses.replace(pay, name="save", policy="auto", reconcile=stored)
     toolbox = box(add, saved)
-    assert toolbox.planned(part("add", n=1), facts(), 2) == replace(CALL, index=2, step=4)
-    planned = toolbox.planned(part("save", n=1), facts(), 0)
+    assert toolbox.plan_call(part("add", n=1), facts(), 2) == replace(CALL, index=2, step=4)
+    planned = toolbox.plan_call(part("save", n=1), facts(), 0)
     assert (planned.crash, planned.stop_after, planned.reconciles) == ("at_least_once", True, True)
-    unfit = toolbox.planned(part("add", n="x"), facts(), 0)
+    unfit = toolbox.plan_call(part("add", n="x"), facts(), 0)
     assert (unfit.refusal, unfit.executor) == (None, Executor.local)  # it is checked as it runs
 
 
 def test_approvals_and_client_calls_go_to_the_client() -> None:
-    pays = box().planned(part("pay", n=1), facts(ASK), 0)
+    pays = box().plan_call(part("pay", n=1), facts(ASK), 0)
     assert (pays.executor, pays.approval, pays.refusal, pays.within) == (Executor.client, "asked", None, None)
     assert (pays.crash, pays.stop_after) == ("at_least_once", True)
     assert pays.approver == "operator"
     lenient = dataclasses.replace(pay, approver="owner")
-    assert box(lenient).planned(part("pay", n=1), facts(ASK), 0).approver == "owner"
+    assert box(lenient).plan_call(part("pay", n=1), facts(ASK), 0).approver == "owner"
     with pytest.raises(SettingsError, match="tool 'add': approver='owner' needs policy='ask'"):
         dataclasses.replace(add, approver="owner")
-    theirs = box().planned(part("ask_user", n=1), facts(ASK), 0)
+    theirs = box().plan_call(part("ask_user", n=1), facts(ASK), 0)
     assert (theirs.executor, theirs.approval, theirs.refusal) == (Executor.client, "not_needed", None)
     assert theirs.within == 50
     assert (theirs.crash, theirs.stop_after, theirs.reconciles) == ("at_most_once", False, False)
-    assert box().planned(part("add", n="x"), facts(THEIR_ADD), 0).executor is Executor.local
+    assert box().plan_call(part("add", n="x"), facts(THEIR_ADD), 0).executor is Executor.local
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_invalid_call_is_refused_as_it_is_planned(given: ToolCallPart, word: str
     def stored(_context: ToolContext) -> None: ...
 
     toolbox = box(add, dataclasses.replace(pay, reconcile=stored))
-    planned = toolbox.planned(given, facts(ASK), 0)
+    planned = toolbox.plan_call(given, facts(ASK), 0)
     assert word in (planned.refusal or "")
     assert (planned.executor, planned.approval) == (Executor.local, "not_needed")
     assert (planned.crash, planned.reconciles) == ("at_least_once", False)
@@ -182,9 +182,9 @@ def test_invalid_call_is_refused_as_it_is_planned(given: ToolCallPart, word: str
 
 def test_refusal_names_the_offered_tools() -> None:
     name = "n" * 70
-    refusal = box(active_tools=["look", "client:ask_user"]).planned(part(name), facts(ASK, THEIR_ADD), 0).refusal
+    refusal = box(active_tools=["look", "client:ask_user"]).plan_call(part(name), facts(ASK, THEIR_ADD), 0).refusal
     assert refusal == f"There is no tool named '{'n' * 64}'. Tools: ask_user, look."
-    assert "Tools: none." in (Toolbox({}, Settings()).planned(part("add"), facts(), 0).refusal or "")
+    assert "Tools: none." in (Toolbox({}, Settings()).plan_call(part("add"), facts(), 0).refusal or "")
 
 
 def call(name: str, call_id: str, **fields: Any) -> ToolCall:

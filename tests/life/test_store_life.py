@@ -25,7 +25,7 @@ from turnwise.engine.admin.diagnose import Diagnosis, diagnose
 from turnwise.engine.admin.erase import wanted
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.config.results import SendReceipt, SubmissionReceipt
-from turnwise.engine.jobs.reply import shown_reply
+from turnwise.engine.jobs.reply import streamed_reply
 from turnwise.engine.prompt.views import transcript_of, user_view
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -272,7 +272,7 @@ class StoreLife(RuleBasedStateMachine):
             elif facts.state is S.streaming and facts.step.attempt_open and self.attempt not in self.shown:
                 self.show()
             elif not facts.settled and facts.lease is not None:
-                self.life.settle(self.do(shown_reply(self.life.process.commands.runtime, facts)))
+                self.life.settle(self.do(streamed_reply(self.life.process.commands.runtime, facts)))
             else:
                 self.walk.go_on()
 
@@ -295,7 +295,7 @@ class StoreLife(RuleBasedStateMachine):
         if trigger is t.AttemptDiscarded and facts.step.attempt_open and facts.state is S.streaming:
             self.life.discard()
         elif trigger is t.Failed:
-            self.life.fail(self.do(shown_reply(self.life.process.commands.runtime, facts)))
+            self.life.fail(self.do(streamed_reply(self.life.process.commands.runtime, facts)))
         else:
             self.life.held(t.Released)
 

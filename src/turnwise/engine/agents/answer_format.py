@@ -7,7 +7,7 @@ the answer, and its result says what is wrong with them, or ends the turn.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -17,7 +17,9 @@ from turnwise.engine.tools.arguments import BadArguments, checked, coerced, list
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import ALTERNATIVES, check_schema, problems_with
 from turnwise.foreign import guarded
+from turnwise.providers.protocol import ModelRequest
 from turnwise.states.errors import SettingsError, ToolFailed
+from turnwise.states.messages import Part, TextPart
 from turnwise.states.values.plain import Misfit, plain_object, type_name
 
 ANSWER_TOOL: Final = "final_answer"
@@ -82,6 +84,22 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         except BadArguments as error:
             return f"{error} {_AGAIN}"
         return "Give your final answer again."
+
+
+def violates_answer_schema(answer: AnswerFormat | None, request: ModelRequest, parts: Sequence[Part]) -> bool:
+    """Whether a text-only reply fails to match the answer schema."""
+    if answer is None or request.answer_schema is None:
+        return answer is not None
+    try:
+        answer.arguments_in("".join(part.text for part in parts if isinstance(part, TextPart)))
+    except BadArguments:
+        return True
+    return False
+
+
+def answer_retries_exhausted(refused: int) -> str:
+    """Return the error text of a turn whose answers were refused."""
+    return f"{refused} answers did not have the form that the agent wants (Settings.answer_retries)"
 
 
 def format_of(agent: str, output: Any) -> AnswerFormat:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.tasks import run_shielded
-from turnwise.engine.jobs.reply import shown_reply
+from turnwise.engine.jobs.reply import streamed_reply
 from turnwise.engine.subagents.family import stop_unless_it_stays, subagents_to_stop
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
@@ -76,7 +76,7 @@ class Interrupter(msgspec.Struct, frozen=True):
                 facts = await runtime.store.facts(chat_id)
                 settlement = Settlement(facts, await self._token_of_the_dead(facts), stopped)
                 if not settlement.is_held(facts):
-                    reply = await sending.partial(await shown_reply(runtime, facts))
+                    reply = await sending.partial(await streamed_reply(runtime, facts))
                     settlement = replace(settlement, reply=reply)
                 plan = settlement.stop_if_outdated, *changes, settlement.settle
                 committed = await runtime.writer.change(chat_id, *plan, actor=self.actor)

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from turnwise.engine.config.results import Spending
 from turnwise.engine.config.settings import CompactionInput, CompactionResult, CompactionStrategy, Folding
 from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts
+from turnwise.engine.jobs.endings import error_info
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.leased_chat import ConcurrentTransition, LeasedChat
-from turnwise.engine.jobs.reply import error_info
 from turnwise.engine.jobs.request import Requests
 from turnwise.engine.jobs.retries import decide_retry
 from turnwise.engine.jobs.summarise import Summariser

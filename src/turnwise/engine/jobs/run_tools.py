@@ -9,12 +9,12 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
+from turnwise.engine.agents.answer_format import answer_retries_exhausted
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.config.results import chat_of
 from turnwise.engine.isolation.error_texts import private_text, public_text
 from turnwise.engine.jobs.leased_chat import LeasedChat
-from turnwise.engine.jobs.reply import never_answered
 from turnwise.engine.jobs.running_calls import RunningCalls, ToolEnvironment
 from turnwise.engine.jobs.tool_run import ToolTask
 from turnwise.engine.tools.toolbox import failed
@@ -139,7 +139,7 @@ class ToolJob:
         return call.answers and outcome.is_error and refused > self._leased.configuration.settings.answer_retries
 
     async def _fail_for_lack_of_an_answer(self, outcomes: Sequence[CallOutcome]) -> None:
-        step, message = self._leased.facts.step, never_answered(self._leased.facts.turn.refused + 1)
+        step, message = self._leased.facts.step, answer_retries_exhausted(self._leased.facts.turn.refused + 1)
         error = ErrorInfo(kind=INVALID_ANSWER, message=message, step=step.number, attempt=step.attempt)
         await self._end(outcomes, error)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import anyio.lowlevel
 from msgspec.structs import replace
 
+from turnwise.engine.agents.answer_format import answer_retries_exhausted, violates_answer_schema
 from turnwise.engine.blobs.loaded import message_refused, with_files
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.user_code import UserCall
@@ -18,18 +19,16 @@ from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import CompactionJob
 from turnwise.engine.jobs.context_window import CompactionRule
+from turnwise.engine.jobs.endings import error_info
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.live_parts import LiveParts
 from turnwise.engine.jobs.reply import (
-    error_info,
-    finish_word,
-    lacks_form,
-    never_answered,
-    origin_of,
+    build_origin,
+    finish_reason,
     partial_reply,
-    planned,
-    withheld_calls,
+    rejected_calls,
+    split_calls,
 )
 from turnwise.engine.jobs.request import Requests
 from turnwise.engine.jobs.retries import decide_retry, longer
@@ -98,7 +97,7 @@ class Attempt:
         # Where others have moved the chat meanwhile, it may be the request of a step that another job asks for.
         await anyio.lowlevel.checkpoint_if_cancelled()
         await leased.ask_again()
-        self._held.origin = origin_of(leased.configuration, request)
+        self._held.origin = build_origin(leased.configuration, request)
         try:
             await self._stream_watched(request)
         except Exception:
@@ -111,7 +110,7 @@ class Attempt:
         async with Sending(leased.runtime.files, leased.chat_id) as sending:
             reply = self._reply(request)
             if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
-                message = never_answered(leased.facts.turn.refused + 1)
+                message = answer_retries_exhausted(leased.facts.turn.refused + 1)
                 raise ModelError(INVALID_ANSWER, retryable=False, message=message)
             reply = replace(reply, parts=await sending.reply_parts(reply.parts))
             logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
@@ -268,8 +267,8 @@ class Attempt:
         finish = reply.finish
         self._warn_of_unknown_cost(finish.usage)
         stop_reason = stop_reason_of(finish.stop_reason)
-        withheld = withheld_calls(reply, self._builder.unfinished_calls())
-        parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, withheld=withheld)
+        rejected = rejected_calls(reply, self._builder.unfinished_calls())
+        parts, calls = split_calls(reply.parts, leased.facts, leased.configuration.toolbox, rejected=rejected)
         reported = _prompt_tokens(finish)
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
@@ -277,10 +276,10 @@ class Attempt:
         return StepReply(
             parts=parts,
             calls=calls,
-            refused=may_be_refused and lacks_form(leased.configuration.answer, request, parts),
+            refused=may_be_refused and violates_answer_schema(leased.configuration.answer, request, parts),
             usage=finish.usage,
             stop_reason=stop_reason,
-            provider_reason=finish_word(finish),
+            provider_reason=finish_reason(finish),
             context_tokens=self._estimated_tokens(request) if reported is None else reported,
             context_limit=limit,
             estimated=reported is None,

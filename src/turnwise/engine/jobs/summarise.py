@@ -14,7 +14,7 @@ from turnwise.engine.blobs.loaded import with_files
 from turnwise.engine.config.results import Spending
 from turnwise.engine.isolation.clock import time_limit
 from turnwise.engine.jobs.leased_chat import LeasedChat
-from turnwise.engine.jobs.reply import generated, whole_text
+from turnwise.engine.jobs.reply import complete_text, generate_reply
 from turnwise.engine.jobs.request import Requests, prepared_for
 from turnwise.engine.jobs.retries import longer, note_on_rejection
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, transient
@@ -111,7 +111,7 @@ class Summariser:
         # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
         if reply.calls and not reply.text.strip():
             reply = await self._generate([*history, prompt], {**parameters, "tool_choice": "none"})
-        text = well_formed(whole_text(reply)).strip()
+        text = well_formed(complete_text(reply)).strip()
         if not text:
             raise ModelError("bad_request", message="the summary was empty")
         return text
@@ -134,7 +134,7 @@ class Summariser:
         return reply
 
     async def _reply(self, model: Model, request: ModelRequest) -> ModelReply:
-        return await generated(model, await with_files(self._leased.runtime.files, request, model))
+        return await generate_reply(model, await with_files(self._leased.runtime.files, request, model))
 
 
 def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:

@@ -105,17 +105,17 @@ class Toolbox(msgspec.Struct, frozen=True):
                 schemas[call.name] = schema_of(tool)
         return schemas
 
-    def planned(self, part: ToolCallPart, facts: Facts, index: int, *, withheld: str | None = None) -> ToolCall:
+    def plan_call(self, part: ToolCallPart, facts: Facts, index: int, *, rejected: str | None = None) -> ToolCall:
         """Return the record of a local or client call, as it is stored before the call starts.
 
-        Refusals are decided here, once, for every worker that may continue: of a call of a tool that is not offered,
-        of a client call with arguments that do not fit, and of one that is `withheld` because of how its reply ended.
+        Decides refusals once, for every worker that may continue. It refuses a call of an unknown tool, a client call
+        with invalid arguments, and a call that is `rejected` because of the reply's finish reason.
         """
         client_tools = facts.profile.client_tools
         tool = self.tool_for(part.name, client_tools)
         local = tool if isinstance(tool, Tool) else None
         asks = local is not None and local.policy == "ask"
-        refusal = withheld or self._refusal(part, tool, facts.profile)
+        refusal = rejected or self._refusal(part, tool, facts.profile)
         action = local.subagent_action if local is not None and refusal is None else None
         for_client = refusal is None and (asks or isinstance(tool, ClientTool))
         executor = Executor.client if for_client else Executor.local if action is None else Executor.chat

@@ -14,7 +14,7 @@ from msgspec import structs
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.config.results import Spending
 from turnwise.engine.isolation.clock import sleep, time_limit
-from turnwise.engine.jobs.reply import generated, whole_text
+from turnwise.engine.jobs.reply import complete_text, generate_reply
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
 from turnwise.engine.jobs.retries import decide_retry
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
@@ -130,7 +130,7 @@ class Titles:
         if self._configuration(facts).settings.title == "first_line":
             return _Made(first_line_of(source.question.text))
         try:
-            text = whole_text(await self._ask(facts, source, spending))
+            text = complete_text(await self._ask(facts, source, spending))
         except Exception as error:  # noqa: BLE001 - the model's error, or that of a hook
             logger.warning("title_failed", problem=described(error))
             return _Made(None, spending.usage)
@@ -181,7 +181,7 @@ class Titles:
                 time_limit(runtime.clock, TIMEOUT, "network", "no title", retryable=False),
             ):
                 reply = await runtime.tasks.user_calls.run(
-                    partial(generated, model, request), "model title", chat_id=facts.chat_id
+                    partial(generate_reply, model, request), "model title", chat_id=facts.chat_id
                 )
                 reply = priced_reply(model, reply, runtime.clock.now())
                 usage = reply.usage
