@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
+from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.errors import BrokenInvariant, StaleLease, StoreError
@@ -204,10 +204,10 @@ class Failing:
     ("calls", "error", "told"),
     [
         (0, StoreError("away"), StoreError),
-        (0, ValueError("odd"), Unanswered),
-        (1, StoreError("away"), Unanswered),
-        (1, ValueError("odd"), Unanswered),
-        (2, StoreError("away"), Unanswered),
+        (0, ValueError("odd"), NoResponse),
+        (1, StoreError("away"), NoResponse),
+        (1, ValueError("odd"), NoResponse),
+        (2, StoreError("away"), NoResponse),
     ],
 )
 async def test_only_unsent_items_report_nothing_written(calls: int, error: Exception, told: type[Exception]) -> None:

@@ -236,7 +236,7 @@ async def test_server_errors_are_passing(make_pool: MakePool, error: Exception, 
     refused = make_pool().meaning_of(error)
     assert refused.passing is passes
     assert isinstance(refused, Refused)
-    assert refused.doubted().passing is passes
+    assert refused.with_unknown_outcome().passing is passes
 
 
 async def test_cancelled_caller_waits_for_the_statement(make_pool: MakePool) -> None:

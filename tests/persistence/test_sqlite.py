@@ -21,7 +21,7 @@ import pytest
 
 from support.sql_by_hand import raw
 from turnwise.persistence.audit.verify import verify_records
-from turnwise.persistence.chat_cache import PassedOver
+from turnwise.persistence.chat_cache import SkippedChats
 from turnwise.persistence.sql.migrations import migrations
 from turnwise.persistence.sqlite import connection
 from turnwise.persistence.sqlite import store as scrub
@@ -308,49 +308,49 @@ def _unreadable(problem: str = "bad") -> ChatUnreadable:
     return ChatUnreadable("messages.body", problem, chat_id="chat")
 
 
-def _pause(passed_over: PassedOver, clock: _Clock) -> float:
+def _pause(skipped: SkippedChats, clock: _Clock) -> float:
     """Let time go on until the chat may be tried again; return how long that took."""
     began = clock.at
-    while passed_over.skips("chat", 3):
+    while skipped.skips("chat", 3):
         clock.at += 0.5
     return clock.at - began
 
 
 def test_retry_pause_doubles_up_to_a_minute() -> None:
     clock = _Clock()
-    passed_over = PassedOver(clock.now)
-    assert not passed_over.skips("chat", 3)
+    skipped = SkippedChats(clock.now)
+    assert not skipped.skips("chat", 3)
     pauses = []
     for _ in range(9):
-        passed_over.note("claim_refused", "chat", _unreadable(), version=3)
-        assert not passed_over.skips("another", 3)
-        pauses.append(_pause(passed_over, clock))
+        skipped.note("claim_refused", "chat", _unreadable(), version=3)
+        assert not skipped.skips("another", 3)
+        pauses.append(_pause(skipped, clock))
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    passed_over.forget("chat")
-    passed_over.forget("never noted")
-    passed_over.note("claim_refused", "chat", _unreadable(), version=3)
-    assert _pause(passed_over, clock) == 1
+    skipped.forget("chat")
+    skipped.forget("never noted")
+    skipped.note("claim_refused", "chat", _unreadable(), version=3)
+    assert _pause(skipped, clock) == 1
 
 
 def test_commit_ends_the_penalty() -> None:
     clock = _Clock()
-    passed_over = PassedOver(clock.now)
+    skipped = SkippedChats(clock.now)
     for _ in range(4):
-        passed_over.note("claim_refused", "chat", _unreadable(), version=3)
-    assert passed_over.skips("chat", 3)
-    assert not passed_over.skips("chat", 4)
-    passed_over.note("claim_refused", "chat", _unreadable(), version=4)
-    assert not passed_over.skips("chat", 5)
+        skipped.note("claim_refused", "chat", _unreadable(), version=3)
+    assert skipped.skips("chat", 3)
+    assert not skipped.skips("chat", 4)
+    skipped.note("claim_refused", "chat", _unreadable(), version=4)
+    assert not skipped.skips("chat", 5)
     clock.at += 1
-    assert not passed_over.skips("chat", 4)
+    assert not skipped.skips("chat", 4)
 
 
 def test_each_problem_is_logged_once_per_chat(caplog: pytest.LogCaptureFixture) -> None:
-    passed_over = PassedOver(_Clock().now)
+    skipped = SkippedChats(_Clock().now)
 
     def logged(error: Exception, chat_id: str = "chat") -> list[str]:
         caplog.clear()
-        passed_over.note("claim_refused", chat_id, error)
+        skipped.note("claim_refused", chat_id, error)
         assert all(record.levelno == logging.ERROR for record in caplog.records)
         assert all(chat_id in record.getMessage() for record in caplog.records)
         assert all("claim_refused" in record.getMessage() for record in caplog.records)
@@ -363,7 +363,7 @@ def test_each_problem_is_logged_once_per_chat(caplog: pytest.LogCaptureFixture) 
     assert len(logged(OSError("full"))) == 1
     assert logged(OSError("full")) == []
     assert len(logged(_unreadable(), "another")) == 1
-    passed_over.forget("chat")
+    skipped.forget("chat")
     assert len(logged(OSError("full"))) == 1
 
 

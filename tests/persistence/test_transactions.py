@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.persistence.sqlite_chats import NOON, Chats
 
-from turnwise.persistence.chat_cache import PassedOver
+from turnwise.persistence.chat_cache import SkippedChats
 from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sql import raw_rows
@@ -147,7 +147,7 @@ def test_pruning_passes_over_parts_without_a_chat(chats: Chats) -> None:
         chats.change(chat_id, plans.reply("a"))
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("DELETE FROM chats WHERE id = 'gone'")
-    assert completed(prune(chats.database, PassedOver(), keep=0, after="", limit=9)) == Pruned(1, None)
+    assert completed(prune(chats.database, SkippedChats(), keep=0, after="", limit=9)) == Pruned(1, None)
     assert chats.sql("SELECT count(*) FROM events WHERE kind = 'part'") == [(1,)]
 
 
@@ -179,7 +179,7 @@ def test_only_damage_is_blamed_on_the_chat_rows(chats: Chats) -> None:
         raise error
 
     def read(error: BaseException) -> None:
-        completed(raw_rows.read_or_blamed(chats.database, "chat", lambda: fail(error)))
+        completed(raw_rows.read_or_blame(chats.database, "chat", lambda: fail(error)))
 
     chats.live("chat", plans.send("hi"))
     for error in (sqlite3.OperationalError("disk I/O error"), KeyboardInterrupt()):

@@ -1,6 +1,6 @@
-"""What a process remembers of chats: where they stood, and which could not be handled.
+"""The caches of a process: the last known facts of chats, and chats that could not be handled.
 
-One that could not is logged once and tried again less and less often, until a commit on it, by whatever process.
+A failed chat is logged once and retried with growing pauses, until any process commits to it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _BYTES: Final = 67_108_864
 
 
 class ChatCache:
-    """Keeps where a limited number of chats stood last; any thread may use it.
+    """Caches the facts of a limited number of chats. Thread-safe.
 
-    It may be out of date, or ahead of what was rolled back: every commit checks it.
+    May be stale, or ahead of a rolled-back commit: every commit checks it.
     """
 
     def __init__(self) -> None:
@@ -39,21 +39,21 @@ class ChatCache:
         self._cached: OrderedDict[str, CachedChat] = OrderedDict()
         self._sizes: dict[str, int] = {}
         """The bytes of each queue that is not empty."""
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def turn(self, chat_id: str) -> AbstractAsyncContextManager[None]:
-        """Return a lock on a chat: its changes in this process wait for each other, and race only with others."""
-        lock = self._turns.get(chat_id)
+    def lock(self, chat_id: str) -> AbstractAsyncContextManager[None]:
+        """Return a lock that serializes the changes of a chat in this process."""
+        lock = self._locks.get(chat_id)
         if lock is None:
-            self._turns[chat_id] = lock = asyncio.Lock()
+            self._locks[chat_id] = lock = asyncio.Lock()
         return lock
 
     def get(self, chat_id: str) -> CachedChat | None:
-        """Return the chat's last known standing; `None` without one."""
+        """Return the last known facts of a chat, or `None`."""
         return self._cached.get(chat_id)
 
     def put(self, current: CachedChat) -> None:
-        """Remember where a chat stands."""
+        """Cache a chat."""
         chat_id, queue = current.facts.chat_id, current.facts.queue
         with self._changing:
             before = self._cached.get(chat_id)
@@ -101,20 +101,20 @@ class _Failure(NamedTuple):
     until: float
 
 
-class PassedOver:
-    """Remembers, for one process, which chats were passed over and why."""
+class SkippedChats:
+    """Remembers the chats that this process skipped, and why."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._failures: OrderedDict[str, _Failure] = OrderedDict()
 
     def skips(self, chat_id: str, version: object) -> bool:
-        """Return whether it is too early to try a chat again, which stands at a version."""
+        """Whether it is too early to retry a chat that is unchanged since its failure."""
         failure = self._failures.get(chat_id)
         return failure is not None and failure.version == version and self._now() < failure.until
 
     def note(self, event: str, chat_id: str, error: Exception, *, version: object = None) -> None:
-        """Note that a chat was passed over at a version, and log it unless the same was logged before.
+        """Note that a chat was skipped at a version, and log it unless the same was logged before.
 
         A chat that cannot be read is then left alone for a while: it does not become readable by itself.
         """

@@ -15,7 +15,7 @@ from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.postgres.database import SQL, DatabaseClock, PostgresDatabase
-from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
+from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.write_rows import event_rows
 from turnwise.persistence.rows import numbered
@@ -93,7 +93,7 @@ class EventAppender:
             await self._pool.run(lambda connection: _held(connection, job_events, _HELD))
             return ()
         # One after another: the next events of the chat are numbered after these.
-        async with self._cache.turn(chat_id):
+        async with self._cache.lock(chat_id):
             stored = await self._together(job_events)
             if stored is None:
                 stored = await self._pool.write(partial(self._alone, job_events), lost=bool(job_events.sent))
@@ -109,8 +109,8 @@ class EventAppender:
         entry, stored = job_events.entry(cached.facts.last_seq, at)
         try:
             return stored if await self._entries.add(entry) else None
-        except Unanswered as unanswered:
-            if unanswered.lost:
+        except NoResponse as failure:
+            if failure.lost:
                 job_events.sent.append(cached.facts.last_seq)
             return None
 
@@ -135,7 +135,7 @@ class EventAppender:
         row = await _held(connection, job_events, f"{_HELD} FOR UPDATE")
         # Before it is stored: if the answer is lost the pool calls again, and must find this try among the others.
         job_events.sent.append(row["event_seq"])
-        entry, stored = job_events.entry(row["event_seq"], self._clock.handed_in or row["at"])
+        entry, stored = job_events.entry(row["event_seq"], self._clock.override or row["at"])
         await self._store(connection, [entry])
         return stored
 

@@ -22,13 +22,12 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, StoreError
 from turnwise.states.events import PartEvent
 
-Sent = list[Commit]
-"""The commits that were sent to the server and not answered yet: each may have been stored, or not."""
-Work = Callable[[asyncpg.Connection, Sent], Awaitable[list[Committed]]]
+Work = Callable[[asyncpg.Connection, list[Commit]], Awaitable[list[Committed]]]
+"""Its list gets each commit before it is sent: without an answer, it may have been stored or not."""
 
 
 class Commits:
-    """Stores decisions and caches where the chats stand after them. Calls `notify` with each changed chat."""
+    """Stores decisions and updates the cache. Calls `notify` with each changed chat."""
 
     def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, notify: Callable[[str], None]) -> None:
         self._pool = pool
@@ -36,48 +35,48 @@ class Commits:
         self._cache = cache
         self._notify = notify
         self.batches = StatementBatches(pool, self.store)
-        """Stores a commit together with those of other chats; answers whether the chat still stood where it must."""
+        """Stores a commit together with those of other chats; answers whether the chat was unchanged before."""
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
         await self.batches.close()
 
-    async def answered(self, chat_id: str, work: Work, sent: Sent | None = None) -> list[Committed]:
-        """Return what `work` committed, even if the connection was lost before the server answered.
+    async def run(self, chat_id: str, work: Work, unconfirmed: list[Commit] | None = None) -> list[Committed]:
+        """Run `work` and return its commits, even if the connection was lost before the server answered.
 
-        After a lost connection the pool calls again. The new call first looks whether the commits in `sent` were
-        stored, so that nothing is stored twice.
+        After a lost connection the pool retries. The retry first looks for stored commits in `unconfirmed`, so that
+        nothing is stored twice.
         """
-        sent = [] if sent is None else sent
-        lost = bool(sent)
+        unconfirmed = [] if unconfirmed is None else unconfirmed
+        lost = bool(unconfirmed)
 
         async def attempt(connection: asyncpg.Connection) -> list[Committed]:
             try:
-                if not sent:
-                    return await work(connection, sent)
-                # In one transaction: the locks that `landed` takes hold until the work is stored.
+                if not unconfirmed:
+                    return await work(connection, unconfirmed)
+                # In one transaction: the locks that `find_stored` takes hold until the work is stored.
                 async with connection.transaction():
-                    return await landed(connection, sent) or await work(connection, sent)
+                    return await find_stored(connection, unconfirmed) or await work(connection, unconfirmed)
             except asyncpg.UniqueViolationError as error:
-                # The key may have been taken by a try of our own, whose answer was lost.
-                if stored := await landed(connection, sent):
+                # The key may have been taken by our own earlier try, whose answer was lost.
+                if stored := await find_stored(connection, unconfirmed):
                     return stored
-                raise await _refusal(connection, error, chat_id, sent) from error
+                raise await _refusal(connection, error, chat_id, unconfirmed) from error
 
         try:
             answers = await self._pool.run(attempt)
         except Refused as error:
-            if sent and (lost or error.lost):
-                raise error.doubted() from error
+            if unconfirmed and (lost or error.lost):
+                raise error.with_unknown_outcome() from error
             raise
-        for commit in sent:
-            # Tries that were not stored are among them: where they would have left the chat must not be cached.
+        for commit in unconfirmed:
+            # Tries that were not stored are among them: their result must not be cached.
             if commit.committed in answers:
                 self.note(commit)
         return answers
 
     def note(self, commit: Commit) -> None:
-        """Cache where a chat stands after a commit, or forget it after an erasure; notify other processes."""
+        """Cache the chat after a commit, or evict it after an erasure; notify other processes."""
         if commit.erasing:
             self._cache.forget(commit.chat_id)
         else:
@@ -85,7 +84,7 @@ class Commits:
         self._notify(commit.chat_id)
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
-        """Store commits of different chats; return for each whether its chat still stood where it must."""
+        """Store commits of different chats; return for each whether its chat was unchanged and it was stored."""
         rows = await self._clock.timed(connection.fetch(SQL["commit"], *parameters_of(commits)))
         stored = {row["id"] for row in rows}
         return [commit.chat_id in stored for commit in commits]
@@ -96,12 +95,12 @@ class Commits:
         current: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
-        sent: Sent,
+        unconfirmed: list[Commit],
     ) -> Committed:
-        """Store decisions on a chat as it was read, and add the commit to `sent`.
+        """Store decisions on a chat as it was read, and add the commit to `unconfirmed`.
 
         Raises:
-            Overtaken: the chat has changed since it was read; nothing was written.
+            SerializationConflict: the chat has changed since it was read; nothing was written.
         """
         async with AsyncExitStack() as together:
             restated: list[WriteRecord] = []
@@ -112,27 +111,27 @@ class Commits:
                 restated = await wipe_all(self._clock.database(connection), current.facts.chat_id, decisions)
             commit = commit_of(current, decisions, shown, restated=restated)
             # Before it is sent: if the connection is lost from here on, it is unknown whether it was stored.
-            sent.append(commit)
+            unconfirmed.append(commit)
             (stored,) = await self.store(connection, [commit])
             if not stored:
-                sent.pop()
-                raise Overtaken
+                unconfirmed.pop()
+                raise SerializationConflict
         return commit.committed
 
 
-class Overtaken(Exception):
-    """The chat has changed since it was read."""
+class SerializationConflict(Exception):
+    """The chat has changed since it was read; nothing was written."""
 
 
-async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-    """Return those of the unanswered commits that were stored.
+async def find_stored(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
+    """Return the unconfirmed commits that were stored.
 
     The lost session may still be running its statement: it holds the row's lock until that has ended. If the server has
     not started it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
     """
     stored: list[Committed] = []
     # In the order of their ids: two processes that look for the same chats never wait for each other in a ring.
-    for commit in sorted(sent, key=lambda commit: commit.chat_id):
+    for commit in sorted(unconfirmed, key=lambda commit: commit.chat_id):
         await connection.execute(LOCK, commit.chat_id)
         if await connection.fetchval(SQL["hash"], commit.chat_id, commit.row.version) == commit.after.head:
             stored.append(commit.committed)
@@ -140,14 +139,14 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
 
 
 async def _refusal(
-    connection: asyncpg.Connection, error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent
+    connection: asyncpg.Connection, error: asyncpg.UniqueViolationError, chat_id: str, unconfirmed: list[Commit]
 ) -> StoreError:
     """Return the error that names the key that was taken already. Rows of an import were not sent yet."""
     table = await table_of(connection, error)
     if table == "chats":
         return ChatExists(chat_id)
-    if table == "receipts" and sent and (receipts := sent[-1].tables.rows["receipts"]):
+    if table == "receipts" and unconfirmed and (receipts := unconfirmed[-1].tables.rows["receipts"]):
         return DuplicateReceipt(chat_id, receipts[0]["client_id"])
-    if table == "boundaries" and sent:
+    if table == "boundaries" and unconfirmed:
         return StoreError(f"chat {chat_id!r} has a compaction for this step already; nothing was written")
     return await contradiction(connection, chat_id, error)

@@ -204,6 +204,6 @@ class DatabaseClock:
         return PostgresDatabase(connection, self._now)
 
     @property
-    def handed_in(self) -> datetime | None:
+    def override(self) -> datetime | None:
         """The time of the test's clock; `None` without one."""
         return self._now() if self._now is not None else None

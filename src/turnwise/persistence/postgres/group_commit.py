@@ -20,7 +20,7 @@ _Answer = TypeVar("_Answer")
 _BATCH: Final = 64
 
 
-class Unanswered(Exception):
+class NoResponse(Exception):
     """A batch failed: each caller must ask alone. If the answer was `lost`, its item may have been stored."""
 
     def __init__(self, *, lost: bool) -> None:
@@ -49,7 +49,7 @@ class StatementBatches(Generic[_Item, _Answer]):
         """Return the database's answer to the item. Waiting for it cannot be cancelled.
 
         Raises:
-            Unanswered: the batch failed; the item may have been stored if the answer was lost.
+            NoResponse: the batch failed; the item may have been stored if the answer was lost.
             StoreError: the server could not be reached; nothing was stored.
         """
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
@@ -94,7 +94,7 @@ class StatementBatches(Generic[_Item, _Answer]):
             nonlocal sent
             if sent:
                 # The pool tries again on a new connection, but the first statement may have been committed.
-                raise Unanswered(lost=True)
+                raise NoResponse(lost=True)
             sent = True
             try:
                 return await self._perform(connection, items)
@@ -109,4 +109,4 @@ class StatementBatches(Generic[_Item, _Answer]):
                 return [error for _ in items]  # nothing was stored
             # Only a server that refused has stored nothing; after anything else that is unknown.
             lost = not isinstance(error, Refused) or error.lost
-            return [Unanswered(lost=lost) for _ in items]
+            return [NoResponse(lost=lost) for _ in items]

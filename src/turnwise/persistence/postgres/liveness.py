@@ -61,13 +61,13 @@ class Liveness:
         workers, self._workers = self._workers, []
         if workers:
             with anyio.move_on_after(GRACE), contextlib.suppress(StoreError):
-                await self._pool.run(lambda on: on.execute("DELETE FROM workers WHERE worker = ANY ($1)", workers))
+                await self._pool.run(lambda db: db.execute("DELETE FROM workers WHERE worker = ANY ($1)", workers))
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
         """Return those of the workers that had a session once and have had none for `GRACE` seconds."""
         now = monotonic()
         if not workers or now < self._judges_from:
             return frozenset()
-        rows = await self._pool.run(lambda on: on.fetch(SQL["gone"], sorted(workers), SETTLED))
+        rows = await self._pool.run(lambda db: db.fetch(SQL["gone"], sorted(workers), SETTLED))
         self._missed = {row["worker"]: self._missed.get(row["worker"], now) for row in rows}
         return frozenset(worker for worker, since in self._missed.items() if now - since >= GRACE)

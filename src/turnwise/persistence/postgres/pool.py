@@ -252,7 +252,7 @@ class Pool:
             return await self.run(work)
         except Refused as error:
             if lost or error.lost:
-                raise error.doubted() from error
+                raise error.with_unknown_outcome() from error
             raise
 
     def meaning_of(self, error: Exception) -> StoreError:

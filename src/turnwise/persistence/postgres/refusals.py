@@ -60,7 +60,7 @@ class Refused(StoreError):
         self.problem = problem
         self.lost = lost
 
-    def doubted(self) -> StoreError:
+    def with_unknown_outcome(self) -> StoreError:
         """Return the error for who cannot say whether something was written."""
         problem = f"{self.problem}; it is not known whether anything was written"
         return StoreError(problem, written="unknown", passing=self.passing)

@@ -14,7 +14,7 @@ from turnwise.logger import logger
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.postgres.database import PostgresDatabase, prompts
-from turnwise.persistence.postgres.group_commit import StatementBatches, Unanswered
+from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import check_migrated, migrate
 from turnwise.persistence.postgres.notifications import Notifications
@@ -119,7 +119,7 @@ class PostgresStore(SQLStore):
             if self._migrates:
                 await self._migrate()
             else:
-                await self._pool.run(lambda on: check_migrated(on, self._schema, migrations("postgres")))
+                await self._pool.run(lambda db: check_migrated(db, self._schema, migrations("postgres")))
         except BaseException:
             await self._pool.close()
             raise
@@ -127,7 +127,7 @@ class PostgresStore(SQLStore):
         self._is_open = True
 
     async def _migrate(self) -> None:
-        while not await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres"))):
+        while not await self._pool.write(lambda db: migrate(db, self._schema, migrations("postgres"))):
             logger.info("migration_awaited", schema=self._schema)
             await anyio.sleep(_BETWEEN_TRIES)  # who gives up waiting may do so here
 
@@ -172,10 +172,10 @@ class PostgresStore(SQLStore):
         return await self._transactions.renew(worker, seconds)
 
     async def check_writable(self) -> None:
-        await self._pool.write(lambda on: on.execute(UNCHANGED))
+        await self._pool.write(lambda db: db.execute(UNCHANGED))
 
     async def confirm(self) -> None:
-        await self._pool.write(lambda on: on.execute(_CONFIRM))
+        await self._pool.write(lambda db: db.execute(_CONFIRM))
 
     def end_calls_within(self, seconds: float) -> None:
         self._pool.end_calls_within(seconds)
@@ -183,10 +183,10 @@ class PostgresStore(SQLStore):
     async def prompt(self, chat_id: str) -> list[Message]:
         try:
             prompt = await self._prompts.add(chat_id)
-        except Unanswered:
+        except NoResponse:
             return await super().prompt(chat_id)
         if not prompt:
-            await self._read(lambda on: check_not_deleted(on, chat_id))
+            await self._read(lambda db: check_not_deleted(db, chat_id))
         return prompt
 
     async def scrub(self) -> bool:
@@ -194,7 +194,7 @@ class PostgresStore(SQLStore):
         return False
 
     async def _read(self, question: Work[_T]) -> _T:
-        return await self._pool.run(lambda on: question(PostgresDatabase(on, self._now)))
+        return await self._pool.run(lambda db: question(PostgresDatabase(db, self._now)))
 
     async def _write(self, work: Work[_T]) -> _T:
         async def within(connection: Any) -> _T:

@@ -19,13 +19,13 @@ from msgspec.structs import replace
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.chat_cache import ChatCache, PassedOver
-from turnwise.persistence.commit import CachedChat, commit_of, erasing
+from turnwise.persistence.chat_cache import ChatCache, SkippedChats
+from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
-from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
+from turnwise.persistence.postgres.commits import Commits, SerializationConflict, find_stored
 from turnwise.persistence.postgres.database import SQL, DatabaseClock, current_rows, stored_in
-from turnwise.persistence.postgres.group_commit import Unanswered
+from turnwise.persistence.postgres.group_commit import NoResponse
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.session import BEFORE_ALL
 from turnwise.persistence.postgres.timeouts import RENEW_S
@@ -40,17 +40,17 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import PartEvent
 
-_RACES: Final = 3
-"""How often a change is tried without a lock before it takes one."""
+_OPTIMISTIC_ATTEMPTS: Final = 3
+"""The tries of a change without a lock, before it takes one."""
 
-_OF_ONE_CHAT: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
-"""What the server raises over the rows of one commit: those of others that share its statement are sound."""
+_ROW_ERRORS: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
+"""Errors caused by one chat's rows; other commits in the same batch are valid."""
 
-_StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
+_StoreClaims = Callable[[asyncpg.Connection, list[Commit]], Awaitable[list[Commit]]]
 
 
 class PostgresTransactions:
-    """Changes chats and caches where they stand. Calls `notify` with the id of every chat that it changed."""
+    """Runs chat transactions and updates the cache. Calls `notify` with the id of every changed chat."""
 
     def __init__(
         self, pool: Pool, *, now: Callable[[], datetime] | None, cache: ChatCache, notify: Callable[[str], None]
@@ -59,7 +59,7 @@ class PostgresTransactions:
         self._clock = DatabaseClock(now)
         self._cache = cache
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, notify=notify)
-        self._passed_over = PassedOver()
+        self._skipped = SkippedChats()
         self._notify = notify
         self.appender = EventAppender(pool, clock=self._clock, cache=self._cache, notify=notify)
 
@@ -71,57 +71,57 @@ class PostgresTransactions:
     async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None, *, unchanged: bool) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""
 
-        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-            on = self._clock.database(connection)
-            at = await on.now()
+        async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
+            db = self._clock.database(connection)
+            at = await db.now()
             blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
                 return [blank.without_decisions]
             async with connection.transaction():
                 if parent is not None:
-                    await check_parent(on, *parent, unchanged=unchanged)
-                await on.execute("blank", chat_id=chat_id, since=at, head=GENESIS)
+                    await check_parent(db, *parent, unchanged=unchanged)
+                await db.execute("blank", chat_id=chat_id, since=at, head=GENESIS)
                 # Not before: a deletion under way holds the id up until it has committed.
-                await check_not_deleted(on, chat_id)
-                return [await self._commits.commit(connection, blank, decisions, (), sent)]
+                await check_not_deleted(db, chat_id)
+                return [await self._commits.commit(connection, blank, decisions, (), unconfirmed)]
 
-        async with self._cache.turn(chat_id):
-            return (await self._commits.answered(chat_id, work))[0]
+        async with self._cache.lock(chat_id):
+            return (await self._commits.run(chat_id, work))[0]
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
         """Change a chat, as `ChatStore.change` promises."""
 
-        async def attempt(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+        async def attempt(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             current = await self._current(connection, chat_id)
             decisions = tuple(plan(current.facts, current.at))
             if not decisions:
                 return [current.without_decisions]
-            return [await self._commits.commit(connection, current, decisions, shown, sent)]
+            return [await self._commits.commit(connection, current, decisions, shown, unconfirmed)]
 
-        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-            for _ in range(_RACES):
+        async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
+            for _ in range(_OPTIMISTIC_ATTEMPTS):
                 try:
-                    return await attempt(connection, sent)
-                except Overtaken:
-                    # Perhaps by a try of our own, whose answer was lost.
-                    if stored := await landed(connection, sent):
+                    return await attempt(connection, unconfirmed)
+                except SerializationConflict:
+                    # Perhaps by our own earlier try, whose answer was lost.
+                    if stored := await find_stored(connection, unconfirmed):
                         return stored
             async with connection.transaction():
                 await connection.execute(LOCK, chat_id)
-                return await attempt(connection, sent)
+                return await attempt(connection, unconfirmed)
 
-        async with self._cache.turn(chat_id):
-            sent: Sent = []
+        async with self._cache.lock(chat_id):
+            unconfirmed: list[Commit] = []
             return (
-                await self._change_cached(chat_id, plan, shown, sent)
-                or (await self._commits.answered(chat_id, work, sent))[0]
+                await self._change_cached(chat_id, plan, shown, unconfirmed)
+                or (await self._commits.run(chat_id, work, unconfirmed))[0]
             )
 
     async def _change_cached(
-        self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: Sent
+        self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], unconfirmed: list[Commit]
     ) -> Committed | None:
-        """Change a chat under a lease without reading it; return `None` if it has to be read after all."""
+        """Change a leased chat without reading it; return `None` if it must be read."""
         cached, at = self._cache.get(chat_id), self._clock.now()
         # Without a lease any process may have changed the chat since: the commit would lose the race, and be made anew.
         if cached is None or cached.facts.lease is None or at is None:
@@ -136,10 +136,10 @@ class PostgresTransactions:
         try:
             if not await self._commits.batches.add(commit):
                 return None
-        except Unanswered as unanswered:
-            if unanswered.lost:
+        except NoResponse as failure:
+            if failure.lost:
                 # The caller reads the chat next, and looks first whether this commit was stored.
-                sent.append(commit)
+                unconfirmed.append(commit)
             return None
         self._commits.note(commit)
         return commit.committed
@@ -147,73 +147,79 @@ class PostgresTransactions:
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         """Repair a chat, as `ChatStore.repair` promises."""
 
-        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+        async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             async with connection.transaction():
                 # First: the rows of all tables are read one after another, and must be those of one moment.
                 await connection.execute(LOCK, chat_id)
-                on = self._clock.database(connection)
-                at = await on.now()
-                repair = repair_of(chat_id, await raw_rows.rows_of(on, chat_id), at)
+                db = self._clock.database(connection)
+                at = await db.now()
+                repair = repair_of(chat_id, await raw_rows.rows_of(db, chat_id), at)
                 rest = CachedChat(repair.facts, repair.head, at)
                 decisions = tuple(plan(rest.facts, at))
                 if not decisions:
                     return [rest.without_decisions]
-                await raw_rows.store_repair(on, repair, at)
-                return [await self._commits.commit(connection, rest, decisions, (), sent)]
+                await raw_rows.store_repair(db, repair, at)
+                return [await self._commits.commit(connection, rest, decisions, (), unconfirmed)]
 
-        async with self._cache.turn(chat_id):
-            return (await self._commits.answered(chat_id, work))[0]
+        async with self._cache.lock(chat_id):
+            return (await self._commits.run(chat_id, work))[0]
 
     async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
         """Take a chat in, as `ChatStore.import_chat` promises."""
         chat_id = chat.chat_id
 
-        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-            on = self._clock.database(connection)
-            at = await on.now()
+        async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
+            db = self._clock.database(connection)
+            at = await db.now()
             current = cached_chat_of(chat, at)
             decisions = tuple(plan(current.facts, at))
             if not decisions:
                 return [current.without_decisions]
             async with connection.transaction():
-                await insert_imported(on, chat, imported_tables(chat))
+                await insert_imported(db, chat, imported_tables(chat))
                 commit = commit_of(current, decisions, ())
-                sent.append(commit)
+                unconfirmed.append(commit)
                 await self._commits.store(connection, [commit])
                 return [commit.committed]
 
-        async with self._cache.turn(chat_id):
-            return (await self._commits.answered(chat_id, work))[0]
+        async with self._cache.lock(chat_id):
+            return (await self._commits.run(chat_id, work))[0]
 
     async def delete(self, chat_id: str, permit: Permission, actor: str) -> Tombstone:
-        """Delete a chat, as `ChatStore.delete` promises. It may be tried again: then the tombstone is found."""
+        """Delete a chat, as `ChatStore.delete` promises. Idempotent: a retry returns the existing tombstone."""
 
         async def work(connection: asyncpg.Connection) -> Tombstone:
             async with connection.transaction():
                 return await raw_rows.delete(self._clock.database(connection), chat_id, permit, actor)
 
-        async with self._cache.turn(chat_id):
+        async with self._cache.lock(chat_id):
             tombstone = await self._pool.write(work)
-            self._cache.forget(chat_id)  # no commit would believe it any more: nothing of the chat stays in memory
+            self._cache.forget(chat_id)  # evict: deleted content must not stay in memory
         self._notify(chat_id)
         return tombstone
 
     async def claim(self, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
 
-        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-            unanswered = len(sent)
+        async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
+            before = len(unconfirmed)
             try:
-                return await self._claim_pages(connection, plan, runs, limit, sent, self._store_together)
-            except _OF_ONE_CHAT:
+                return await self._claim_pages(connection, plan, runs, limit, unconfirmed, self._store_batch)
+            except _ROW_ERRORS:
                 # One chat broke the statement that they share: store each alone, so that the others are claimed.
-                del sent[unanswered:]
-                return await self._claim_pages(connection, plan, runs, limit, sent, self._store_apart)
+                del unconfirmed[before:]
+                return await self._claim_pages(connection, plan, runs, limit, unconfirmed, self._store_individually)
 
-        return await self._commits.answered("", work)
+        return await self._commits.run("", work)
 
     async def _claim_pages(
-        self, connection: asyncpg.Connection, plan: Plan, runs: Runs, limit: int, sent: Sent, store: _StoreClaims
+        self,
+        connection: asyncpg.Connection,
+        plan: Plan,
+        runs: Runs,
+        limit: int,
+        unconfirmed: list[Commit],
+        store: _StoreClaims,
     ) -> list[Committed]:
         claimed: list[Committed] = []
         page: tuple[datetime | str, int] = (BEFORE_ALL, 0)
@@ -227,15 +233,15 @@ class PostgresTransactions:
                 page = (claimable[-1]["since"], claimable[-1]["number"])
                 # The locks hold until the claims are committed: what is found to be free here stays so.
                 locked = await connection.fetch(SQL["locked"], [row["id"] for row in claimable])
-                due = {row["id"]: row["version"] for row in locked if not self._passed_over.skips(*row)}
+                due = {row["id"]: row["version"] for row in locked if not self._skipped.skips(*row)}
                 made = await store(connection, await self._claims(connection, due, plan))
-                sent += made
+                unconfirmed += made
                 claimed += [commit.committed for commit in made]
         return claimed
 
-    async def _claims(self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan) -> Sent:
+    async def _claims(self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan) -> list[Commit]:
         """Return the commits that a plan decides on for chats, at these versions, whose rows are locked."""
-        made: Sent = []
+        made: list[Commit] = []
         rows = {row["id"]: row for row in await self._rows(connection, [*locked])} if locked else {}
         for chat_id, version in locked.items():
             try:
@@ -244,35 +250,35 @@ class PostgresTransactions:
                 if decisions:
                     made.append(commit_of(current, decisions, ()))
             except Exception as error:  # noqa: BLE001 - a fault of one chat must not reach the others
-                self._passed_over.note("claim_refused", chat_id, error, version=version)
+                self._skipped.note("claim_refused", chat_id, error, version=version)
             else:
-                self._passed_over.forget(chat_id)
+                self._skipped.forget(chat_id)
         return made
 
-    async def _store_together(self, connection: asyncpg.Connection, made: Sent) -> Sent:
+    async def _store_batch(self, connection: asyncpg.Connection, made: list[Commit]) -> list[Commit]:
         if made:
             await self._commits.store(connection, made)
         return made
 
-    async def _store_apart(self, connection: asyncpg.Connection, made: Sent) -> Sent:
-        """Store each claim alone; return those that could be stored."""
-        stored: Sent = []
+    async def _store_individually(self, connection: asyncpg.Connection, made: list[Commit]) -> list[Commit]:
+        """Store each claim alone; return the stored ones."""
+        stored: list[Commit] = []
         for commit in made:
             try:
                 async with connection.transaction():
                     await self._commits.store(connection, [commit])
-            except _OF_ONE_CHAT as error:
+            except _ROW_ERRORS as error:
                 unreadable = await contradiction(connection, commit.chat_id, error)
                 version = commit.committed.before.version
-                self._passed_over.note("claim_refused", commit.chat_id, unreadable, version=version)
+                self._skipped.note("claim_refused", commit.chat_id, unreadable, version=version)
             else:
                 stored.append(commit)
         return stored
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases, as `ChatStore.renew` promises."""
-        given = (self._clock.handed_in, seconds, worker)
-        renewing = self._pool.write(lambda on: on.fetch(SQL["renew"], *given, timeout=RENEW_S))
+        given = (self._clock.override, seconds, worker)
+        renewing = self._pool.write(lambda db: db.fetch(SQL["renew"], *given, timeout=RENEW_S))
         rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 
@@ -289,10 +295,10 @@ class PostgresTransactions:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])
-        # Then no more than events have come: the facts need not be parsed again.
+        # Only events were appended: reuse the parsed facts.
         mark = (row["head"], row["version"], row["state"], row["token"], row["facts"])
         if cached is not None and (cached.head, *cached.mark) == mark and is_count(row["event_seq"]):
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
             facts = facts_of(stored_in(row))
-        return CachedChat(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
+        return CachedChat(facts, row["head"], self._clock.override or row["at"], row["facts"])

@@ -99,9 +99,9 @@ class DatabaseFiles(FileStore):
             pass
 
     async def _add(self, place: str, number: int, piece: bytes) -> None:
-        async def add(on: SQLDatabase) -> None:
-            await on.execute("goes_on", place=place, at=await on.now())
-            await on.execute("add_piece", place=place, number=number, piece=piece)
+        async def add(db: SQLDatabase) -> None:
+            await db.execute("goes_on", place=place, at=await db.now())
+            await db.execute("add_piece", place=place, number=number, piece=piece)
 
         await self._write(add)
 
@@ -112,23 +112,23 @@ class DatabaseFiles(FileStore):
             StoreError: the place was swept.
         """
 
-        async def name(on: SQLDatabase) -> bool:
+        async def name(db: SQLDatabase) -> bool:
             """Give the pieces their name, unless others keep it once nothing is taking it away from them any more."""
-            if await on.fetch_one("lock_place", place=place) is None:
-                row = await on.fetch_one("name_of_blob", digest=blob.digest)
+            if await db.fetch_one("lock_place", place=place) is None:
+                row = await db.fetch_one("name_of_blob", digest=blob.digest)
                 if row is not None and row[0] == place:
                     return True  # by the call before, whose answer was lost
                 raise StoreError(SWEPT)
-            if not await on.execute("name_blob", digest=blob.digest, place=place, size=blob.size):
+            if not await db.execute("name_blob", digest=blob.digest, place=place, size=blob.size):
                 return False
-            await on.execute("clear_place", place=place)
+            await db.execute("clear_place", place=place)
             return True
 
         is_named: bool = await self._write(name)
         return is_named
 
     async def _piece(self, digest: str, number: int) -> bytes | None:
-        row = await self._read(lambda on: on.fetch_one("piece", digest=digest, number=number))
+        row = await self._read(lambda db: db.fetch_one("piece", digest=digest, number=number))
         if row is None:
             return None
         if not isinstance(row[0], bytes):
@@ -137,28 +137,28 @@ class DatabaseFiles(FileStore):
 
     async def size(self, digest: str) -> int | None:
         """Return the size of all pieces that are there; none of them is read."""
-        row = await self._read(lambda on: on.fetch_one("size", digest=digest))
+        row = await self._read(lambda db: db.fetch_one("size", digest=digest))
         return None if row is None else int(row[0])
 
     async def _unname(self, digest: str) -> str | None:
         """Take the name away unless a chat holds the blob; return the place that has lost it."""
 
-        async def unname(on: SQLDatabase) -> str | None:
-            await on.fetch("lock_name", digest=digest)
+        async def unname(db: SQLDatabase) -> str | None:
+            await db.fetch("lock_name", digest=digest)
             # Another statement: it sees every chat that holds the blob. One that comes later waits for the name.
-            row = await on.fetch_one("unname", digest=digest)
+            row = await db.fetch_one("unname", digest=digest)
             if row is None:
                 return None
-            await on.execute("goes_on", place=row[0], at=_LONG_AGO)
+            await db.execute("goes_on", place=row[0], at=_LONG_AGO)
             return str(row[0])
 
         place: str | None = await self._write(unname)
         return place
 
     async def _left(self, seconds: float) -> list[str]:
-        async def left(on: SQLDatabase) -> list[str]:
-            before = await on.now() - timedelta(seconds=seconds)
-            return [place for (place,) in await on.fetch("old_places", before=before)]
+        async def left(db: SQLDatabase) -> list[str]:
+            before = await db.now() - timedelta(seconds=seconds)
+            return [place for (place,) in await db.fetch("old_places", before=before)]
 
         places: list[str] = await self._read(left)
         return places
@@ -166,75 +166,75 @@ class DatabaseFiles(FileStore):
     async def _clear_some(self, place: str) -> bool:
         """Delete some pieces of a place that has no name; return whether there may be more."""
 
-        async def clear(on: SQLDatabase) -> bool:
-            if await on.fetch_one("lock_place", place=place) is None:
+        async def clear(db: SQLDatabase) -> bool:
+            if await db.fetch_one("lock_place", place=place) is None:
                 return False  # it has got its name meanwhile, or another process has deleted all of it
-            if await on.execute("clear_some", place=place, limit=AT_ONCE) == AT_ONCE:
+            if await db.execute("clear_some", place=place, limit=AT_ONCE) == AT_ONCE:
                 return True
-            await on.execute("clear_place", place=place)
+            await db.execute("clear_place", place=place)
             return False
 
         may_be_more: bool = await self._write(clear)
         return may_be_more
 
 
-async def kept_in(on: SQLDatabase) -> str | None:
+async def kept_in(db: SQLDatabase) -> str | None:
     """Return the name of the file store that keeps the blobs; `None` before the first."""
-    row = await on.fetch_one("kept_in")
+    row = await db.fetch_one("kept_in")
     return None if row is None else str(row[0])
 
 
-async def note_file(on: SQLDatabase, chat_id: str, blob: Blob, *, store: str, arriving: bool) -> None:
+async def note_file(db: SQLDatabase, chat_id: str, blob: Blob, *, store: str, arriving: bool) -> None:
     """Let a chat hold a blob, as `HeldFiles.note_file` promises.
 
     The chat is locked meanwhile: a deletion comes before, and is found, or after, and takes this along. It is locked
     first: the row that names the file store is one for all, and no other chat must wait until this one is free.
     """
-    is_there = await on.fetch_one("chat_for_file", chat_id=chat_id) is not None
-    await on.execute("keep_in", name=store)
+    is_there = await db.fetch_one("chat_for_file", chat_id=chat_id) is not None
+    await db.execute("keep_in", name=store)
     # Other statements: they see what those keep for whom that one has waited.
-    name = await kept_in(on)
-    if name != store and await on.fetch_one("move_to", name=store) is None:
+    name = await kept_in(db)
+    if name != store and await db.fetch_one("move_to", name=store) is None:
         raise FilesElsewhere(str(name), store)
     if not is_there:
-        await check_not_deleted(on, chat_id)
+        await check_not_deleted(db, chat_id)
         if not arriving:
             raise ChatNotFound(chat_id)
-    await on.execute("note_file", chat_id=chat_id, digest=blob.digest, size=blob.size, at=await on.now())
+    await db.execute("note_file", chat_id=chat_id, digest=blob.digest, size=blob.size, at=await db.now())
 
 
-async def take_over(on: SQLDatabase, chat_id: str, blobs: Mapping[str, int]) -> None:
+async def take_over(db: SQLDatabase, chat_id: str, blobs: Mapping[str, int]) -> None:
     """Let a chat that has arrived hold what its rows refer to."""
-    at = await on.now()
+    at = await db.now()
     for digest, size in blobs.items():
-        await on.execute("take_over", chat_id=chat_id, digest=digest, size=size, at=at)
+        await db.execute("take_over", chat_id=chat_id, digest=digest, size=size, at=at)
 
 
-async def held_files(on: SQLDatabase, chat_id: str, digests: Collection[str] | None = None) -> dict[str, int]:
+async def held_files(db: SQLDatabase, chat_id: str, digests: Collection[str] | None = None) -> dict[str, int]:
     """Return the sizes of the blobs that a chat holds."""
-    rows = await on.fetch("held_files", chat_id=chat_id, every=digests is None, digests=[*(digests or ())])
+    rows = await db.fetch("held_files", chat_id=chat_id, every=digests is None, digests=[*(digests or ())])
     return {digest: size for digest, size in rows}  # noqa: C416 - mypy knows no pairs here
 
 
-async def release_others(on: SQLDatabase, chat_id: str, stay: Collection[str]) -> None:
+async def release_others(db: SQLDatabase, chat_id: str, stay: Collection[str]) -> None:
     """Let a chat hold no longer what was sent, but for these blobs."""
-    await _note_released(on, await on.fetch("release", chat_id=chat_id, every=False, stay=[*stay]))
+    await _note_released(db, await db.fetch("release", chat_id=chat_id, every=False, stay=[*stay]))
 
 
-async def release_all(on: SQLDatabase, chat_id: str) -> None:
+async def release_all(db: SQLDatabase, chat_id: str) -> None:
     """Let a chat hold nothing."""
-    await _note_released(on, await on.fetch("release", chat_id=chat_id, every=True, stay=[]))
+    await _note_released(db, await db.fetch("release", chat_id=chat_id, every=True, stay=[]))
 
 
-async def release_unsent(on: SQLDatabase, *, seconds: float, limit: int, chat_id: str | None) -> int:
+async def release_unsent(db: SQLDatabase, *, seconds: float, limit: int, chat_id: str | None) -> int:
     """Release what was put that long ago, or at any time, and was never sent; return of how many blobs."""
-    until = await on.now() - timedelta(seconds=seconds) if seconds else None
-    rows = await on.fetch("release_unsent", until=until, limit=limit, chat_id=chat_id)
-    await _note_released(on, rows)
+    until = await db.now() - timedelta(seconds=seconds) if seconds else None
+    rows = await db.fetch("release_unsent", until=until, limit=limit, chat_id=chat_id)
+    await _note_released(db, rows)
     return len(rows)
 
 
-async def _note_released(on: SQLDatabase, rows: Iterable[Row]) -> None:
+async def _note_released(db: SQLDatabase, rows: Iterable[Row]) -> None:
     for (digest,) in rows:
         if is_hash(digest):  # what else stands there was garbled, and names no blob
-            await on.execute("released", digest=digest)
+            await db.execute("released", digest=digest)

@@ -22,7 +22,7 @@ _LAST: Final = "9223372036854775807"
 
 
 async def chats(
-    on: SQLDatabase,
+    db: SQLDatabase,
     /,
     *,
     state: ChatState | None,
@@ -34,82 +34,82 @@ async def chats(
     """Return chats, newest first."""
     filters = {**fields, "state": state and state.value}
     values = {name: value for name, value in filters.items() if value is not None}
-    where = on.within([*values], _LAST if after is None else _NUMBER)
+    where = db.within([*values], _LAST if after is None else _NUMBER)
     awaits = "" if awaiting is None else f"NOT archived AND awaits IN ('{awaiting}', 'both') AND "
     if after is not None:
         values["after"] = after
-    return [facts_or_rest(one) for one in await on.stored(f"WHERE {awaits}{where} LIMIT :limit", limit=limit, **values)]
+    return [facts_or_rest(one) for one in await db.stored(f"WHERE {awaits}{where} LIMIT :limit", limit=limit, **values)]
 
 
-async def chat_ids(on: SQLDatabase, *, after: int, limit: int) -> list[tuple[int, str]]:
+async def chat_ids(db: SQLDatabase, *, after: int, limit: int) -> list[tuple[int, str]]:
     """Return chats in the order of their creation, each with its number."""
-    return [(number, str(id_)) for number, id_ in await on.fetch("chat_ids", after=after, limit=limit)]
+    return [(number, str(id_)) for number, id_ in await db.fetch("chat_ids", after=after, limit=limit)]
 
 
-async def waiting_since(on: SQLDatabase) -> Waiting:
+async def waiting_since(db: SQLDatabase) -> Waiting:
     """Return since when the longest waiting chat of each agent waits for a worker, as far as that can be read."""
     waiting: dict[str, datetime] = {}
-    for agent, since in await on.fetch("waiting"):
+    for agent, since in await db.fetch("waiting"):
         try:
-            time = on.time_in(since)
+            time = db.time_in(since)
         except GARBLED:
             continue
         if isinstance(agent, str):
             waiting[agent] = time
-    return Waiting(waiting, await on.now() if on.remote else None)
+    return Waiting(waiting, await db.now() if db.remote else None)
 
 
-async def awaiting_subagents(on: SQLDatabase, *, after: str, limit: int) -> list[str]:
+async def awaiting_subagents(db: SQLDatabase, *, after: str, limit: int) -> list[str]:
     """Return the ids of chats that wait for subagents, oldest first."""
-    return [chat_id for (chat_id,) in await on.fetch("awaiting_subagents", after=after, limit=limit)]
+    return [chat_id for (chat_id,) in await db.fetch("awaiting_subagents", after=after, limit=limit)]
 
 
-async def ids(on: SQLDatabase, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
+async def ids(db: SQLDatabase, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
     """Return ids that begin with a prefix, the most recent change of state first."""
-    rows = await on.fetch("ids_of_prefix", prefix=prefix, limit=limit, owner=owner)
+    rows = await db.fetch("ids_of_prefix", prefix=prefix, limit=limit, owner=owner)
     return [chat_id for (chat_id,) in rows]
 
 
-async def holders(on: SQLDatabase) -> frozenset[str]:
+async def holders(db: SQLDatabase) -> frozenset[str]:
     """Return the workers that hold a lease."""
-    return frozenset(worker for (worker,) in await on.fetch("holders") if isinstance(worker, str))
+    return frozenset(worker for (worker,) in await db.fetch("holders") if isinstance(worker, str))
 
 
-async def overdue(on: SQLDatabase, *, limit: int) -> Overdue:
+async def overdue(db: SQLDatabase, *, limit: int) -> Overdue:
     """Return what has run out."""
-    now = await on.now()
-    leases = await on.fetch("expired_leases", now=now, limit=limit)
-    deadlines = await on.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
-    strays = await on.fetch("strays", states=[*ChatState], limit=limit)
+    now = await db.now()
+    leases = await db.fetch("expired_leases", now=now, limit=limit)
+    deadlines = await db.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
+    strays = await db.fetch("strays", states=[*ChatState], limit=limit)
     return Overdue(
         leases=tuple((chat_id, token) for chat_id, token, *_ in leases),
         deadlines=tuple(chat_id for (chat_id,) in deadlines),
         strays=tuple(chat_id for (chat_id,) in strays),
-        at=now if on.remote else None,
+        at=now if db.remote else None,
     )
 
 
-async def rested(on: SQLDatabase, *, archived: bool, seconds: float, limit: int) -> list[str]:
+async def rested(db: SQLDatabase, *, archived: bool, seconds: float, limit: int) -> list[str]:
     """Return resting chats, archived or not, that were not changed for so long."""
-    until = await on.now() - timedelta(seconds=seconds)
-    return [chat_id for (chat_id,) in await on.fetch("rested", archived=archived, until=until, limit=limit)]
+    until = await db.now() - timedelta(seconds=seconds)
+    return [chat_id for (chat_id,) in await db.fetch("rested", archived=archived, until=until, limit=limit)]
 
 
-async def forks(on: SQLDatabase, parent: str, /) -> list[str]:
+async def forks(db: SQLDatabase, parent: str, /) -> list[str]:
     """Return the forks of a chat and the forks of those, and whose profile cannot be read: it may be one, too."""
-    return [chat_id for chat_id, profile in await _naming(on, parent) if profile is None or _is_fork(parent, profile)]
+    return [chat_id for chat_id, profile in await _naming(db, parent) if profile is None or _is_fork(parent, profile)]
 
 
-async def children(on: SQLDatabase, parent: str, /) -> list[str]:
+async def children(db: SQLDatabase, parent: str, /) -> list[str]:
     """Return the chats that name another as their parent and are no forks of it."""
-    named = [(chat_id, profile) for chat_id, profile in await _naming(on, parent) if profile is not None]
+    named = [(chat_id, profile) for chat_id, profile in await _naming(db, parent) if profile is not None]
     return [chat_id for chat_id, one in named if one.parent == parent and one.forked_from is None]
 
 
-async def _naming(on: SQLDatabase, parent: str) -> list[tuple[str, Profile | None]]:
+async def _naming(db: SQLDatabase, parent: str) -> list[tuple[str, Profile | None]]:
     """Return the chats whose profiles may name another as parent or ancestor; `None` for one that cannot be read."""
     # This text is in the body of every such profile, and in few others.
-    rows = await on.fetch("naming", text=json.dumps(parent, ensure_ascii=False))
+    rows = await db.fetch("naming", text=json.dumps(parent, ensure_ascii=False))
     return [(chat_id, _profile_in(chat_id, body)) for chat_id, body in rows]
 
 

@@ -30,28 +30,28 @@ from turnwise.states.writes import InsertMessage
 _T = TypeVar("_T")
 
 
-async def tables_of(on: SQLDatabase) -> list[str]:
+async def tables_of(db: SQLDatabase) -> list[str]:
     """Return the tables whose rows belong to chats, apart from `chats` itself and `chat_files`."""
-    return [name for (name,) in await on.fetch("tables_of_chats")]
+    return [name for (name,) in await db.fetch("tables_of_chats")]
 
 
-async def rows_of(on: SQLDatabase, chat_id: str) -> Rows:
+async def rows_of(db: SQLDatabase, chat_id: str) -> Rows:
     """Return all rows that belong to a chat, by table.
 
     Raises:
         ChatNotFound: there is no such chat.
     """
-    async with on.one_moment():
-        rows = {"chats": await on.fetch_dicts("SELECT * FROM chats WHERE id = :chat_id", chat_id=chat_id)}
+    async with db.one_moment():
+        rows = {"chats": await db.fetch_dicts("SELECT * FROM chats WHERE id = :chat_id", chat_id=chat_id)}
         if not rows["chats"]:
-            raise await missing(on, chat_id)
-        for table in await tables_of(on):
-            rows[table] = await on.fetch_dicts(f"SELECT * FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own
-        rows["chat_files"] = await on.fetch_dicts("SELECT * FROM chat_files WHERE chat_id = :chat_id", chat_id=chat_id)
+            raise await missing(db, chat_id)
+        for table in await tables_of(db):
+            rows[table] = await db.fetch_dicts(f"SELECT * FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own
+        rows["chat_files"] = await db.fetch_dicts("SELECT * FROM chat_files WHERE chat_id = :chat_id", chat_id=chat_id)
     return rows
 
 
-async def read_or_blamed(on: SQLDatabase, chat_id: str, read: Callable[[], Awaitable[_T]]) -> _T:
+async def read_or_blame(db: SQLDatabase, chat_id: str, read: Callable[[], Awaitable[_T]]) -> _T:
     """Return what a read of a chat returns.
 
     Raises:
@@ -59,44 +59,44 @@ async def read_or_blamed(on: SQLDatabase, chat_id: str, read: Callable[[], Await
     """
     try:
         return await read()
-    except on.refusals:
+    except db.refusals:
         raise
     except GARBLED as error:
-        raise blamed(chat_id, await rows_of(on, chat_id), error) from error
+        raise blamed(chat_id, await rows_of(db, chat_id), error) from error
 
 
-async def orphans_in(on: SQLDatabase) -> list[IntegrityIssue]:
+async def orphans_in(db: SQLDatabase) -> list[IntegrityIssue]:
     """Return an issue for each table and id whose rows belong to no chat."""
     issues: list[IntegrityIssue] = []
-    for table in await tables_of(on):
+    for table in await tables_of(db):
         sql = f"SELECT chat, count(*) FROM {table} WHERE chat NOT IN (SELECT number FROM chats) GROUP BY 1"  # noqa: S608 - a name of our own
-        for number, rows in await on.fetch_sql(sql):
+        for number, rows in await db.fetch_sql(sql):
             issues.append(
                 IntegrityIssue(f"{table}.chat", f"{rows} row(s) of {number!a:.60}, which is the number of no chat")
             )
     return issues
 
 
-async def rows_of_chat(on: SQLDatabase, chat_id: str) -> ChatRows:
+async def rows_of_chat(db: SQLDatabase, chat_id: str) -> ChatRows:
     """Return the rows of a chat for a check."""
-    async with on.one_moment():
-        chats = await on.fetch_dicts(on.chat_row, chat_id=chat_id)
+    async with db.one_moment():
+        chats = await db.fetch_dicts(db.chat_row, chat_id=chat_id)
         if not chats:
-            raise await missing(on, chat_id)
+            raise await missing(db, chat_id)
         tables = {
-            table: [{**_plain(row), "chat_id": chat_id} for row in await _ordered(on, chat_id, table)]
+            table: [{**_plain(row), "chat_id": chat_id} for row in await _ordered(db, chat_id, table)]
             for table in ORDER
         }
-        entries = [Entry(*row) for row in await on.fetch("audit", chat_id=chat_id)]
-        ((quarantined,),) = await on.fetch("quarantined", chat_id=chat_id)
+        entries = [Entry(*row) for row in await db.fetch("audit", chat_id=chat_id)]
+        ((quarantined,),) = await db.fetch("quarantined", chat_id=chat_id)
     chat = _plain(chats[0])
     lease = None if chat["worker"] is None and chat["token"] is None else chat
-    return ChatRows(chat, lease, tables, entries, on.names, parts=on.parts, quarantined=quarantined)
+    return ChatRows(chat, lease, tables, entries, db.names, parts=db.parts, quarantined=quarantined)
 
 
-async def _ordered(on: SQLDatabase, chat_id: str, table: str) -> list[dict[str, Any]]:
+async def _ordered(db: SQLDatabase, chat_id: str, table: str) -> list[dict[str, Any]]:
     sql = f"SELECT * FROM {table} WHERE chat = {{chat}} ORDER BY {ORDER[table]}"  # noqa: S608 - names of our own
-    return await on.fetch_dicts(on.event_rows if table == "events" else sql, chat_id=chat_id)
+    return await db.fetch_dicts(db.event_rows if table == "events" else sql, chat_id=chat_id)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
@@ -105,48 +105,48 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return plain | {"erased": bool(plain["erased"])} if "erased" in plain else plain
 
 
-async def wipe_all(on: SQLDatabase, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
+async def wipe_all(db: SQLDatabase, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
     """Blank the rows that hold what the decisions erase, inside a transaction; return the digests stated anew."""
     restated: list[WriteRecord] = []
     for decision in decisions:
         if erases(decision.writes):
-            restated += await _wipe(on, chat_id, decision)
+            restated += await _wipe(db, chat_id, decision)
     return restated
 
 
-async def _wipe(on: SQLDatabase, chat_id: str, decision: Decision) -> list[WriteRecord]:
-    rows = await rows_of_chat(on, chat_id)
-    wiped = await read_or_blamed(on, chat_id, lambda: on.compute(wipe, rows, decision))
+async def _wipe(db: SQLDatabase, chat_id: str, decision: Decision) -> list[WriteRecord]:
+    rows = await rows_of_chat(db, chat_id)
+    wiped = await read_or_blame(db, chat_id, lambda: db.compute(wipe, rows, decision))
     for change in wiped.changes:
         put = ", ".join(f"{column} = :new_{column}" for column in change.values)
         where = "".join(f" AND {column} = :{column}" for column in change.key)
         does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
         values = {f"new_{column}": value for column, value in change.values.items()}
-        await on.execute_sql(f"{does} WHERE chat = {{chat}}{where}", chat_id=chat_id, **change.key, **values)
-    await release_others(on, chat_id, wiped.blobs)
+        await db.execute_sql(f"{does} WHERE chat = {{chat}}{where}", chat_id=chat_id, **change.key, **values)
+    await release_others(db, chat_id, wiped.blobs)
     return wiped.row_digests
 
 
-async def store_repair(on: SQLDatabase, repair: Repair, at: datetime) -> None:
+async def store_repair(db: SQLDatabase, repair: Repair, at: datetime) -> None:
     """Move unreadable rows to `quarantine`, insert their replacements, and update the chat's own row."""
     facts, chat_id, version = repair.facts, repair.facts.chat_id, repair.facts.version + 1
     for put in repair.aside:
         row = {"version": version, "origin": put.table, "problem": put.problem, "row": put.body}
-        await on.insert("quarantine", [{"chat_id": chat_id, **row}])
+        await db.insert("quarantine", [{"chat_id": chat_id, **row}])
         if put.deleted:
             key = {name: put.row[name] for name in KEYS[put.table]}
             where = "".join(f" AND {name} IS NOT DISTINCT FROM :{name}" for name in key)
             owner = "chat_id = :chat_id" if put.table == "chat_files" else "chat = {chat}"
             sql = f"DELETE FROM {put.table} WHERE {owner}{where}"  # noqa: S608 - names of our own
-            await on.execute_sql(sql, chat_id=chat_id, **key)
+            await db.execute_sql(sql, chat_id=chat_id, **key)
     tables = Tables(chat_id, at)
     for number, mark in enumerate(repair.marks):
         tables.add(InsertMessage(mark), version, number)
-    await on.insert("messages", tables.rows.get("messages", ()))
+    await db.insert("messages", tables.rows.get("messages", ()))
     if any(issue.column.startswith("profiles.") for issue in repair.issues):
-        await on.execute("put_profile", chat_id=chat_id, body=PROFILES.dump(facts.profile))
+        await db.execute("put_profile", chat_id=chat_id, body=PROFILES.dump(facts.profile))
     worker, token = (facts.lease.worker, facts.lease.token) if facts.lease else (None, None)
-    await on.execute(
+    await db.execute(
         "repaired",
         chat_id=chat_id,
         version=facts.version,
@@ -159,33 +159,33 @@ async def store_repair(on: SQLDatabase, repair: Repair, at: datetime) -> None:
     )
 
 
-async def delete(on: SQLDatabase, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+async def delete(db: SQLDatabase, chat_id: str, permit: Permission, actor: str) -> Tombstone:
     """Delete a chat, as `ChatStore.delete` promises, inside a transaction. Done again, it returns the tombstone."""
     # It locks the chat before anything is read: a change comes before, and goes too, or finds no chat.
-    row = await on.fetch_one("lock_head", chat_id=chat_id)
+    row = await db.fetch_one("lock_head", chat_id=chat_id)
     if row is None:
-        buried = await stored_tombstone(on, chat_id)
+        buried = await stored_tombstone(db, chat_id)
         if buried is None:
             raise ChatNotFound(chat_id)
         return buried
-    at = await on.now()
-    rest = await _rest(on, chat_id)
+    at = await db.now()
+    rest = await _rest(db, chat_id)
     permit(rest, at)
-    ((records,),) = await on.fetch("records", chat_id=chat_id)
+    ((records,),) = await db.fetch("records", chat_id=chat_id)
     tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
-    await insert_tombstone(on, tombstone)
-    await release_all(on, chat_id)
-    for table in await tables_of(on):
-        await on.execute_sql(f"DELETE FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own
-    await on.execute("delete_chat", chat_id=chat_id)
+    await insert_tombstone(db, tombstone)
+    await release_all(db, chat_id)
+    for table in await tables_of(db):
+        await db.execute_sql(f"DELETE FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own
+    await db.execute("delete_chat", chat_id=chat_id)
     return tombstone
 
 
-async def _rest(on: SQLDatabase, chat_id: str) -> PartialRead:
+async def _rest(db: SQLDatabase, chat_id: str) -> PartialRead:
     """Return what can be read of a chat, whatever is stored: nothing but its id, if even reading the rows fails."""
     try:
-        return await ChatReads(on, chat_id).rest()
-    except on.refusals:
+        return await ChatReads(db, chat_id).rest()
+    except db.refusals:
         raise
     except GARBLED as error:
         return unread_rest(chat_id, error)
@@ -223,19 +223,19 @@ def _record(entry: Entry) -> dict[str, Any]:
     return {**own, "body": body, "digests": digests}
 
 
-async def insert_imported(on: SQLDatabase, chat: WholeChat, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
+async def insert_imported(db: SQLDatabase, chat: WholeChat, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
     """Insert the rows of a chat, as this store spells them by table, and let the chat hold its blobs.
 
     Raises:
         ChatDeleted: the id was taken, by a chat that was deleted.
     """
-    await on.insert("chats", [_timed(row) for row in tables["chats"]])
+    await db.insert("chats", [_timed(row) for row in tables["chats"]])
     # Not before: a deletion under way holds the id up until it has committed.
-    await check_not_deleted(on, chat.chat_id)
+    await check_not_deleted(db, chat.chat_id)
     for table, rows in tables.items():
         if table != "chats":
-            await on.insert(table, [{**_timed(row), "chat_id": chat.chat_id} for row in rows])
-    await take_over(on, chat.chat_id, chat.blobs)
+            await db.insert(table, [{**_timed(row), "chat_id": chat.chat_id} for row in rows])
+    await take_over(db, chat.chat_id, chat.blobs)
 
 
 def _timed(row: Mapping[str, Any]) -> dict[str, Any]:

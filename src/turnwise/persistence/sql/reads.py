@@ -31,15 +31,15 @@ _POSITIONS: Final = msgspec.json.Decoder(list[int])
 class ChatReads:
     """Reads a chat. Methods raise `ChatNotFound` where `ChatStore` says so, and `ChatUnreadable`."""
 
-    def __init__(self, on: SQLDatabase, chat_id: str) -> None:
-        self.on = on
+    def __init__(self, db: SQLDatabase, chat_id: str) -> None:
+        self.db = db
         self.chat_id = chat_id
 
     async def stored(self) -> Stored:
         """Return the stored values that say where the chat stands."""
-        found = await self.on.stored("WHERE chats.id = :chat_id", chat_id=self.chat_id)
+        found = await self.db.stored("WHERE chats.id = :chat_id", chat_id=self.chat_id)
         if not found:
-            raise await missing(self.on, self.chat_id)
+            raise await missing(self.db, self.chat_id)
         return found[0]
 
     async def facts(self) -> Facts:
@@ -52,58 +52,58 @@ class ChatReads:
 
     async def head(self) -> tuple[int, str]:
         """Return the chat's version and the hash of its last record."""
-        row = await self.on.fetch_one("head", chat_id=self.chat_id)
+        row = await self.db.fetch_one("head", chat_id=self.chat_id)
         if row is None:
-            raise await missing(self.on, self.chat_id)
+            raise await missing(self.db, self.chat_id)
         version, head = row
         return head_of(self.chat_id, version, head)
 
     async def lease_expiry(self) -> Expiry | None:
         """Return when the chat's lease runs out."""
-        row = await self.on.fetch_one("expires", chat_id=self.chat_id)
+        row = await self.db.fetch_one("expires", chat_id=self.chat_id)
         if row is None or row[0] is None:
             return None
         try:
-            expires = self.on.time_in(row[0])
+            expires = self.db.time_in(row[0])
         except GARBLED as error:
             raise unreadable(self.chat_id, "leases.expires", error) from None
-        return Expiry(expires, await self.on.now())
+        return Expiry(expires, await self.db.now())
 
     async def history(self, *, at_version: int | None = None, after: int = 0, size: int | None = None) -> list[Message]:
         """Return the messages after a position that are not cut, now or as of a version: about `size` bytes of them."""
         values = {"chat_id": self.chat_id, "at_version": at_version, "after": after}
-        rows, _ = await self.on.fetch_page("history", size=size, **values)
+        rows, _ = await self.db.fetch_page("history", size=size, **values)
         return self._messages(rows)
 
     async def snapshot(self, *, size: int | None = None) -> Snapshot:
         """Return the chat, the first of its history and the shown parts of the attempt under way."""
-        async with self.on.one_moment():
+        async with self.db.one_moment():
             chat = await self.facts()
             messages = await self.history(size=size)
             step = chat.step
             parts = await self.shown(step.number, step.attempt) if step.attempt_open else []
-            row = await self.on.fetch_one("last_finished", chat_id=self.chat_id)
+            row = await self.db.fetch_one("last_finished", chat_id=self.chat_id)
         finished = None if row is None else event_of(self.chat_id, *row)
         reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
         return Snapshot(chat, tuple(messages), tuple(parts), reason)
 
     async def prompt(self) -> list[Message]:
         """Return what the model sees: the newest boundary's summary and carried messages, and what came after it."""
-        async with self.on.one_moment():
+        async with self.db.one_moment():
             boundary, carried = await self._newest_boundary()
-            rows = await self.on.fetch("prompt", chat_id=self.chat_id, boundary=boundary, carried=carried)
+            rows = await self.db.fetch("prompt", chat_id=self.chat_id, boundary=boundary, carried=carried)
         return in_prompt_order(self._messages(rows), carried)
 
     async def cut_at(self, message_id: str) -> tuple[Message, Cut] | None:
         """Return a message of the history, and what an edit of it would cut."""
-        async with self.on.one_moment():
-            rows = await self.on.fetch("message", chat_id=self.chat_id, message_id=message_id)
+        async with self.db.one_moment():
+            rows = await self.db.fetch("message", chat_id=self.chat_id, message_id=message_id)
             if not rows:
                 return None
             (message,) = self._messages(rows)
             boundary, carried = await self._newest_boundary(before=message.position)
             between = {"boundary": boundary, "position": message.position}
-            ((newer,),) = await self.on.fetch("said_between", chat_id=self.chat_id, **between)
+            ((newer,),) = await self.db.fetch("said_between", chat_id=self.chat_id, **between)
             history_version = (await self.facts()).history_version
         cut = Cut(
             position=message.position,
@@ -116,34 +116,34 @@ class ChatReads:
 
     async def calls(self, call_ids: Sequence[str]) -> dict[str, ToolCall]:
         """Return the calls of these ids that the chat has ever had, by step and index."""
-        rows = await self.on.fetch("calls", chat_id=self.chat_id, call_ids=[*call_ids])
+        rows = await self.db.fetch("calls", chat_id=self.chat_id, call_ids=[*call_ids])
         return {call.call_id: call for call in self._each(CALLS, rows)}
 
     async def receipt(self, client_id: str) -> RecordReceipt | None:
         """Return the receipt of a client's message."""
-        rows = await self.on.fetch("receipt", chat_id=self.chat_id, client_id=client_id)
+        rows = await self.db.fetch("receipt", chat_id=self.chat_id, client_id=client_id)
         return next(iter(self._each(RECEIPTS, rows)), None)
 
     async def ledger(self) -> list[RecordUsage]:
         """Return every model call's usage, in order."""
-        return self._each(USAGE, await self.on.fetch("ledger", chat_id=self.chat_id))
+        return self._each(USAGE, await self.db.fetch("ledger", chat_id=self.chat_id))
 
     async def events(self, *, after: int, limit: int) -> EventPage:
         """Return a page of events, in order."""
         values = {"chat_id": self.chat_id, "after": after, "limit": limit}
-        rows, is_full = await self.on.fetch_page("events", size=PAGE_BYTES, **values)
+        rows, is_full = await self.db.fetch_page("events", size=PAGE_BYTES, **values)
         page = EventPage(event_of(self.chat_id, *row[:6]) for row in rows)
         page.more = len(page) == limit or is_full
         return page
 
     async def shown(self, step: int, attempt: int) -> list[PartEvent]:
         """Return the parts shown of an attempt, in order."""
-        rows = await self.on.fetch("parts", chat_id=self.chat_id, step=step, attempt=attempt)
+        rows = await self.db.fetch("parts", chat_id=self.chat_id, step=step, attempt=attempt)
         return [event for event in (event_of(self.chat_id, *row) for row in rows) if isinstance(event, PartEvent)]
 
     async def audit(self) -> list[AuditRecord]:
         """Return the audit records, in order of version."""
-        rows = await self.on.fetch("audit", chat_id=self.chat_id)
+        rows = await self.db.fetch("audit", chat_id=self.chat_id)
         try:
             return log_of(self.chat_id, [Entry(*row) for row in rows])
         except GARBLED as error:
@@ -151,7 +151,7 @@ class ChatReads:
 
     async def _newest_boundary(self, *, before: int = COUNTABLE) -> tuple[int, list[int]]:
         """Return the position of the newest boundary before another, and the positions that it carries."""
-        row = await self.on.fetch_one("newest_boundary", chat_id=self.chat_id, before=before)
+        row = await self.db.fetch_one("newest_boundary", chat_id=self.chat_id, before=before)
         if row is None:
             return 0, []
         position, carried = row

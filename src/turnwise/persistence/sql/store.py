@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from turnwise.persistence.blobs.protocol import Blob
-from turnwise.persistence.chat_cache import ChatCache, PassedOver
+from turnwise.persistence.chat_cache import ChatCache, SkippedChats
 from turnwise.persistence.protocol import ChatStore, Pruned
 from turnwise.persistence.sql import files, lists
 from turnwise.persistence.sql.database import SQLDatabase
-from turnwise.persistence.sql.raw_rows import orphans_in, read_or_blamed, rows_of, rows_of_chat
+from turnwise.persistence.sql.raw_rows import orphans_in, read_or_blame, rows_of, rows_of_chat
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, deleted_among, stored_tombstone
 from turnwise.states.errors import ChatNotFound, StoreError
@@ -29,7 +29,7 @@ def _asking(
     """Return the method of a store that returns what it reads in its database."""
 
     async def ask(store: SQLStore, /, *args: _P.args, **options: _P.kwargs) -> _T:
-        return await store._read(lambda on: read(on, *args, **options))  # noqa: SLF001 - a method of it
+        return await store._read(lambda db: read(db, *args, **options))  # noqa: SLF001 - a method of it
 
     return ask
 
@@ -44,11 +44,11 @@ def _of_chat(
     """
 
     async def ask(store: SQLStore, chat_id: str, /, *args: _P.args, **options: _P.kwargs) -> _T:
-        async def answer(on: SQLDatabase) -> _T:
-            question = partial(read, ChatReads(on, chat_id), *args, **options)
-            value = await read_or_blamed(on, chat_id, question)
+        async def answer(db: SQLDatabase) -> _T:
+            question = partial(read, ChatReads(db, chat_id), *args, **options)
+            value = await read_or_blame(db, chat_id, question)
             if not value:
-                await check_not_deleted(on, chat_id)
+                await check_not_deleted(db, chat_id)
             return value
 
         return await store._read(answer)  # noqa: SLF001 - a method of it
@@ -61,7 +61,7 @@ class SQLStore(ChatStore):
 
     def __init__(self) -> None:
         self._cache = ChatCache()
-        self._prunings = PassedOver()
+        self._prunings = SkippedChats()
 
     @abstractmethod
     async def _read(self, question: Work[_T]) -> _T:
@@ -87,7 +87,7 @@ class SQLStore(ChatStore):
     shown = _of_chat(ChatReads.shown)
     audit = _of_chat(ChatReads.audit)
     ledger = _of_chat(ChatReads.ledger)
-    rows = _of_chat(lambda chat: rows_of_chat(chat.on, chat.chat_id))
+    rows = _of_chat(lambda chat: rows_of_chat(chat.db, chat.chat_id))
     raw_rows = _asking(rows_of)
     tombstone = _asking(stored_tombstone)
     forks = _asking(lists.forks)
@@ -97,7 +97,7 @@ class SQLStore(ChatStore):
 
     async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
         cached = self._cache.known()
-        gone = await self._read(lambda on: deleted_among(on, {*chat_ids, *cached}))
+        gone = await self._read(lambda db: deleted_among(db, {*chat_ids, *cached}))
         for chat_id in gone:
             self._cache.forget(chat_id)
         return gone & {*chat_ids}
@@ -113,7 +113,7 @@ class SQLStore(ChatStore):
     rested = _asking(lists.rested)
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
-        return await self._write(lambda on: prune(on, self._prunings, keep=keep, after=after, limit=limit))
+        return await self._write(lambda db: prune(db, self._prunings, keep=keep, after=after, limit=limit))
 
     # Files
 
@@ -124,45 +124,45 @@ class SQLStore(ChatStore):
         return files.DatabaseFiles(self._write, self._read)
 
     async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
-        await self._write(lambda on: files.note_file(on, chat_id, blob, store=kept_in, arriving=arriving))
+        await self._write(lambda db: files.note_file(db, chat_id, blob, store=kept_in, arriving=arriving))
 
     async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
-        return await self._write(lambda on: files.release_unsent(on, seconds=seconds, limit=limit, chat_id=chat_id))
+        return await self._write(lambda db: files.release_unsent(db, seconds=seconds, limit=limit, chat_id=chat_id))
 
     async def unreferenced_files(self, *, limit: int) -> list[tuple[int, str]]:
-        rows = await self._read(lambda on: on.fetch("unreferenced_files", limit=limit))
+        rows = await self._read(lambda db: db.fetch("unreferenced_files", limit=limit))
         return [(number, digest) for number, digest in rows]
 
     async def is_unreferenced(self, digest: str) -> bool:
-        return await self._read(lambda on: on.fetch_one("holder", digest=digest)) is None
+        return await self._read(lambda db: db.fetch_one("holder", digest=digest)) is None
 
     async def settle_unreferenced(self, number: int) -> None:
-        await self._write(lambda on: on.execute("settle_unreferenced", number=number))
+        await self._write(lambda db: db.execute("settle_unreferenced", number=number))
 
 
-async def prune(on: SQLDatabase, passed_over: PassedOver, *, keep: float, after: str, limit: int) -> Pruned:
+async def prune(db: SQLDatabase, skipped: SkippedChats, *, keep: float, after: str, limit: int) -> Pruned:
     """Delete parts of replies that are over, shown at least `keep` seconds ago.
 
     A chat costs one step along the index of parts, which holds only those that are left. A chat that another worker is
     pruning is left to that worker.
     """
-    until = await on.now() - timedelta(seconds=keep)
+    until = await db.now() - timedelta(seconds=keep)
     deleted = 0
-    chats = await on.fetch("first_parts", after=after, until=until, limit=limit)
+    chats = await db.fetch("first_parts", after=after, until=until, limit=limit)
     for chat_id, is_old in chats:
         if is_old:
-            deleted += await _prune_chat(on, passed_over, chat_id, until, limit - deleted)
+            deleted += await _prune_chat(db, skipped, chat_id, until, limit - deleted)
         if deleted == limit:
             return Pruned(deleted, after)
         after = chat_id
     return Pruned(deleted, after if len(chats) == limit else None)
 
 
-async def _prune_chat(on: SQLDatabase, passed_over: PassedOver, chat_id: str, until: datetime, limit: int) -> int:
+async def _prune_chat(db: SQLDatabase, skipped: SkippedChats, chat_id: str, until: datetime, limit: int) -> int:
     try:
-        step, attempt = (await ChatReads(on, chat_id).facts()).step.over_before
+        step, attempt = (await ChatReads(db, chat_id).facts()).step.over_before
     except (StoreError, ChatNotFound) as error:
-        passed_over.note("prune_refused", chat_id, error)
+        skipped.note("prune_refused", chat_id, error)
         return 0
     values = {"step": step, "attempt": attempt, "until": until, "limit": limit}
-    return await on.execute("prune_chat", chat_id=chat_id, **values)
+    return await db.execute("prune_chat", chat_id=chat_id, **values)

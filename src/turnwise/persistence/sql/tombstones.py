@@ -12,30 +12,30 @@ from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
 
 
-async def stored_tombstone(on: SQLDatabase, chat_id: str) -> Tombstone | None:
+async def stored_tombstone(db: SQLDatabase, chat_id: str) -> Tombstone | None:
     """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
-    row = await on.fetch_one("tombstone", chat_id=chat_id)
+    row = await db.fetch_one("tombstone", chat_id=chat_id)
     if row is None:
         return None
     created, deleted, *rest = row
-    return tombstone_in(chat_id, _time_in(on, created), _time_in(on, deleted), *rest)
+    return tombstone_in(chat_id, _time_in(db, created), _time_in(db, deleted), *rest)
 
 
-def _time_in(on: SQLDatabase, stored: Any) -> datetime | None:
+def _time_in(db: SQLDatabase, stored: Any) -> datetime | None:
     try:
-        return on.time_in(stored)
+        return db.time_in(stored)
     except GARBLED:
         return None
 
 
-async def deleted_among(on: SQLDatabase, chat_ids: Collection[str]) -> frozenset[str]:
+async def deleted_among(db: SQLDatabase, chat_ids: Collection[str]) -> frozenset[str]:
     """Return those of the chats that were deleted."""
-    return frozenset(chat_id for (chat_id,) in await on.fetch("deleted", chat_ids=[*chat_ids]))
+    return frozenset(chat_id for (chat_id,) in await db.fetch("deleted", chat_ids=[*chat_ids]))
 
 
-async def insert_tombstone(on: SQLDatabase, tombstone: Tombstone) -> None:
+async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone) -> None:
     """Store what is to be left of a chat that is still there."""
-    await on.execute(
+    await db.execute(
         "bury",
         chat_id=tombstone.chat_id,
         created=tombstone.created_at,
@@ -46,33 +46,33 @@ async def insert_tombstone(on: SQLDatabase, tombstone: Tombstone) -> None:
     )
 
 
-async def missing(on: SQLDatabase, chat_id: str) -> ChatNotFound:
+async def missing(db: SQLDatabase, chat_id: str) -> ChatNotFound:
     """Return the error for a chat that is not there: `ChatDeleted` if it was."""
-    return not_found(chat_id, await stored_tombstone(on, chat_id))
+    return not_found(chat_id, await stored_tombstone(db, chat_id))
 
 
-async def check_not_deleted(on: SQLDatabase, chat_id: str) -> None:
+async def check_not_deleted(db: SQLDatabase, chat_id: str) -> None:
     """Check that no chat of that id was deleted.
 
     Raises:
         ChatDeleted: there was one.
     """
-    error = await missing(on, chat_id)
+    error = await missing(db, chat_id)
     if isinstance(error, ChatDeleted):
         raise error
 
 
-async def check_parent(on: SQLDatabase, chat_id: str, version: int, *, unchanged: bool) -> None:
+async def check_parent(db: SQLDatabase, chat_id: str, version: int, *, unchanged: bool) -> None:
     """Check that nothing of a chat was erased or changed since a version, nor will be until the transaction ends.
 
     Raises:
         ChatNotFound: there is no such chat.
         VersionMismatch: something was.
     """
-    row = await on.fetch_one("lock_parent", chat_id=chat_id)
+    row = await db.fetch_one("lock_parent", chat_id=chat_id)
     if row is None:
-        raise await missing(on, chat_id)
+        raise await missing(db, chat_id)
     # Another statement: it sees what was committed while this transaction waited for the lock.
-    ((was_erased,),) = await on.fetch("erased_since", chat_id=chat_id, version=version)
+    ((was_erased,),) = await db.fetch("erased_since", chat_id=chat_id, version=version)
     if was_erased or (unchanged and row[0] != version):
         raise VersionMismatch(chat_id, version, row[0])

@@ -211,7 +211,7 @@ class SQLiteConnection:
             StoreError: the database refused, or the connection is closed.
         """
         try:
-            return await self.start(lambda on: retry_while_busy(lambda: work(on)))
+            return await self.start(lambda db: retry_while_busy(lambda: work(db)))
         except REFUSED as error:
             raise meaning_of(error, self.path) from error
 

@@ -123,45 +123,45 @@ class SQLiteStore(SQLStore):
     async def create(
         self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None, unchanged: bool = False
     ) -> Committed:
-        async with self._cache.turn(chat_id):
+        async with self._cache.lock(chat_id):
             return await self._optimistic.create(chat_id, plan, parent, unchanged=unchanged)
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
-        async with self._cache.turn(chat_id):
+        async with self._cache.lock(chat_id):
             committed = await self._optimistic.change(chat_id, plan, shown)
             if committed is None:
-                committed = await self._submit(lambda on: self._transactions.change(on, chat_id, plan, shown))
+                committed = await self._submit(lambda db: self._transactions.change(db, chat_id, plan, shown))
         return committed
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
-        return await self._submit(lambda on: self._transactions.repair(on, chat_id, plan))
+        return await self._submit(lambda db: self._transactions.repair(db, chat_id, plan))
 
     async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
-        async with self._cache.turn(chat.chat_id):
-            return await self._submit(lambda on: self._transactions.import_chat(on, chat, plan))
+        async with self._cache.lock(chat.chat_id):
+            return await self._submit(lambda db: self._transactions.import_chat(db, chat, plan))
 
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
-        async with self._cache.turn(chat_id):
-            return await self._submit(lambda on: self._transactions.delete(on, chat_id, permit, actor))
+        async with self._cache.lock(chat_id):
+            return await self._submit(lambda db: self._transactions.delete(db, chat_id, permit, actor))
 
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
-        return await self._submit(lambda on: self._transactions.claim(on, plan, runs, limit))
+        return await self._submit(lambda db: self._transactions.claim(db, plan, runs, limit))
 
     async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
         held = RequiredLease(token, worker, state)
-        async with self._cache.turn(chat_id):
+        async with self._cache.lock(chat_id):
             stored = await self._optimistic.append_events(chat_id, held, shown)
             if stored is None:
-                stored = await self._submit(lambda on: self._transactions.append_events(on, chat_id, held, shown))
+                stored = await self._submit(lambda db: self._transactions.append_events(db, chat_id, held, shown))
         return stored
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
-        return await self._submit(lambda on: self._transactions.renew(on, worker, seconds))
+        return await self._submit(lambda db: self._transactions.renew(db, worker, seconds))
 
     async def check_writable(self) -> None:
-        await self._submit(lambda on: on.execute(UNCHANGED))
+        await self._submit(lambda db: db.execute(UNCHANGED))
 
     async def confirm(self) -> None:
         """Do nothing: what can be read is on disk."""
@@ -177,7 +177,7 @@ class SQLiteStore(SQLStore):
         writer = self._opened().writer
         rewritten = await writer.run(_rewrite)
         for _ in range(_ATTEMPTS):
-            busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            busy, _, _ = await writer.run(lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
             if not busy:
                 return rewritten
             await anyio.sleep(_PAUSE_S)
@@ -207,14 +207,14 @@ class SQLiteStore(SQLStore):
 
     async def _foreign_commits(self) -> int:
         """Return a number that changes with every commit of another connection, but not with the writer's own."""
-        (version,) = await self._opened().writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
+        (version,) = await self._opened().writer.run(lambda db: db.execute("PRAGMA data_version").fetchone())
         return int(version)
 
     async def _read(self, question: Work[_T]) -> _T:
-        return await self._answer(lambda on: completed(_called(question, SQLiteDatabase(on, self._now))))
+        return await self._answer(lambda db: completed(_called(question, SQLiteDatabase(db, self._now))))
 
     async def _write(self, work: Work[_T]) -> _T:
-        return await self._submit(lambda on: completed(_called(work, SQLiteDatabase(on, self._now))))
+        return await self._submit(lambda db: completed(_called(work, SQLiteDatabase(db, self._now))))
 
     async def _submit(self, work: Job[_T]) -> _T:
         """Return the result of a function once the transaction that it runs in is committed."""
@@ -237,21 +237,21 @@ class SQLiteStore(SQLStore):
         return self._now_open
 
 
-async def _called(work: Work[_T], on: SQLiteDatabase) -> _T:
-    return await work(on)
+async def _called(work: Work[_T], db: SQLiteDatabase) -> _T:
+    return await work(db)
 
 
-def _rewrite(on: sqlite3.Connection) -> bool:
+def _rewrite(db: sqlite3.Connection) -> bool:
     """Write a database anew, unless it is large; return whether nothing is left in it but its rows.
 
     It may number rows anew in tables that have no number of their own: nothing uses those beyond its transaction.
     """
-    size = on.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()[0]
+    size = db.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()[0]
     if size > VACUUMED:
         return False
-    on.execute("PRAGMA temp_store = MEMORY")  # or the copy that VACUUM makes would be in a file elsewhere
+    db.execute("PRAGMA temp_store = MEMORY")  # or the copy that VACUUM makes would be in a file elsewhere
     try:
-        on.execute("VACUUM")
+        db.execute("VACUUM")
     finally:
-        on.execute("PRAGMA temp_store = DEFAULT")
+        db.execute("PRAGMA temp_store = DEFAULT")
     return True

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.chat_cache import ChatCache, PassedOver
+from turnwise.persistence.chat_cache import ChatCache, SkippedChats
 from turnwise.persistence.commit import CachedChat, RequiredLease, commit_of, erasing
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.integrity.repair import repair_of
@@ -63,7 +63,7 @@ class OptimisticCommits:
         if not decisions:
             return blank.without_decisions
         commit = commit_of(blank, decisions, ())
-        await self._submit(lambda on: insert(commit, parent, SQLiteDatabase(on, self._now), unchanged=unchanged))
+        await self._submit(lambda db: insert(commit, parent, SQLiteDatabase(db, self._now), unchanged=unchanged))
         self._cache.put(commit.after)
         return commit.committed
 
@@ -107,27 +107,27 @@ class SQLiteTransactions:
     def __init__(self, now: Callable[[], datetime], cache: ChatCache) -> None:
         self._now = now
         self._cache = cache
-        self._passed_over = PassedOver()
+        self._skipped = SkippedChats()
 
     def change(self, connection: sqlite3.Connection, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
         """Change a chat, as `ChatStore.change` promises."""
-        on = self._database(connection)
-        current = self._current(on, chat_id)
+        db = self._database(connection)
+        current = self._current(db, chat_id)
         decisions = tuple(plan(current.facts, current.at))
 
         async def store() -> Committed:
-            return self._store(on, current, decisions, shown)
+            return self._store(db, current, decisions, shown)
 
-        return completed(raw_rows.read_or_blamed(on, chat_id, store))
+        return completed(raw_rows.read_or_blame(db, chat_id, store))
 
     def repair(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed:
         """Repair a chat, as `ChatStore.repair` promises."""
-        on, at = self._database(connection), self._now()
-        repair = repair_of(chat_id, completed(raw_rows.rows_of(on, chat_id)), at)
+        db, at = self._database(connection), self._now()
+        repair = repair_of(chat_id, completed(raw_rows.rows_of(db, chat_id)), at)
         decisions = tuple(plan(repair.facts, at))
         if decisions:
-            completed(raw_rows.store_repair(on, repair, at))
-        return self._store(on, CachedChat(repair.facts, repair.head, at), decisions, ())
+            completed(raw_rows.store_repair(db, repair, at))
+        return self._store(db, CachedChat(repair.facts, repair.head, at), decisions, ())
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
@@ -145,7 +145,7 @@ class SQLiteTransactions:
         return claimed
 
     def _claim_one(self, connection: sqlite3.Connection, chat_id: str, version: object, plan: Plan) -> Committed | None:
-        if self._passed_over.skips(chat_id, version):
+        if self._skipped.skips(chat_id, version):
             return None
         connection.execute("SAVEPOINT claim")
         try:
@@ -154,10 +154,10 @@ class SQLiteTransactions:
             if not connection.in_transaction:  # SQLite has rolled back the whole transaction, other claims included
                 raise
             connection.execute("ROLLBACK TO claim")
-            self._passed_over.note("claim_refused", chat_id, error, version=version)
+            self._skipped.note("claim_refused", chat_id, error, version=version)
             committed = None
         else:
-            self._passed_over.forget(chat_id)
+            self._skipped.forget(chat_id)
         connection.execute("RELEASE claim")
         return committed
 
@@ -212,10 +212,10 @@ class SQLiteTransactions:
     def _database(self, connection: sqlite3.Connection) -> SQLiteDatabase:
         return SQLiteDatabase(connection, self._now)
 
-    def _current(self, on: SQLiteDatabase, chat_id: str) -> CachedChat:
-        row = on.connection.execute(SQL["current"], (chat_id,)).fetchone()
+    def _current(self, db: SQLiteDatabase, chat_id: str) -> CachedChat:
+        row = db.connection.execute(SQL["current"], (chat_id,)).fetchone()
         if row is None:
-            raise completed(missing(on, chat_id))
+            raise completed(missing(db, chat_id))
         version, state, event_seq, head, token, body = row
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)
@@ -225,21 +225,21 @@ class SQLiteTransactions:
         if cached is not None and (cached.head, *cached.mark) == (head, version, state, token, body):
             facts = cached.facts.with_last_seq(event_seq)
         else:
-            facts = completed(ChatReads(on, chat_id).facts())
+            facts = completed(ChatReads(db, chat_id).facts())
         return CachedChat(facts, head, self._now(), body)
 
     def _store(
         self,
-        on: SQLiteDatabase,
+        db: SQLiteDatabase,
         current: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
     ) -> Committed:
         if not decisions:
             return current.without_decisions
-        restated = completed(raw_rows.wipe_all(on, current.facts.chat_id, decisions))
+        restated = completed(raw_rows.wipe_all(db, current.facts.chat_id, decisions))
         commit = commit_of(current, decisions, shown, restated=restated)
-        update(commit, on.connection)
+        update(commit, db.connection)
         if erasing(decisions):
             self._cache.forget(commit.chat_id)
         else:

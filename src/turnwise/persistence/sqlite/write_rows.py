@@ -25,20 +25,20 @@ _PUT_QUERIED: Final = "".join(f", {name} = ?" for name in QUERIED)
 _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat, body, salt) VALUES (?, ?, ?)"
 
 
-def insert(commit: Commit, parent: tuple[str, int] | None, on: SQLiteDatabase, *, unchanged: bool) -> None:
+def insert(commit: Commit, parent: tuple[str, int] | None, db: SQLiteDatabase, *, unchanged: bool) -> None:
     """Store the first commit of a chat, whose words are those that its parent, if it has one, had at a version.
 
     Raises:
         TurnwiseError: as `ChatStore.create` says.
     """
     if parent is not None:
-        completed(check_parent(on, *parent, unchanged=unchanged))
-    completed(check_not_deleted(on, commit.chat_id))
+        completed(check_parent(db, *parent, unchanged=unchanged))
+    completed(check_not_deleted(db, commit.chat_id))
     values = (*_chat_row(commit), *commit.after.facts.profile.queried.values(), *_lease(commit), commit.chat_id)
-    row = on.connection.execute(SQL["insert_chat"], values).fetchone()
+    row = db.connection.execute(SQL["insert_chat"], values).fetchone()
     if row is None:
         raise ChatExists(commit.chat_id)
-    _fill(on.connection, commit, row[0])
+    _fill(db.connection, commit, row[0])
 
 
 def update(commit: Commit, connection: sqlite3.Connection, *, as_found: bool = False) -> bool:
