@@ -79,7 +79,7 @@ async def test_wait_checks_the_chat_after_its_events(server: Server) -> None:
     """However often its state changes before; and what a waiter asks so by itself may be too much, which passes."""
     works = CHAT | {"state": "streaming"}
     changes = [status(8), status(9, "executing_tools"), status(10), status(11, "requires_action")]
-    first, second = Answer(changes, end="silence"), Answer([status(13, "waiting")], end="silence")
+    first, second = Answer(changes, end="silence"), Answer([status(13, "waiting")], end="idle_timeout")
     helped = works | {"state": "requires_action", "awaits": "subagents", "last_seq": 12}
     server.script = [Answer.of(works), first, LIMITED, LIMITED, Answer.of(helped), second, LIMITED, Answer.of(CHAT)]
     async with opened(server, first_delay=0) as client:
@@ -315,7 +315,7 @@ async def test_reconnect_event_is_followed(server: Server, clock: ClientClock) -
 async def test_silent_stream_is_dead(server: Server) -> None:
     server.script = [Answer([waiting_at(1)], end="silence")]
     with pytest.raises(ServiceUnreachable) as dead:
-        await read(server, ClientSettings(retry_timeout=0, silence=0.05))
+        await read(server, ClientSettings(retry_timeout=0, idle_timeout=0.05))
     assert dead.value.problem == "ReadTimeout"
 
 

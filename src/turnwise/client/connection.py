@@ -151,19 +151,19 @@ class Connection:
         return value
 
     @asynccontextmanager
-    async def opened(self, request: Request, *, silence: float | None = None) -> AsyncIterator[httpx.Response]:
+    async def opened(self, request: Request, *, idle_timeout: float | None = None) -> AsyncIterator[httpx.Response]:
         """Give the response to a request, whose body is still to be read. It is tried once.
 
         Args:
             request: what is asked.
-            silence: seconds within which the next piece of the body has to come; `Settings.timeout` by default.
+            idle_timeout: seconds within which the next piece of the body has to come; `Settings.timeout` by default.
 
         Raises:
             TurnwiseError: what the service says is wrong, or that it says nothing.
         """
         if self._client is None:
             raise EngineClosed(_NOT_OPEN)
-        built = self._built(self._client, request, silence)
+        built = self._built(self._client, request, idle_timeout)
         try:
             response = await self._client.send(built, stream=True)
         except httpx.HTTPError as error:
@@ -188,7 +188,7 @@ class Connection:
         except httpx.HTTPError as error:
             raise self.fault(error, sent=_may_have_been_done(error, request)) from error
 
-    def _built(self, client: httpx.AsyncClient, request: Request, silence: float | None) -> httpx.Request:
+    def _built(self, client: httpx.AsyncClient, request: Request, idle_timeout: float | None) -> httpx.Request:
         headers = {name: _spelled(name, value) for name, value in request.headers.items() if value is not None}
         content: Any = request.stream
         if request.body is not None:
@@ -202,7 +202,9 @@ class Connection:
                 params={name: value for name, value in request.query.items() if value is not None},
                 headers=headers,
                 content=content,
-                timeout=httpx.Timeout(limit, connect=min(limit, connect), read=limit if silence is None else silence),
+                timeout=httpx.Timeout(
+                    limit, connect=min(limit, connect), read=limit if idle_timeout is None else idle_timeout
+                ),
             )
         except httpx.InvalidURL as error:
             raise InvalidArgument(
@@ -225,10 +227,10 @@ class ActingConnection(Connection):
         return self._connection.is_open
 
     @asynccontextmanager
-    async def opened(self, request: Request, *, silence: float | None = None) -> AsyncIterator[httpx.Response]:
+    async def opened(self, request: Request, *, idle_timeout: float | None = None) -> AsyncIterator[httpx.Response]:
         """Give the response to a request, see `Connection.opened`."""
         acting = replace(request, headers={**request.headers, ON_BEHALF_OF: self._actor})
-        async with self._connection.opened(acting, silence=silence) as response:
+        async with self._connection.opened(acting, idle_timeout=idle_timeout) as response:
             yield response
 
 

@@ -84,7 +84,7 @@ class EventReader(msgspec.Struct):
         query = {"after": self.cursor, "follow": _word(self.follow), "until_rest": _word(self.until_rest)}
         request = Request(method="GET", path=self.path, query=query)
         began = time.monotonic()
-        async with connection.opened(request, silence=connection.settings.silence) as response:
+        async with connection.opened(request, idle_timeout=connection.settings.idle_timeout) as response:
             url = str(response.url)
             if not response.headers.get("content-type", "").startswith(_MEDIA_TYPE):
                 raise BadAnswer(url, f"no stream of events, but {response.headers.get('content-type')!r}")

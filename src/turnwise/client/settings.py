@@ -1,4 +1,4 @@
-"""The constants of the client, and the delays between tries that follow from them."""
+"""Timeouts of the client, and the backoff between retries."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from turnwise.states.values.limits import Duration
 
 @configuration()
 class ClientSettings:
-    """How long the client waits, and how it comes back to a service that does not answer.
+    """Timeouts of the client, and its retries when the service does not answer.
 
     Raises:
-        InvalidArgument: a value is no number of seconds, or has no end.
+        InvalidArgument: a value is not a finite number of seconds.
     """
 
     timeout: Duration = 60
-    """Seconds within which a request has to be answered."""
+    """Timeout for the response to a request, in seconds."""
     connect_timeout: Duration = 5
-    """Seconds within which a connection has to stand; a network that swallows packets says nothing by itself."""
-    silence: Duration = 45
-    """Seconds of silence after which a stream is taken for dead; a service says something every 15."""
+    """Timeout for opening a connection, in seconds."""
+    idle_timeout: Duration = 45
+    """Close the stream after this many seconds without data. The service sends a heartbeat every 15 seconds."""
     first_delay: Duration = 0.1
-    """Seconds before the second try. Each further one waits twice as long."""
+    """Seconds before the first retry. Each further retry waits twice as long."""
     max_delay: Duration = 5
-    """The longest time between two tries, in seconds."""
+    """Maximum delay between two retries, in seconds."""
     retry_timeout: Duration = 60
-    """Seconds without any answer after which the client gives up; 0 tries once."""
+    """Stop retrying after this many seconds without a response; 0 disables retries."""
 
 
 class Backoff:
-    """Counts the tries, and the time, since there was no answer."""
+    """Exponential backoff with jitter and an overall deadline."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._tries = 0
-        self._since: float | None = None
+        self._attempts = 0
+        self._failing_since: float | None = None
 
     def reset(self) -> None:
-        """Start over: there was an answer."""
-        self._tries = 0
-        self._since = None
+        """Start over after a response."""
+        self._attempts = 0
+        self._failing_since = None
 
     async def wait(self, at_least: float = 0) -> bool:
-        """Wait until the next try; return whether there is to be one.
+        """Sleep until the next retry; return `False`, without sleeping, if the delay would reach `retry_timeout`.
 
         Args:
-            at_least: seconds that the service has asked for.
+            at_least: seconds that the service asked for.
         """
-        doubled = self._settings.first_delay * 2.0 ** min(self._tries, 30)
-        # Jitter: clients of a restarted service come back at different moments.
+        doubled = self._settings.first_delay * 2.0 ** min(self._attempts, 30)
+        # Jitter spreads the clients of a restarted service.
         spread = random.uniform(0.5, 1)  # noqa: S311 - no secret
         delay = max(at_least, min(doubled, self._settings.max_delay) * spread)
-        self._tries += 1
+        self._attempts += 1
         now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        if now - self._since + delay >= self._settings.retry_timeout:
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since + delay >= self._settings.retry_timeout:
             return False
         await anyio.sleep(delay)
         return True

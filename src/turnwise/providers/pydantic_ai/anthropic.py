@@ -23,96 +23,104 @@ from turnwise.providers.protocol import ToolSpec
 from turnwise.providers.pydantic_ai.naming import classes_of
 from turnwise.states.messages import Message
 
-Retention = Literal["5m", "1h"]
-"""The lifetime of a cache entry."""
-_OWN: Final = "anthropic_cache"
+CacheTTL = Literal["5m", "1h"]
+"""Lifetime of a cache entry."""
+_ANTHROPIC_CACHE_PREFIX: Final = "anthropic_cache"
 """The prefix of Anthropic's own settings, which replace the unified `cache`."""
 _LONG: Final = frozenset({"1h", "12h"})
 _SEARCH_OPTIONS: Final = ("max_uses", "allowed_domains", "blocked_domains")
 
 
-def _retention_of(setting: object) -> Retention | None:
-    """Return the lifetime in a value of `cache`; `None` if the value turns the cache off."""
+def _parse_cache_ttl(setting: object) -> CacheTTL | None:
+    """Parse the lifetime in a value of `cache`; `None` if the value turns the cache off."""
     if setting is False or setting is None:
         return None
-    lifetime = setting.get("retention") if isinstance(setting, Mapping) else setting
-    return "1h" if lifetime in _LONG else "5m"
+    ttl = setting.get("retention") if isinstance(setting, Mapping) else setting
+    return "1h" if ttl in _LONG else "5m"
 
 
-def _tools_cached_for(settings: Mapping[str, Any]) -> Retention | None:
+def _tools_ttl(settings: Mapping[str, Any]) -> CacheTTL | None:
     """Return the lifetime of cached tool definitions; `None` if they are not cached."""
-    return _retention_of(settings.get(f"{_OWN}_tool_definitions" if _has_own(settings) else "cache"))
+    return _parse_cache_ttl(
+        settings.get(
+            f"{_ANTHROPIC_CACHE_PREFIX}_tool_definitions" if _has_anthropic_cache_settings(settings) else "cache"
+        )
+    )
 
 
-def with_own_marks(settings: ModelSettings, preset: ModelSettings | None) -> tuple[ModelSettings, Retention | None]:
+def with_history_cache(
+    settings: ModelSettings, model_settings: ModelSettings | None
+) -> tuple[ModelSettings, CacheTTL | None]:
     """Return the settings for pydantic-ai, and the lifetime for turnwise's own breakpoints in the history.
 
     With the unified `cache`, the settings turn off pydantic-ai's breakpoint at the last block, which may be a reminder.
     The lifetime is `None` if the history is not cached.
     """
-    merged: dict[str, Any] = {**(preset or {}), **settings}
-    if _has_own(merged):
-        return settings, _retention_of(merged.get(_OWN) or merged.get(f"{_OWN}_messages"))
+    merged: dict[str, Any] = {**(model_settings or {}), **settings}
+    if _has_anthropic_cache_settings(merged):
+        return settings, _parse_cache_ttl(
+            merged.get(_ANTHROPIC_CACHE_PREFIX) or merged.get(f"{_ANTHROPIC_CACHE_PREFIX}_messages")
+        )
     cache = merged.get("cache")
-    lifetime = None if isinstance(cache, Mapping) and not cache.get("messages", True) else _retention_of(cache)
-    if lifetime is None:
+    ttl = None if isinstance(cache, Mapping) and not cache.get("messages", True) else _parse_cache_ttl(cache)
+    if ttl is None:
         return settings, None
-    return cast("ModelSettings", {**settings, "cache": {"retention": lifetime, "messages": False}}), lifetime
+    return cast("ModelSettings", {**settings, "cache": {"retention": ttl, "messages": False}}), ttl
 
 
-def stays(message: Message) -> bool:
+def is_resent(message: Message) -> bool:
     """Whether the next request repeats the message. Reminders and prompts to continue are sent once."""
     return message.role != "system" and not (message.synthetic and not message.position)
 
 
-def _has_own(settings: Mapping[str, Any]) -> bool:
-    return any(name.startswith(_OWN) for name in settings)
+def _has_anthropic_cache_settings(settings: Mapping[str, Any]) -> bool:
+    return any(name.startswith(_ANTHROPIC_CACHE_PREFIX) for name in settings)
 
 
-def sends_definitions(model: Model) -> bool:
-    """Return whether a model of pydantic-ai speaks Anthropic's Messages."""
+def is_anthropic_model(model: Model) -> bool:
+    """Whether a model of pydantic-ai calls Anthropic's Messages API."""
     return "AnthropicModel" in classes_of(model)
 
 
-def with_definitions(
+def with_provider_defined_tools(
     settings: ModelSettings,
     tools: Sequence[ToolSpec],
-    configured: ModelSettings | None,
+    model_settings: ModelSettings | None,
     native_tools: Sequence[AbstractNativeTool] = (),
 ) -> ModelSettings:
-    """Return the settings of a call that is offered these tools; as they are, if none of them has a definition.
+    """Add the tools to the settings of a call, in Anthropic's format.
 
-    Tools that are left out by `tool_choice` are not offered, and the last one is marked for the cache, as pydantic-ai
-    does it.
+    Returns `settings` unchanged if no tool is provider-defined. Drops tools that `tool_choice` excludes, and sets
+    `cache_control` on the last remaining tool, like pydantic-ai.
 
     Args:
-        settings: of the call.
-        tools: all that are offered.
-        configured: the model's own settings, which those of the call replace.
-        native_tools: of the call; only web search may stand beside a definition.
+        settings: settings of the call.
+        tools: all tools that are offered.
+        model_settings: the model's own settings; those of the call override them.
+        native_tools: native tools of the call. Only web search can be combined with a provider-defined tool.
     """
     definitions = [tool.definition for tool in tools if tool.definition is not None]
     if not definitions:
         return settings
-    merged: dict[str, Any] = {**(configured or {}), **settings}
+    merged: dict[str, Any] = {**(model_settings or {}), **settings}
     choice = merged.get("tool_choice")
-    offered = [_written(tool, merged) for tool in tools if not isinstance(choice, list) or tool.name in choice]
-    offered += [_written_search(one) for one in native_tools if isinstance(one, WebSearchTool)]
-    if offered and (lasts := _tools_cached_for(merged)) is not None:
-        offered[-1].setdefault("cache_control", {"type": "ephemeral", "ttl": lasts})
+    offered = [_tool_param(tool, merged) for tool in tools if not isinstance(choice, list) or tool.name in choice]
+    offered += [_search_param(one) for one in native_tools if isinstance(one, WebSearchTool)]
+    if offered and (ttl := _tools_ttl(merged)) is not None:
+        offered[-1].setdefault("cache_control", {"type": "ephemeral", "ttl": ttl})
     betas = [*merged.get("anthropic_betas", ()), *(beta for definition in definitions for beta in definition.betas)]
     added = {"extra_body": {"tools": offered, **(merged.get("extra_body") or {})}, "anthropic_betas": betas}
     return cast("ModelSettings", {**settings, **added})
 
 
-def _written(tool: ToolSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _tool_param(tool: ToolSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
     if tool.definition is not None:
         return dict(tool.definition.tool)
     written = {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
     return written | ({"eager_input_streaming": True} if settings.get("anthropic_eager_input_streaming") else {})
 
 
-def _written_search(search: WebSearchTool) -> dict[str, Any]:
+def _search_param(search: WebSearchTool) -> dict[str, Any]:
     """Return web search as a tool of Anthropic's Messages API."""
     written = {name: getattr(search, name) for name in _SEARCH_OPTIONS} | {
         "user_location": {"type": "approximate", **search.user_location} if search.user_location else None

@@ -25,7 +25,12 @@ from turnwise.providers.protocol import (
     TakesAnswerSchema,
     refusal_of,
 )
-from turnwise.providers.pydantic_ai.anthropic import Retention, sends_definitions, with_definitions, with_own_marks
+from turnwise.providers.pydantic_ai.anthropic import (
+    CacheTTL,
+    is_anthropic_model,
+    with_history_cache,
+    with_provider_defined_tools,
+)
 from turnwise.providers.pydantic_ai.errors import classified, writing
 from turnwise.providers.pydantic_ai.files import limits_of, refusal_of_file, taken_by
 from turnwise.providers.pydantic_ai.naming import classes_of, their_model
@@ -89,7 +94,7 @@ class PydanticAIModel:
         self._origin = ProviderOrigin(self._model.system, self._model.base_url or "")
         self._history_repair = HistoryRepair()
         self.searches_web = searches_web(self._model)
-        self._sends_definitions = sends_definitions(self._model)
+        self._is_anthropic_model = is_anthropic_model(self._model)
         anthropic = self._model.system == "anthropic"
         self._writer = RequestWriter(
             self._origin,
@@ -120,7 +125,7 @@ class PydanticAIModel:
 
     def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
         """Return why the model cannot be offered a tool of its provider; `None` if it can."""
-        if not self._sends_definitions:
+        if not self._is_anthropic_model:
             return "turnwise sends definitions to Anthropic's Messages API only"
         others = [type(one).__name__ for one in self._native_tools if not isinstance(one, WebSearchTool)]
         return f"it has native_tools ({', '.join(others)}), which cannot be sent beside one" if others else None
@@ -182,17 +187,17 @@ class PydanticAIModel:
             history = self._writer.history(self._history_repair.repair(request), marks)
             return history, settings, offer_of(request, self._native_tools)
 
-    def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, Retention | None]:
+    def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, CacheTTL | None]:
         """Return the settings of a call, and how long marks keep its history in the prompt cache."""
         problem = refusal_of(self, request.tools, request.parameters)
         if problem is not None:
             raise ModelError("bad_request", message=problem)
-        preset, marks = self._model.settings, None
-        settings = settings_of(request, self._settings, preset)
+        model_settings, marks = self._model.settings, None
+        settings = settings_of(request, self._settings, model_settings)
         if self._model.system == "anthropic":
-            settings, marks = with_own_marks(settings, preset)
+            settings, marks = with_history_cache(settings, model_settings)
         native_tools = with_web_search(self._native_tools, request.parameters.get("web_search"))
-        return with_definitions(settings, request.tools, preset, native_tools), marks
+        return with_provider_defined_tools(settings, request.tools, model_settings, native_tools), marks
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:

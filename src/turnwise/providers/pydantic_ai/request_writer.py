@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from pydantic_ai import messages as theirs
 
-from turnwise.providers.pydantic_ai.anthropic import Retention, stays
+from turnwise.providers.pydantic_ai.anthropic import CacheTTL, is_resent
 from turnwise.providers.pydantic_ai.files import NO_LIMITS, FileLimits, Takes, sendable_file
 from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin, is_compaction
 from turnwise.providers.repair_history import PerMessage
@@ -56,7 +56,7 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
         """The other messages, as pydantic-ai sends them."""
         return PerMessage(self._prompted)
 
-    def history(self, messages: Sequence[Message], marks: Retention | None = None) -> list[theirs.ModelMessage]:
+    def history(self, messages: Sequence[Message], marks: CacheTTL | None = None) -> list[theirs.ModelMessage]:
         """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives.
 
         With `marks` the history is marked for the prompt cache, where the two newest prompts end that stay in it.
@@ -64,7 +64,7 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
         runs = [
             (replied, list(run)) for replied, run in groupby(messages, key=lambda message: message.role == "assistant")
         ]
-        prompts = [place for place, (replied, run) in enumerate(runs) if not replied and any(map(stays, run))]
+        prompts = [place for place, (replied, run) in enumerate(runs) if not replied and any(map(is_resent, run))]
         marked = prompts[-2:] if marks is not None else []
         history: list[theirs.ModelMessage] = []
         for place, (replied, run) in enumerate(runs):
@@ -80,10 +80,10 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
         address = self.origin.address(part for message in run for part in message.parts)
         return theirs.ModelResponse([part for message in run for part in self.replies(message).parts], **address)
 
-    def _prompt(self, run: Sequence[Message], *, after: bool, mark: Retention | None) -> theirs.ModelRequest:
+    def _prompt(self, run: Sequence[Message], *, after: bool, mark: CacheTTL | None) -> theirs.ModelRequest:
         if len(run) == 1 and run[0].role != "system" and mark is None:
             return self.prompts(run[0])
-        end = max((place for place, message in enumerate(run) if stays(message)), default=-1)
+        end = max((place for place, message in enumerate(run) if is_resent(message)), default=-1)
         parts = list(self._user_parts(run[: end + 1], after=after))
         if mark is not None:
             parts.append(theirs.UserPromptPart([theirs.CachePoint(ttl=mark)]))

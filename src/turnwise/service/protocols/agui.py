@@ -15,13 +15,13 @@ from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.ai_sdk import Text
 from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.service.protocols.stored_messages import (
-    content_of,
-    media_of,
-    reply_id_of,
-    reply_message,
-    result_message,
-    thought_id_of,
-    thoughts_in,
+    agui_content,
+    agui_media,
+    agui_reasoning_id,
+    agui_reply,
+    agui_reply_id,
+    agui_tool_result,
+    reasoning_texts,
 )
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import InvalidArgument
@@ -84,15 +84,15 @@ class AGUIEncoder:
     ) -> None:
         self._for_owner = for_owner
         self._run = {"threadId": thread_id, "runId": run_id}
-        self._messages = None if history is None else _messages_in(history)
+        self._messages = None if history is None else _check_history(history)
         self._reader = PieceReader(known_calls, answered, can_reset=history is not None, keeps_calls=history is None)
         self._results: list[dict[str, Any]] = []
         """The provider's results in the reply under way: they stand behind its message."""
         self._text = ""
         """What was shown of the reply under way."""
-        self._thoughts: dict[int, str] = {}
+        self._reasoning: dict[int, str] = {}
         """What was shown of its reasoning, by index."""
-        self._removed_thoughts: list[str] = []
+        self._removed_reasoning: list[str] = []
         """Ids of reasoning that was shown and is not stored, as far as is known."""
         self._spent: dict[int, Usage] = {}
         """What the turns that are over have used in this run, by number: one that is resumed ends once more."""
@@ -116,7 +116,7 @@ class AGUIEncoder:
         if anew and self._messages is not None:
             users = [place for place, message in enumerate(self._messages, 1) if message["role"] == "user"]
             start = users[-1] if users else 0
-            self._removed_thoughts += [one["id"] for one in self._messages[start:] if one["role"] == "reasoning"]
+            self._removed_reasoning += [one["id"] for one in self._messages[start:] if one["role"] == "reasoning"]
             del self._messages[start:]
             yield from self._correct()
 
@@ -170,27 +170,27 @@ class AGUIEncoder:
         match piece:
             case p.StepStarted():
                 self._text = ""
-                self._thoughts.clear()
+                self._reasoning.clear()
             case p.TextStarted(kind="text"):
-                yield {"type": "TEXT_MESSAGE_START", "messageId": self._id_of(piece.step), "role": "assistant"}
+                yield {"type": "TEXT_MESSAGE_START", "messageId": self._reply_id(piece.step), "role": "assistant"}
             case p.TextAdded(kind="text"):
                 self._text += piece.text
-                yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._id_of(piece.step), "delta": piece.text}
+                yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._reply_id(piece.step), "delta": piece.text}
             case p.TextEnded(kind="text"):
-                yield {"type": "TEXT_MESSAGE_END", "messageId": self._id_of(piece.step)}
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._reply_id(piece.step)}
             case p.TextStarted():
-                thought = self._thought_id(piece.step, piece.index)
-                yield {"type": "REASONING_START", "messageId": thought}
-                yield {"type": "REASONING_MESSAGE_START", "messageId": thought, "role": "reasoning"}
+                reasoning_id = self._reasoning_id(piece.step, piece.index)
+                yield {"type": "REASONING_START", "messageId": reasoning_id}
+                yield {"type": "REASONING_MESSAGE_START", "messageId": reasoning_id, "role": "reasoning"}
             case p.TextAdded():
-                self._thoughts[piece.index] = self._thoughts.get(piece.index, "") + piece.text
-                thought = self._thought_id(piece.step, piece.index)
-                yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": thought, "delta": piece.text}
+                self._reasoning[piece.index] = self._reasoning.get(piece.index, "") + piece.text
+                reasoning_id = self._reasoning_id(piece.step, piece.index)
+                yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": reasoning_id, "delta": piece.text}
             case p.TextEnded():
-                yield from self._end_thought(piece)
+                yield from self._end_reasoning(piece)
             case p.ToolCallStarted():
                 started = {"type": "TOOL_CALL_START", "toolCallId": piece.call_id, "toolCallName": piece.name}
-                yield started | {"parentMessageId": self._id_of(piece.step)}
+                yield started | {"parentMessageId": self._reply_id(piece.step)}
             case p.ArgumentsAdded():
                 yield {"type": "TOOL_CALL_ARGS", "toolCallId": piece.call_id, "delta": piece.text}
             case p.CallCompleted():
@@ -209,16 +209,16 @@ class AGUIEncoder:
             case p.StepEnded():
                 yield from self._end_step(piece)
 
-    def _id_of(self, step: int) -> str:
-        return reply_id_of(self._reader.chat_id, step)
+    def _reply_id(self, step: int) -> str:
+        return agui_reply_id(self._reader.chat_id, step)
 
-    def _thought_id(self, step: int, index: int) -> str:
-        return thought_id_of(self._id_of(step), index)
+    def _reasoning_id(self, step: int, index: int) -> str:
+        return agui_reasoning_id(self._reply_id(step), index)
 
-    def _end_thought(self, ended: p.TextEnded) -> Iterator[dict[str, Any]]:
-        thought = self._thought_id(ended.step, ended.index)
-        yield {"type": "REASONING_MESSAGE_END", "messageId": thought}
-        yield {"type": "REASONING_END", "messageId": thought}
+    def _end_reasoning(self, ended: p.TextEnded) -> Iterator[dict[str, Any]]:
+        reasoning_id = self._reasoning_id(ended.step, ended.index)
+        yield {"type": "REASONING_MESSAGE_END", "messageId": reasoning_id}
+        yield {"type": "REASONING_END", "messageId": reasoning_id}
 
     def _complete_call(self, completed: p.CallCompleted) -> Iterator[dict[str, Any]]:
         call = completed.call
@@ -226,67 +226,67 @@ class AGUIEncoder:
             arguments = json.dumps(call.arguments, ensure_ascii=False)
             yield {"type": "TOOL_CALL_ARGS", "toolCallId": call.call_id, "delta": arguments}
         else:
-            self._differs |= _read(completed.arguments_text) != call.arguments
+            self._differs |= _parse_arguments(completed.arguments_text) != call.arguments
         yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
 
     def _result(self, piece: p.CallResult) -> Iterator[dict[str, Any]]:
         result = piece.result
-        fields = {"messageId": piece.message_id, "toolCallId": result.call_id, "content": content_of(result)}
+        fields = {"messageId": piece.message_id, "toolCallId": result.call_id, "content": agui_content(result)}
         if self._messages is not None:
-            message = result_message(piece.message_id, result)
+            message = agui_tool_result(piece.message_id, result)
             (self._results if piece.by_provider else self._messages).append(message)
         yield {"type": "TOOL_CALL_RESULT", **fields, "role": "tool"}
 
     def _reset(self, reset: p.StepReset) -> Iterator[dict[str, Any]]:
         for text in reset.open_texts:
             if text.kind == "text":
-                yield {"type": "TEXT_MESSAGE_END", "messageId": self._id_of(text.step)}
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._reply_id(text.step)}
             else:
-                yield from self._end_thought(text)
+                yield from self._end_reasoning(text)
         for call in reset.open_calls:
             yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
         self._results.clear()
-        self._remove_thoughts(reset.step)
+        self._remove_reasoning(reset.step)
         yield from self._correct()
 
-    def _remove_thoughts(self, step: int) -> None:
-        self._removed_thoughts += [self._thought_id(step, index) for index in sorted(self._thoughts)]
+    def _remove_reasoning(self, step: int) -> None:
+        self._removed_reasoning += [self._reasoning_id(step, index) for index in sorted(self._reasoning)]
 
     def _end_step(self, ended: p.StepEnded) -> Iterator[dict[str, Any]]:
         message = ended.message
         if message is not None and message.usage is not None:
             self._used += message.usage
-        thoughts = [self._thoughts[index] for index in sorted(self._thoughts)]
-        self._differs |= (self._text, thoughts) != (
-            ("", []) if message is None else (message.text, thoughts_in(message))
+        reasoning = [self._reasoning[index] for index in sorted(self._reasoning)]
+        self._differs |= (self._text, reasoning) != (
+            ("", []) if message is None else (message.text, reasoning_texts(message))
         )
         if self._messages is not None:
-            self._remove_thoughts(ended.step)
+            self._remove_reasoning(ended.step)
             if message is not None:
-                self._messages.extend([*self._messages_of(ended.step, message), *self._results])
+                self._messages.extend([*self._reply_messages(ended.step, message), *self._results])
                 self._results.clear()
         if self._differs:
             yield from self._correct()
 
-    def _messages_of(self, step: int, message: Message) -> Iterator[dict[str, Any]]:
+    def _reply_messages(self, step: int, message: Message) -> Iterator[dict[str, Any]]:
         """Yield the messages of a reply. Its reasoning has the ids under which it was shown."""
-        places = sorted(self._thoughts)
-        for number, text in enumerate(thoughts_in(message)):
+        places = sorted(self._reasoning)
+        for number, text in enumerate(reasoning_texts(message)):
             place = places[number] if number < len(places) else len(message.parts) + number
-            yield {"id": self._thought_id(step, place), "role": "reasoning", "content": text}
-        yield reply_message(self._id_of(step), message)
+            yield {"id": self._reasoning_id(step, place), "role": "reasoning", "content": text}
+        yield agui_reply(self._reply_id(step), message)
 
     def _correct(self) -> Iterator[dict[str, Any]]:
         """Yield a snapshot of the messages, if the encoder knows all of them."""
         self._differs = False
         if self._messages is not None:
-            yield {"type": "MESSAGES_SNAPSHOT", "messages": [*self._messages, *self._emptied()]}
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": [*self._messages, *self._empty_replies()]}
 
-    def _emptied(self) -> Iterator[dict[str, Any]]:
-        """Yield empty messages for reasoning that is no more; none, if the snapshot has any that is there."""
+    def _empty_replies(self) -> Iterator[dict[str, Any]]:
+        """Yield empty messages for removed reasoning, unless the snapshot contains reasoning."""
         if not any(message["role"] == "reasoning" for message in self._messages or ()):
-            for thought in dict.fromkeys(self._removed_thoughts):
-                yield {"id": thought, "role": "reasoning", "content": ""}
+            for reasoning_id in dict.fromkeys(self._removed_reasoning):
+                yield {"id": reasoning_id, "role": "reasoning", "content": ""}
 
 
 @checked
@@ -299,8 +299,8 @@ def encode_agui(events: Iterable[Event], *, thread_id: Text, run_id: Text) -> It
     yield from encoder.end()
 
 
-def _messages_in(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages in a list of its own. They may be megabytes: only what is read of them is checked."""
+def _check_history(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Copy the list of messages. Checks only the fields that are read: messages may be megabytes."""
     if not isinstance(history, list | tuple):
         raise InvalidArgument("history", f"must be a list of messages; it was {shown(history)}")
     for place, message in enumerate(history):
@@ -310,7 +310,7 @@ def _messages_in(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _outcome(calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """Return how a run that went well ends: calls to approve interrupt it, calls of client tools are pending."""
+    """Return the outcome of a successful run: calls to approve are interrupts, calls of client tools are pending."""
     to_approve = [call for call in calls if call.approval == "asked"]
     if to_approve:
         return {"type": "interrupt", "interrupts": [_interrupt(call) for call in to_approve]}
@@ -331,14 +331,14 @@ def _interrupt(call: ToolCall) -> dict[str, Any]:
 
 
 def _custom(part: FilePart | SourcePart) -> dict[str, Any]:
-    """Return an event for what the protocol's messages of the assistant cannot hold."""
+    """Return an event for a part that the protocol's assistant messages cannot hold."""
     if isinstance(part, SourcePart):
         value = {"id": part.id, "type": part.source_type, "url": part.url, "title": part.title}
         return {"type": "CUSTOM", "name": "source", "value": value}
-    return {"type": "CUSTOM", "name": "file", "value": media_of(part)}
+    return {"type": "CUSTOM", "name": "file", "value": agui_media(part)}
 
 
-def _read(arguments: str) -> object:
+def _parse_arguments(arguments: str) -> object:
     try:
         return json.loads(arguments)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is stored of a chat as messages of AG-UI and of an AI SDK page."""
+"""Convert stored messages to messages of AG-UI and the AI SDK."""
 
 from __future__ import annotations
 
@@ -19,63 +19,64 @@ from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, Tex
 _MEDIA: Final = ("image", "audio", "video")
 
 
-def agui_messages_of(chat_id: str, messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
-    """Yield a chat's history: the user's messages with the ids of the store, others with those that runs give them."""
+def to_agui_messages(chat_id: str, messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
+    """Yield AG-UI messages: the user's with their stored ids, the others with the ids that runs generate."""
     for message in messages:
         if message.role == "user":
-            yield {"id": message.id, "role": "user", "content": _said_in(message)}
+            yield {"id": message.id, "role": "user", "content": _agui_user_content(message)}
         elif message.result is not None:
-            yield result_message(message.id, message.result)
+            yield agui_tool_result(message.id, message.result)
         elif message.role == "assistant":
-            reply_id = reply_id_of(chat_id, message.step)
-            for place, text in enumerate(thoughts_in(message)):
-                yield {"id": thought_id_of(reply_id, place), "role": "reasoning", "content": text}
-            yield reply_message(reply_id, message)
+            reply_id = agui_reply_id(chat_id, message.step)
+            for place, text in enumerate(reasoning_texts(message)):
+                yield {"id": agui_reasoning_id(reply_id, place), "role": "reasoning", "content": text}
+            yield agui_reply(reply_id, message)
             for part in message.parts:
                 if isinstance(part, ToolResultPart):
-                    yield result_message(f"{chat_id}-{part.call_id}", part)
+                    yield agui_tool_result(f"{chat_id}-{part.call_id}", part)
 
 
-def reply_id_of(chat_id: str, step: int) -> str:
-    """Return the id of the message that holds a reply."""
+def agui_reply_id(chat_id: str, step: int) -> str:
+    """Return the id of the AG-UI message for a reply."""
     return f"{chat_id}-s{step}"
 
 
-def thought_id_of(reply_id: str, index: int) -> str:
-    """Return the id of a message that holds reasoning of a reply."""
+def agui_reasoning_id(reply_id: str, index: int) -> str:
+    """Return the id of the AG-UI message for a reasoning part of a reply."""
     return f"{reply_id}-r{index}"
 
 
-def thoughts_in(message: Message) -> list[str]:
-    """Return the reasoning of a reply that says something."""
+def reasoning_texts(message: Message) -> list[str]:
+    """Return the non-empty reasoning texts of a reply."""
     return [part.text for part in message.parts if isinstance(part, ReasoningPart) and part.text]
 
 
-def reply_message(reply_id: str, message: Message) -> dict[str, Any]:
-    """Return a reply without its reasoning."""
+def agui_reply(reply_id: str, message: Message) -> dict[str, Any]:
+    """Convert a reply, without its reasoning."""
     reply: dict[str, Any] = {"id": reply_id, "role": "assistant", "content": message.text}
     if message.calls:
         reply["toolCalls"] = [
-            _call(call.call_id, call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in message.calls
+            _agui_call(call.call_id, call.name, json.dumps(call.arguments, ensure_ascii=False))
+            for call in message.calls
         ]
     return reply
 
 
-def result_message(message_id: str, result: ToolResultPart) -> dict[str, Any]:
-    """Return the result of a call."""
+def agui_tool_result(message_id: str, result: ToolResultPart) -> dict[str, Any]:
+    """Convert the result of a call."""
     error = {"error": as_text(result.output)} if has_failed(result) else {}
-    return {"id": message_id, "role": "tool", "toolCallId": result.call_id, "content": content_of(result), **error}
+    return {"id": message_id, "role": "tool", "toolCallId": result.call_id, "content": agui_content(result), **error}
 
 
-def content_of(result: ToolResultPart) -> str | list[dict[str, Any]]:
-    """Return what a result holds: its text, and the files of it that clients can get."""
+def agui_content(result: ToolResultPart) -> str | list[dict[str, Any]]:
+    """Return the text of a result, with the files that clients can download."""
     text = as_text(result.output)
-    files = [media for file in result.attachments if (media := media_of(file)) is not None]
+    files = [media for file in result.attachments if (media := agui_media(file)) is not None]
     return [{"type": "text", "text": text}, *files] if files else text
 
 
-def media_of(file: FilePart) -> dict[str, Any] | None:
-    """Return a file, by its kind; `None` for one that clients cannot get."""
+def agui_media(file: FilePart) -> dict[str, Any] | None:
+    """Convert a file; `None` if clients cannot download it."""
     family = kind_of(file.media_type).partition("/")[0]
     source: dict[str, Any]
     if file.data is not None:
@@ -89,43 +90,47 @@ def media_of(file: FilePart) -> dict[str, Any] | None:
     return {"type": family if family in _MEDIA else "document", "source": source}
 
 
-def _said_in(message: Message) -> str | list[dict[str, Any]]:
+def _agui_user_content(message: Message) -> str | list[dict[str, Any]]:
     if all(isinstance(part, TextPart) for part in message.parts):
         return message.text
-    parts = (media_of(part) if isinstance(part, FilePart) else _text(part) for part in message.parts)
+    parts = (agui_media(part) if isinstance(part, FilePart) else _agui_text(part) for part in message.parts)
     return [part for part in parts if part is not None]
 
 
-def _text(part: Any) -> dict[str, Any]:
+def _agui_text(part: Any) -> dict[str, Any]:
     return {"type": "text", "text": part.text}
 
 
-def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+def _agui_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def ui_messages_of(
-    chat_id: str, said: Iterable[Message], open_calls: tuple[ToolCall, ...] = (), *, for_owner: bool = False
+def to_ai_sdk_messages(
+    chat_id: str, messages: Iterable[Message], open_calls: tuple[ToolCall, ...] = (), *, for_owner: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the messages of a page: the user's with the ids of the store, answers with those that streams give them.
+    """Return AI SDK UI messages: the user's with their stored ids, answers with the ids that streams generate.
 
-    The open calls are those of the last turn.
+    Excludes the in-progress reply: stream resumption sends it. Excludes queued messages, too.
 
-    The reply under way is left out, as resuming yields it; so are messages that wait in the queue.
+    Args:
+        chat_id: the chat.
+        messages: stored messages of whole turns.
+        open_calls: open calls of the last turn.
+        for_owner: show calls that only an operator may answer as `data-awaiting-operator`, without approval.
     """
-    messages: list[dict[str, Any]] = []
-    said = [message for message in said if message.role != "system"]  # a marker has no author
-    for (is_users, turn), group in groupby(said, lambda one: (one.role == "user", one.turn)):
+    ui_messages: list[dict[str, Any]] = []
+    messages = [message for message in messages if message.role != "system"]  # skip system markers
+    for (is_users, turn), group in groupby(messages, lambda one: (one.role == "user", one.turn)):
         if is_users:
-            messages += [{"id": one.id, "role": "user", "parts": _user_parts(one.parts)} for one in group]
+            ui_messages += [{"id": one.id, "role": "user", "parts": _ai_sdk_user_parts(one.parts)} for one in group]
         else:
-            asked = open_calls if turn == said[-1].turn else ()
-            parts = _joined(_chunks_of(group, asked, for_owner=for_owner))
-            messages.append({"id": message_id_of(chat_id, turn), "role": "assistant", "parts": parts})
-    return messages
+            asked = open_calls if turn == messages[-1].turn else ()
+            parts = _fold_chunks(_encode_answer(group, asked, for_owner=for_owner))
+            ui_messages.append({"id": message_id_of(chat_id, turn), "role": "assistant", "parts": parts})
+    return ui_messages
 
 
-def _user_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _ai_sdk_user_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
     own_parts: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -138,15 +143,17 @@ def _user_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return own_parts
 
 
-def _chunks_of(answer: Iterable[Message], asked: tuple[ToolCall, ...], *, for_owner: bool) -> Iterator[dict[str, Any]]:
+def _encode_answer(
+    answer: Iterable[Message], asked: tuple[ToolCall, ...], *, for_owner: bool
+) -> Iterator[dict[str, Any]]:
     encoder = AISDKEncoder(for_owner=for_owner)
     for message in answer:
         yield from encoder.encode(MessageEvent(message=replace(message, imported=False, erased=False)))
     yield from encoder.encode(ActionRequiredEvent(calls=asked))
 
 
-def _joined(chunks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the parts that chunks of whole replies and results make, as `processUIMessageStream` of `ai` does."""
+def _fold_chunks(chunks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Fold chunks of complete replies and results into parts, like `processUIMessageStream` of `ai`."""
     parts: list[dict[str, Any]] = []
     words: dict[str, dict[str, Any]] = {}
     calls: dict[str, dict[str, Any]] = {}

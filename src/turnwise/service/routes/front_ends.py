@@ -28,7 +28,7 @@ from turnwise.service.protocols.new_input import (
     new_input_of_agui,
     new_input_of_ai_sdk,
 )
-from turnwise.service.protocols.stored_messages import agui_messages_of, ui_messages_of
+from turnwise.service.protocols.stored_messages import to_agui_messages, to_ai_sdk_messages
 from turnwise.service.routes.streamed import streamed
 from turnwise.service.routes.subagent_calls import open_subagent_calls
 from turnwise.service.routes.threads import (
@@ -75,7 +75,7 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
     if nothing_new and not messages:  # it was opened anew: it gets what was said before, too
-        messages = [*agui_messages_of(chat.id, await _newest_said(caller, chat))]
+        messages = [*to_agui_messages(chat.id, await _newest_said(caller, chat))]
     encoder = AGUIEncoder(
         body.thread_id,
         body.run_id,
@@ -135,11 +135,11 @@ async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
     chat = await chat_of(caller, thread_id)
     if chat is None:
         return []
-    lines = _ui_messages(caller, chat, await open_subagent_calls(caller, chat))
+    lines = _stream_ai_sdk_messages(caller, chat, await open_subagent_calls(caller, chat))
     return await streamed(lines, media_type="application/json", headers=_naming(chat.id))
 
 
-async def _ui_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) -> AsyncGenerator[str]:
+async def _stream_ai_sdk_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) -> AsyncGenerator[str]:
     """Yield a page's messages as JSON, piece by piece: those of a turn stand in one piece."""
     said, before = list[Message](), "["
     async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
@@ -148,10 +148,12 @@ async def _ui_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) 
             turn = said[-1].turn if said else 0
             ended = [one for one in said if one.turn != turn]
             said = said[len(ended) :]
-            for one in ui_messages_of(chat.id, ended):
+            for one in to_ai_sdk_messages(chat.id, ended):
                 yield f"{before}{UIMessage(**one).model_dump_json()}"
                 before = ","
-    for one in ui_messages_of(chat.id, said, (*page.open_calls, *asked), for_owner=caller.principal.role == "owner"):
+    for one in to_ai_sdk_messages(
+        chat.id, said, (*page.open_calls, *asked), for_owner=caller.principal.role == "owner"
+    ):
         yield f"{before}{UIMessage(**one).model_dump_json()}"
         before = ","
     yield "[]" if before == "[" else "]"

@@ -1,4 +1,4 @@
-"""Turns: send, edit, answer calls, interrupt, resume, compact, clear; the messages and the queue."""
+"""Routes that ask and wait for the answer, list messages, and stream the transcript."""
 
 from __future__ import annotations
 
@@ -38,25 +38,29 @@ async def ask(
         Header(
             alias="Idempotency-Key",
             min_length=1,
-            description="As of a message; asked again with it, nothing is sent twice.",
+            description="Idempotency key of the message. A retry with the same key does not send the message again.",
         ),
     ],
     within: Annotated[float, Query(ge=0, le=60, description="Seconds to wait.")] = 30,
 ) -> TurnResult[Any] | SendReceipt:
-    """Send a message and answer 200 with its turn, or 202 if that takes longer: then ask the same again."""
+    """Send a message and wait for its turn.
+
+    Returns 200 with the result, or 202 with a receipt after `within` seconds: repeat the request with the same key to
+    keep waiting.
+    """
     await caller.chat(chat_id)
     chats, key = caller.chats, idempotency_key
     receipt = await chats.send_message(chat_id, body.content, client_id=key)
     try:
         with after_receipt(receipt):
-            return _with_json(await chats.ask(chat_id, body.content, client_id=key, timeout=within))
+            return _with_json_output(await chats.ask(chat_id, body.content, client_id=key, timeout=within))
     except TimeoutError:
         response.status_code = 202
         return receipt
 
 
 async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: HistoryView = "user") -> list[Message]:
-    """Return the history as a person sees it; operators and auditors may also see it as the model does."""
+    """List the messages that the user sees. Operators and auditors may also choose the model's view."""
     if view != "user":
         await caller.check("list_messages.view", chat_id=chat_id)
     await caller.chat(chat_id)
@@ -66,15 +70,17 @@ async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: H
 
 
 async def read_transcript(caller: Sender, chat_id: ChatId) -> Any:
-    """Return what a person sees now, with the reply under way; events after `last_seq` go on from it.
+    """Return the messages that the user sees, with the reply in progress; to continue, read events after `last_seq`.
 
-    The answer is streamed: the service holds about a page of its messages at a time.
+    The response is streamed: the service keeps about one page of messages in memory.
     """
     await caller.chat(chat_id)
-    return await streamed(_spelled(caller.engine.transcript_pages(chat_id)), media_type="application/json", headers={})
+    return await streamed(
+        _stream_json(caller.engine.transcript_pages(chat_id)), media_type="application/json", headers={}
+    )
 
 
-async def _spelled(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[str]:
+async def _stream_json(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[str]:
     """Yield a transcript as JSON, piece by piece."""
     before, fields = '{"messages":[', dict[str, Any]()
     async with aclosing(pages):
@@ -86,8 +92,8 @@ async def _spelled(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[str]:
     yield ("" if before == "," else before) + "]," + json.dumps(fields, ensure_ascii=False)[1:]
 
 
-def _with_json(result: TurnResult[Any]) -> TurnResult[Any]:
-    """Return the result with its answer as JSON: as the model gave it, if JSON does not know the value made of it."""
+def _with_json_output(result: TurnResult[Any]) -> TurnResult[Any]:
+    """Make `output` JSON-serializable. Fall back to the model's raw answer if the parsed value has no JSON form."""
     try:
         output = json.loads(to_json(result.output))
     except ValueError:
