@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from turnwise.engine.admin.diagnose import is_repairable, issues_of, repair
+from turnwise.engine.admin.diagnose import find_issues, is_repairable, repair
 from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
 from turnwise.engine.admin.transfer import arrive, read
 from turnwise.engine.config.results import Chat, chat_of
@@ -60,7 +60,7 @@ class Admin(msgspec.Struct, frozen=True):
         Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
         If the caller is cancelled, either nothing is erased, or the bytes are gone from the files, too.
         """
-        if "everything" in request.what and is_repairable(await issues_of(self.runtime.store, chat_id)):
+        if "everything" in request.what and is_repairable(await find_issues(self.runtime.store, chat_id)):
             await self.repair(chat_id)
         while True:
             facts, rows = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
@@ -179,7 +179,7 @@ class Admin(msgspec.Struct, frozen=True):
 
     async def repair(self, chat_id: str) -> Chat:
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
-        issues = await issues_of(self.runtime.store, chat_id)
+        issues = await find_issues(self.runtime.store, chat_id)
         repaired = self.runtime.writer.repair(chat_id, partial(repair, issues), actor=self.actor)
         return chat_of((await repaired).facts)
 

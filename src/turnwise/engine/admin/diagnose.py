@@ -77,7 +77,7 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
             if diagnosis.issues or diagnosis.files:
                 yield diagnosis
     if elsewhere is not None:
-        async for diagnosis in _contradicted(store, elsewhere):
+        async for diagnosis in _compare_published(store, elsewhere):
             yield diagnosis
     orphans = await store.orphans()
     if orphans:
@@ -86,19 +86,19 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
         yield Diagnosis(None, (IntegrityIssue("file_store.name", scanner.failure.problem),), _NOT_LOOKED_AT)
 
 
-async def _contradicted(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
+async def _compare_published(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
     try:
         checkpoints = await run_in_thread(elsewhere.by_chat)
     except ValueError as error:
         yield Diagnosis(None, (IntegrityIssue("checkpoints", f"they cannot be relied on: {error}"),), _UNRELIABLE)
         return
     for chat_id, of_chat in checkpoints.items():
-        issue = await _contradiction_of(store, chat_id, of_chat)
+        issue = await _find_contradiction(store, chat_id, of_chat)
         if issue is not None:
             yield Diagnosis(chat_id, (issue,), _TAKEN_BACK)
 
 
-async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequence[Stood]) -> IntegrityIssue | None:
+async def _find_contradiction(store: ChatStore, chat_id: str, checkpoints: Sequence[Stood]) -> IntegrityIssue | None:
     counted = max(checkpoint.count for checkpoint in checkpoints)
     try:
         await store.head(chat_id)
@@ -121,7 +121,7 @@ async def _contradiction_of(store: ChatStore, chat_id: str, checkpoints: Sequenc
 
 async def _diagnosis(chat_id: str, scanner: MissingFileScanner) -> Diagnosis:
     rows = await scanner.files.store.raw_rows(chat_id)
-    issues, lost = await _issues_in(chat_id, rows), await scanner.find_missing(chat_id, rows)
+    issues, lost = await _find_issues(chat_id, rows), await scanner.find_missing(chat_id, rows)
     if not issues:  # a log may be readable and wrong: a token that was granted to two workers, for example
         verdict = await run_in_thread(verify_records, await scanner.files.store.audit(chat_id))
         if not verdict.ok:
@@ -130,12 +130,12 @@ async def _diagnosis(chat_id: str, scanner: MissingFileScanner) -> Diagnosis:
     return Diagnosis(chat_id, issues, "; ".join(advice), lost)
 
 
-async def issues_of(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:
+async def find_issues(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:
     """Return all issues of a chat."""
-    return await _issues_in(chat_id, await store.raw_rows(chat_id))
+    return await _find_issues(chat_id, await store.raw_rows(chat_id))
 
 
-async def _issues_in(chat_id: str, rows: Rows) -> tuple[IntegrityIssue, ...]:
+async def _find_issues(chat_id: str, rows: Rows) -> tuple[IntegrityIssue, ...]:
     found = await run_in_thread(examine, chat_id, rows)
     return tuple(issue for _, issue in found)
 

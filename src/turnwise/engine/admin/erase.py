@@ -81,8 +81,8 @@ class ErasureRequest(msgspec.Struct, frozen=True):
             ChatUnreadable: an event or message of the chat cannot be read.
         """
         try:
-            messages = {message.id: (message, cut) for message, cut in _messages_in(rows)}
-            queued = _queued_in(rows) - messages.keys()
+            messages = {message.id: (message, cut) for message, cut in _read_messages(rows)}
+            queued = _queued_ids(rows) - messages.keys()
         except GARBLED as error:
             raise unreadable(facts.chat_id, "events.body", error) from error
         for name in self.messages:
@@ -130,7 +130,7 @@ def wanted(messages: Sequence[str], what: Collection[str]) -> ErasureRequest:
 
 def summaries_after(rows: ChatRows, names: Collection[str], labels: Collection[str]) -> tuple[str, ...]:
     """Return the summaries that may quote one of the messages or labels, and are not erased with it or before."""
-    said = (message for message, _ in _messages_in(rows))
+    said = (message for message, _ in _read_messages(rows))
     later = said if "system" in labels else dropwhile(lambda message: message.id not in names, said)
     return tuple(
         message.id
@@ -139,12 +139,12 @@ def summaries_after(rows: ChatRows, names: Collection[str], labels: Collection[s
     )
 
 
-def _messages_in(rows: ChatRows) -> Iterator[tuple[Message, bool]]:
+def _read_messages(rows: ChatRows) -> Iterator[tuple[Message, bool]]:
     for row in rows.tables["messages"]:
         yield message_of(row["format"], row["body"], rows.chat["id"]), row["cut"] is not None
 
 
-def _queued_in(rows: ChatRows) -> set[str]:
+def _queued_ids(rows: ChatRows) -> set[str]:
     logged = {write.id for entry in rows.audit for write in writes_in(entry) if write.kind == "enqueue"}
     events = [json.loads(row["body"]) for row in rows.tables["events"] if row["kind"] == "queue"]
     queued = {event["message"]["id"] for event in events if "message" in event}

@@ -107,13 +107,13 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
         case ChatState.error:
             return f"The chat cannot go on without the user: {_problem(facts.last_error)}"
         case ChatState.interrupted:
-            return _interrupted(facts, may_resume=may_resume)
+            return _explain_interrupt(facts, may_resume=may_resume)
         case ChatState.pending:
-            return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
+            return f"There is work to do: the chat waits for a worker that runs {_runner(facts)}; is one running?"
     return SPECS[facts.state].sentence
 
 
-def _interrupted(facts: Facts, *, may_resume: bool) -> str:
+def _explain_interrupt(facts: Facts, *, may_resume: bool) -> str:
     if not facts.settled:
         return "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
     waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
@@ -136,7 +136,7 @@ def _waiting(stop_reason: StopReason | None) -> str:
     return "The last message has no answer: resume the chat to get it, or send another message."
 
 
-def _needed(facts: Facts) -> str:
+def _runner(facts: Facts) -> str:
     tools = ", ".join(map(repr, facts.calls.needs))
     having = f" with tool{'s' if len(facts.calls.needs) > 1 else ''} {tools}" if tools else ""
     return f"agent {facts.agent_needed!r}{having}"
@@ -144,7 +144,7 @@ def _needed(facts: Facts) -> str:
 
 def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:
     calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls if call.is_client)
-    subagents = ", ".join(_subagents_of(facts, call) for call in facts.open_calls if call.is_delegated)
+    subagents = ", ".join(_describe_subagents(facts, call) for call in facts.open_calls if call.is_delegated)
     lost = "".join(f" Subagent {name} is archived: unarchive it to go on." for name in sorted(archived))
     if not calls:
         return f"Waiting for subagents: {subagents}.{lost}"
@@ -154,7 +154,7 @@ def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:
     return f"Waiting for the client's results of {calls}{until}.{others}{lost}"
 
 
-def _subagents_of(facts: Facts, call: ToolCall) -> str:
+def _describe_subagents(facts: Facts, call: ToolCall) -> str:
     if call.subagent is not None:
         return f"{subagent_id(facts.chat_id, call.call_id)} (agent {call.subagent!r})"
     names = call.arguments.get(SUBAGENTS, facts.background)

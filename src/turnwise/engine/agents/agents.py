@@ -89,7 +89,7 @@ class Agents:
         """The tools that the settings leave out, by agent."""
         return {name: own.configuration.toolbox.inactive for name, own in self._own.items()}
 
-    def _configuration_of(self, agent: str) -> Configuration | None:
+    def _find_configuration(self, agent: str) -> Configuration | None:
         own = self._own.get(agent)
         return None if own is None else own.configuration
 
@@ -105,10 +105,10 @@ class Agents:
 
     def configuration(self, profile: Profile) -> Configuration:
         """Return how a chat is run. If its agent is not one of these, only an interrupt may be settled with it."""
-        own = self._configuration_of(profile.agent)
+        own = self._find_configuration(profile.agent)
         if own is None:
             return self._foreign(profile.agent)
-        key = self._key_of(profile)
+        key = self._configuration_key(profile)
         if key is None:
             return own
         changed = self._changed.get(key)
@@ -118,7 +118,7 @@ class Agents:
                 self._changed.popitem(last=False)
         return changed
 
-    def _key_of(self, profile: Profile) -> tuple[Any, ...] | None:
+    def _configuration_key(self, profile: Profile) -> tuple[Any, ...] | None:
         """Return the key of a chat's own configuration: what it has chosen itself; `None` if that is nothing."""
         if profile.model is None and profile.parameters is None and profile.active_tools is None:
             return None
@@ -150,34 +150,34 @@ class Agents:
             hooks=self._hooks,
         )
 
-    def _if_made(self, own: Configuration, profile: Profile) -> Configuration | None:
+    def _find_made(self, own: Configuration, profile: Profile) -> Configuration | None:
         """Return a chat's configuration if it is made already: its model may take seconds to make."""
-        key = self._key_of(profile)
+        key = self._configuration_key(profile)
         return own if key is None else self._changed.get(key)
 
     def toolbox(self, profile: Profile) -> Toolbox:
         """Return the tools of a chat; none if its agent is not one of these."""
-        own = self._configuration_of(profile.agent)
+        own = self._find_configuration(profile.agent)
         if own is None:
             return self._toolbox
-        made = self._if_made(own, profile)
+        made = self._find_made(own, profile)
         return made.toolbox if made is not None else own.with_active(profile.active_tools).toolbox
 
     def answer(self, agent: str) -> AnswerFormat | None:
         """Return the form in which an agent answers; `None` for text, or if it is not one of these."""
-        own = self._configuration_of(agent)
+        own = self._find_configuration(agent)
         return None if own is None else own.answer
 
     def ends_turns(self, agent: str, tool: str) -> bool:
         """Return whether a call of that agent's tool ends the turn if it succeeds."""
-        own = self._configuration_of(agent)
+        own = self._find_configuration(agent)
         declared = None if own is None else own.toolbox.tools.get(tool)
         return declared is not None and declared.stop_after
 
     def at_hand(self, profile: Profile) -> Configuration:
         """Return how a chat is run, as far as that takes no time: with its agent's model if its own is not made yet."""
-        own = self._configuration_of(profile.agent)
-        return self._foreign(profile.agent) if own is None else self._if_made(own, profile) or own
+        own = self._find_configuration(profile.agent)
+        return self._foreign(profile.agent) if own is None else self._find_made(own, profile) or own
 
     def limits(self, profile: Profile) -> Limits:
         """Return the limits of a chat; the engine's if its agent is not one of these."""
@@ -274,7 +274,7 @@ class Agents:
         Raises:
             SettingsError: the model cannot be offered one of them.
         """
-        own = self._configuration_of(agent)
+        own = self._find_configuration(agent)
         if own is None or (model is None and active is None and not parameters):
             return
         chosen_model = own.model if model is None else self._models.if_made(model)

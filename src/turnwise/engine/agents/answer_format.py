@@ -111,7 +111,7 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
     whose = f"agent {agent!r}"
     value: Callable[[Any], Any]
     schema, value = (
-        (dict(output), lambda answer: answer) if isinstance(output, Mapping) else _by_pydantic(whose, output)
+        (dict(output), lambda answer: answer) if isinstance(output, Mapping) else _build_by_pydantic(whose, output)
     )
     is_object = schema.get("type") == "object" and ALTERNATIVES.isdisjoint(schema)
     described = str(schema.get("description") or "Give the final answer. This ends the turn.")
@@ -156,7 +156,7 @@ def _is_closed(schema: Any) -> bool:
 
 
 def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    inner: dict[str, Any] = _moved(schema)
+    inner: dict[str, Any] = _move_references(schema)
     definitions: dict[str, Any] = {name: inner.pop(name) for name in _DEFINITIONS if name in inner}
     return {
         "type": "object",
@@ -167,18 +167,18 @@ def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _moved(schema: Any) -> Any:
+def _move_references(schema: Any) -> Any:
     """Return a schema in which references to itself lead to the place where it stands in an object."""
     if isinstance(schema, Mapping):
-        moved = {name: word if name in _DATA else _moved(word) for name, word in schema.items()}
+        moved = {name: word if name in _DATA else _move_references(word) for name, word in schema.items()}
         to = moved.get("$ref")
         if isinstance(to, str) and (to == "#" or to.startswith("#/")) and not to.startswith(_TO_DEFINITIONS):
             moved["$ref"] = f"#/properties/{_WRAPPED}{to[1:]}"
         return moved
-    return [_moved(one) for one in schema] if isinstance(schema, list | tuple) else schema
+    return [_move_references(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
-def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+def _build_by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     try:
         with guarded():
             adapter: TypeAdapter[Any] = TypeAdapter(output)

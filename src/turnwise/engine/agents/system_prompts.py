@@ -26,12 +26,12 @@ class SystemPrompts:
     """The prompts of turns under way, by chat: a turn may go on under another lease."""
 
     def __init__(self) -> None:
-        self._made: dict[str, tuple[_MadeFor, str]] = {}
+        self._call_prompt: dict[str, tuple[_MadeFor, str]] = {}
         """Each prompt with the turn and agent that it was made for."""
 
     def __iter__(self) -> Iterator[str]:
         """Yield the chats."""
-        return iter(self._made)
+        return iter(self._call_prompt)
 
     async def prompt_of(
         self,
@@ -51,22 +51,22 @@ class SystemPrompts:
         if prompt is None or isinstance(prompt, str):
             return prompt
         made_for = (facts.turn.number, facts.turn.started_at, configuration.agent)
-        cached = self._made.get(facts.chat_id)
+        cached = self._call_prompt.get(facts.chat_id)
         if cached is not None and cached[0] == made_for:
             return cached[1]
         with in_time():
-            made = await user_calls.run(partial(_made, prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
-        self._made[facts.chat_id] = made_for, made
-        if len(self._made) > MOST_KEPT:
-            del self._made[next(iter(self._made))]
+            made = await user_calls.run(partial(_call_prompt, prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
+        self._call_prompt[facts.chat_id] = made_for, made
+        if len(self._call_prompt) > MOST_KEPT:
+            del self._call_prompt[next(iter(self._call_prompt))]
         return made
 
     def forget(self, chat_id: str) -> None:
         """Keep nothing of a chat whose turn is over, or that is gone."""
-        self._made.pop(chat_id, None)
+        self._call_prompt.pop(chat_id, None)
 
 
-async def _made(make: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
+async def _call_prompt(make: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
     result = make(chat)
     text = await result if inspect.isawaitable(result) else result
     if not isinstance(text, str):

@@ -47,12 +47,12 @@ class Files(msgspec.Struct, frozen=True):
         """Keep a file for a chat, as `Engine.put_file` promises."""
         source = await source_of(content)
         async with aclosing(source.pieces):
-            part = self._described(source, media_type, name)
+            part = self._check_file(source, media_type, name)
             if (await self.store.facts(chat_id)).archived:
                 raise ChatArchived(chat_id)
-            return await self.keep(chat_id, part, self._as_described(source.pieces, part.media_type))
+            return await self.keep(chat_id, part, self._check_pieces(source.pieces, part.media_type))
 
-    async def _as_described(self, pieces: AsyncIterable[bytes], media_type: str) -> AsyncGenerator[bytes, None]:
+    async def _check_pieces(self, pieces: AsyncIterable[bytes], media_type: str) -> AsyncGenerator[bytes, None]:
         """Yield the pieces of a file.
 
         Raises:
@@ -73,7 +73,7 @@ class Files(msgspec.Struct, frozen=True):
         if problem is not None:
             raise InvalidContent(problem)
 
-    def _described(self, source: Source, media_type: str | None, name: str | None) -> FilePart:
+    def _check_file(self, source: Source, media_type: str | None, name: str | None) -> FilePart:
         """Return a file without its content.
 
         Raises:
@@ -108,7 +108,7 @@ class Files(msgspec.Struct, frozen=True):
                 raise InvalidContent("a file must not be empty")
             await self.note(holder, blob, arriving=arriving)
 
-        async with closing(self._limited(pieces)) as limited:  # a store of others may leave it in the middle
+        async with closing(self._limit_size(pieces)) as limited:  # a store of others may leave it in the middle
             blob = await self.blobs.put(limited, note)
         is_unreferenced = partial(self.store.is_unreferenced, blob.digest)
         if await is_unreferenced():  # its chat was deleted before there was anything to remove
@@ -118,7 +118,7 @@ class Files(msgspec.Struct, frozen=True):
             raise StoreError(SWEPT)
         return msgspec.structs.replace(part, data=None, blob=blob.digest, size=blob.size)
 
-    async def _limited(self, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    async def _limit_size(self, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         size, most = 0, self.settings.file_limit_bytes
         async with closing(_readable(pieces)) as readable:
             async for piece in readable:

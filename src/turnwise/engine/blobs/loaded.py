@@ -109,7 +109,7 @@ class _Loading(msgspec.Struct):
 
     def _filled_part(self, part: Part) -> Part:
         if isinstance(part, FilePart) and _is_filled(part):
-            fault = self._fault_of(part)
+            fault = self._find_fault(part)
             note = note_of_file(part.name, part.media_type, fault or "")
             return self._with_bytes(part) if fault is None else TextPart(text=note)
         if isinstance(part, ToolResultPart) and part.attachments:
@@ -117,15 +117,15 @@ class _Loading(msgspec.Struct):
         return part
 
     def _filled_result(self, result: ToolResultPart) -> ToolResultPart:
-        faults = [(file, self._fault_of(file)) for file in result.attachments]
+        faults = [(file, self._find_fault(file)) for file in result.attachments]
         files = tuple(self._with_bytes(file) for file, fault in faults if fault is None)
         notes = [note_of_file(file.name, file.media_type, fault) for file, fault in faults if fault is not None]
         return replace(result, output=noted(result.output, notes), attachments=files)
 
-    def _fault_of(self, file: FilePart) -> str | None:
+    def _find_fault(self, file: FilePart) -> str | None:
         if file.blob not in (None, *self.loaded):
             return self.faults.get((file.blob or "", file.media_type))
-        if file.lines is not None and file.lines[0] > (count := len(self._lines_of(file))):
+        if file.lines is not None and file.lines[0] > (count := len(self._split_lines(file))):
             return f"it has {count} lines, and the part begins at line {file.lines[0]}"
         return None
 
@@ -133,13 +133,13 @@ class _Loading(msgspec.Struct):
         if file.lines is not None:
             first, last = file.lines
             name = f"{file.name or 'file'}, lines {first} to {last}"
-            data = b64encode(b"".join(self._lines_of(file)[first - 1 : last])).decode()
+            data = b64encode(b"".join(self._split_lines(file)[first - 1 : last])).decode()
             return replace(file, data=data, blob=None, size=None, name=name, lines=None)
         if file.blob is None:
             return file
         return replace(file, data=self.loaded[file.blob], blob=None, size=None)
 
-    def _lines_of(self, file: FilePart) -> list[bytes]:
+    def _split_lines(self, file: FilePart) -> list[bytes]:
         data = file.data if file.blob is None else self.loaded[file.blob]
         return b64decode(data or "").splitlines(keepends=True)
 

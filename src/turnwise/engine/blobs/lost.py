@@ -94,14 +94,14 @@ def _find_references(rows: Rows) -> Mapping[str, tuple[str, Row]]:
 
 def _describe(digest: str, problem: str, chat_id: str, table: str, row: Row) -> LostFile:
     place = str(Place(table, name_of(table, row), ("body",)))
-    for number, part in enumerate(_parts_of(chat_id, table, row)):
+    for number, part in enumerate(_read_parts(chat_id, table, row)):
         for file in files_in([part]):
             if file.blob == digest:
                 return LostFile(digest, problem, place, number, file.name, file.media_type)
     return LostFile(digest, problem, place)
 
 
-def _parts_of(chat_id: str, table: str, row: Row) -> Sequence[Part]:
+def _read_parts(chat_id: str, table: str, row: Row) -> Sequence[Part]:
     try:
         if table == "messages":
             return message_of(row["format"], row["body"], chat_id).parts

@@ -81,17 +81,17 @@ class Sending:
         if any(map(self._files.is_inline, parts)):
             await self._files.store.facts(self.chat_id)
         referred = {part.blob for part in parts if isinstance(part, FilePart)} - {None}
-        sizes = {digest: await self._size_of(digest) for digest in referred if digest is not None}
+        sizes = {digest: await self._file_size(digest) for digest in referred if digest is not None}
         return tuple(
             [
                 replace(part, size=sizes[part.blob])
                 if isinstance(part, FilePart) and part.blob is not None
-                else await self._kept(part)
+                else await self._store_file(part)
                 for part in parts
             ]
         )
 
-    async def _size_of(self, digest: str) -> int:
+    async def _file_size(self, digest: str) -> int:
         """Return the size of a file that the chat holds, and that stays from now on.
 
         The chat is asked again once there is the other holder. If it holds the file still, it has held it all the time,
@@ -105,7 +105,7 @@ class Sending:
             raise FileNotFound(self.chat_id, digest, "is gone from the file store")
         return size
 
-    async def _kept(self, part: _AnyPart) -> _AnyPart:
+    async def _store_file(self, part: _AnyPart) -> _AnyPart:
         """Return a part, as a reference if it is a large file.
 
         Raises:
@@ -124,13 +124,13 @@ class Sending:
         Raises:
             StoreError: a file cannot be stored.
         """
-        return tuple([await self._imported(part) for part in parts])
+        return tuple([await self._store_part(part) for part in parts])
 
-    async def _imported(self, part: Part) -> Part:
+    async def _store_part(self, part: Part) -> Part:
         if isinstance(part, ToolResultPart):
-            files = tuple([await self._kept(file) for file in part.attachments])
+            files = tuple([await self._store_file(file) for file in part.attachments])
             return replace(part, attachments=files)
-        return await self._kept(part)
+        return await self._store_file(part)
 
     async def reply_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
         """Return the parts of a model's reply as they are stored: large files as references, if they can be stored."""
@@ -144,7 +144,7 @@ class Sending:
 
     async def _reply_part(self, part: Part) -> Part:
         try:
-            return await self._kept(part)
+            return await self._store_file(part)
         except (InvalidContent, StoreError) as error:
             logger.warning("file_not_stored", chat_id=self.chat_id, problem=str(error))
             return part

@@ -54,10 +54,10 @@ def refusal_of(settings: Settings, part: FilePart) -> str | None:
     if part.data is None:
         return refusal_of_file(settings, part.media_type, None)
     problem = refusal_of_file(settings, part.media_type, bytes_in(part.data))
-    return problem or fault_of_head(part.media_type, _head_of(part.data), settings.picture_limit_pixels)
+    return problem or fault_of_head(part.media_type, _decode_head(part.data), settings.picture_limit_pixels)
 
 
-def _head_of(data: str) -> bytes:
+def _decode_head(data: str) -> bytes:
     try:
         return b64decode(data[: HEAD_BYTES // 3 * 4])
     except binascii.Error:
@@ -106,7 +106,7 @@ async def source_of(content: Any) -> Source:
     if isinstance(content, str | PathLike):
         return await _on_disk(content)
     if isinstance(content, AsyncIterable):
-        return Source(_yielded(content))
+        return Source(_iterate(content))
     if isinstance(content, Iterable):
         return Source(_drawn(iter(content)))
     raise InvalidContent(
@@ -151,7 +151,7 @@ async def _cut(whole: bytes) -> AsyncGenerator[bytes, None]:
         yield whole[first : first + _PIECE]
 
 
-async def _yielded(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+async def _iterate(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
     async with closing(content) as pieces:
         async for piece in pieces:
             yield _bytes(piece)

@@ -84,14 +84,14 @@ class PublishedFile:
     def _check(self) -> None:
         if self._path.exists() and not self._path.is_file():  # reading a pipe or a device may block for ever
             raise SettingsError("checkpoints", f"{self.name!r} cannot be written: it is no regular file")
-        os.close(self._opened())
+        os.close(self._open())
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _published_versions(self, chat_ids: frozenset[str]) -> Mapping[str, int]:
         versions: dict[str, int] = {}
-        with self._os_errors_explained(), self._path.open("rb") as lines:
+        with self._explain_os_errors(), self._path.open("rb") as lines:
             for line in lines:
                 try:
                     fields = orjson.loads(line)
@@ -102,7 +102,7 @@ class PublishedFile:
         return versions
 
     def _append(self, heads: Sequence[Head], at: datetime, key: SigningKey) -> None:
-        with self._os_errors_explained(), self._locked() as file:
+        with self._explain_os_errors(), self._lock() as file:
             last, is_whole = _last_line(file)
             prev = GENESIS if last is None else hash_of_line(last)
             written = bytearray() if is_whole else bytearray(b"\n")
@@ -115,8 +115,8 @@ class PublishedFile:
             os.fsync(file)
 
     @contextmanager
-    def _locked(self) -> Iterator[int]:
-        file = self._opened()
+    def _lock(self) -> Iterator[int]:
+        file = self._open()
         try:
             until = time.monotonic() + _LOCK_TIMEOUT_S
             while True:
@@ -132,7 +132,7 @@ class PublishedFile:
             os.close(file)
 
     @contextmanager
-    def _os_errors_explained(self) -> Iterator[None]:
+    def _explain_os_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from turnwise.engine.admin.diagnose import issues_of
+from turnwise.engine.admin.diagnose import find_issues
 from turnwise.engine.admin.explain import Explanation, explanation
 from turnwise.engine.blobs.loaded import without_refused
 from turnwise.engine.blobs.lost import verify_files
@@ -136,7 +136,7 @@ class ReportHandlers(LocalChats):
 
     async def explain(self, chat_id: str) -> Explanation:
         store = self._store
-        rest, issues = await store.rest(chat_id), await issues_of(store, chat_id)
+        rest, issues = await store.rest(chat_id), await find_issues(store, chat_id)
         try:
             lease = await store.lease_expiry(chat_id)
         except ChatUnreadable:

@@ -164,7 +164,7 @@ def chat_of(source: Facts | PartialRead) -> Chat:
         issues = (IntegrityIssue("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
     unreadable = unread(issues) if issues else None
     profile = facts.profile
-    shared = {name: _copied(getattr(profile, name)) for name in _OF_PROFILE}
+    shared = {name: _copy(getattr(profile, name)) for name in _OF_PROFILE}
     shared |= {name: getattr(facts, name) for name in _OF_FACTS}
     own = {
         "id": facts.chat_id,
@@ -181,7 +181,7 @@ def chat_of(source: Facts | PartialRead) -> Chat:
     return Chat(**{**shared, **own})
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     return copied(dict(value)) if isinstance(value, Mapping) else value
 
 

@@ -66,22 +66,22 @@ class _GuardedStore:
         if not callable(attribute):
             return attribute
         if name in _GENERATORS:
-            return functools.partial(_yielded, name, attribute)
+            return functools.partial(_iterate_guarded, name, attribute)
         return functools.partial(_call, name, attribute)
 
 
 def _call(name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
     with _only_store_errors(name):
         answer = method(*args, **options)
-    return _awaited(name, answer) if inspect.isawaitable(answer) else answer
+    return _await_guarded(name, answer) if inspect.isawaitable(answer) else answer
 
 
-async def _awaited(name: str, answer: Awaitable[Any]) -> Any:
+async def _await_guarded(name: str, answer: Awaitable[Any]) -> Any:
     with _only_store_errors(name):
         return await answer
 
 
-async def _yielded(name: str, method: Callable[..., AsyncIterator[T]], *args: Any) -> AsyncIterator[T]:
+async def _iterate_guarded(name: str, method: Callable[..., AsyncIterator[T]], *args: Any) -> AsyncIterator[T]:
     with _only_store_errors(name):
         items = method(*args)
     while True:

@@ -37,7 +37,7 @@ class Tasks:
         try:
             self._owner = asyncio.current_task()
             async with anyio.create_task_group() as self._group:
-                self._group.start_soon(self._start_wanted)
+                self._group.start_soon(self._start_submitted)
                 yield
                 self._group.cancel_scope.cancel()
         finally:
@@ -58,7 +58,7 @@ class Tasks:
         if self._group is not None:
             self._group.start_soon(partial(self._run, function, is_vital=True))
 
-    async def _start_wanted(self) -> None:
+    async def _start_submitted(self) -> None:
         while self._group is not None:
             self._group.start_soon(await self._wanted.get())
 
@@ -100,7 +100,7 @@ class Lifetime:
             raise EngineInUse
         self._leaving = asyncio.Event()
         opened = asyncio.Event()
-        self._owner = owner = asyncio.create_task(_stay_in(life, opened, self._leaving), name="turnwise engine")
+        self._owner = owner = asyncio.create_task(_hold_open(life, opened, self._leaving), name="turnwise engine")
         owner.add_done_callback(lambda _: opened.set())
         try:
             await opened.wait()
@@ -213,7 +213,7 @@ async def over(task: asyncio.Task[Any]) -> bool:
     return was_cancelled
 
 
-async def _stay_in(
+async def _hold_open(
     life: Callable[[], AbstractAsyncContextManager[None]], opened: asyncio.Event, leaving: asyncio.Event
 ) -> None:
     async with life():

@@ -96,11 +96,11 @@ class CompactionJob:
             return summary
 
     async def _summary(self, view: View) -> Summary:
-        history, retained = tuple(view.messages), self._retained(view.messages)
+        history, retained = tuple(view.messages), self._positions_to_keep(view.messages)
         strategy = self._leased.configuration.settings.compaction.strategy
         try:
             if strategy is not None:
-                messages = await self._by_strategy(strategy, history)
+                messages = await self._run_strategy(strategy, history)
             else:
                 text = await self._summariser.summarise(self._to_summarise(history, view.to_send(), retained))
                 messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
@@ -123,7 +123,7 @@ class CompactionJob:
             return characters // CHARACTERS_PER_TOKEN
         return characters * tokens // view.characters
 
-    async def _by_strategy(self, strategy: CompactionStrategy, history: Sequence[Message]) -> Sequence[Message]:
+    async def _run_strategy(self, strategy: CompactionStrategy, history: Sequence[Message]) -> Sequence[Message]:
         compaction, request = self._leased.facts.compaction, await Requests(self._leased).build("summary", [], {})
         figures = CompactionInput(
             context_tokens=compaction.context_tokens,
@@ -133,7 +133,7 @@ class CompactionJob:
             tools=unshared(request.tools),
             model=self._leased.configuration.model,
         )
-        folded = await self._summariser.in_time(partial(_folded, strategy, unshared([*history]), figures))
+        folded = await self._summariser.in_time(partial(_call_strategy, strategy, unshared([*history]), figures))
         if folded is None:
             raise ModelError(NOTHING_FOLDED, message="nothing was folded")
         if not isinstance(folded, CompactionResult):
@@ -176,9 +176,9 @@ class CompactionJob:
     async def can_fold(self) -> bool:
         """Whether the model sees anything that may be folded."""
         history = (await self._leased.current_view()).messages
-        return len(self._retained(history)) < len(history)
+        return len(self._positions_to_keep(history)) < len(history)
 
-    def _retained(self, history: Sequence[Message]) -> set[int]:
+    def _positions_to_keep(self, history: Sequence[Message]) -> set[int]:
         """Return the positions that must not be folded: user messages without an answer, and a step with open calls."""
         facts = self._leased.facts
         going_on = facts.turn.number if facts.history.unfinished else None
@@ -222,7 +222,7 @@ class CompactionJob:
         return [message for message in sendable[: last + 1] if message.position not in still_open]
 
 
-async def _folded(strategy: CompactionStrategy, messages: list[Message], figures: CompactionInput) -> Folding:
+async def _call_strategy(strategy: CompactionStrategy, messages: list[Message], figures: CompactionInput) -> Folding:
     folded = strategy(messages, figures)
     return await folded if inspect.isawaitable(folded) else folded
 

@@ -81,7 +81,7 @@ def _complete(history: Sequence[Message], entries: list[_Entry], retained: set[i
     partners = _partners(history)
     while True:
         present = {entry.original.position for entry in entries if entry.original is not None}
-        parted = _parted(entries, partners)
+        parted = _find_split_calls(entries, partners)
         missing = sorted((retained | parted) - present, key=places.__getitem__)
         mended = [
             _Entry(entry.original, entry.original)
@@ -111,7 +111,7 @@ def _partners(history: Sequence[Message]) -> dict[str, set[int]]:
     return partners
 
 
-def _parted(entries: Sequence[_Entry], partners: dict[str, set[int]]) -> set[int]:
+def _find_split_calls(entries: Sequence[_Entry], partners: dict[str, set[int]]) -> set[int]:
     """Return the positions of the history that hold the other half of a call, or held it before they were changed."""
     halves: dict[str, set[int]] = {}
     for entry in entries:
@@ -128,14 +128,14 @@ def _call_ids(message: Message) -> list[str]:
 
 def _new(entry: _Entry) -> Message:
     """Return the message as it is to be stored: with a position only if it stands for a message of the history."""
-    message = _as_read(entry.message)
+    message = _revalidate(entry.message)
     if entry.original is None:
         return replace(message, position=0, partial=False)
     place = {"turn": entry.original.turn, "step": entry.original.step, "call_index": entry.original.call_index}
     return replace(message, **place)
 
 
-def _as_read(message: Message) -> Message:
+def _revalidate(message: Message) -> Message:
     """Return a message as it would be read from a store: a strategy may have made it with `replace`, which checks none.
 
     Raises:

@@ -216,19 +216,19 @@ def parameters_for_titles(settings: Settings) -> dict[str, Any]:
 
 
 def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any]:
-    parameters: dict[str, Any] = copied(_freed(settings.parameters))
+    parameters: dict[str, Any] = copied(_drop_answer_limits(settings.parameters))
     options = parameters.pop("provider_options", None)
     if isinstance(options, Mapping) and with_options:
-        freed = _freed(options)
+        freed = _drop_answer_limits(options)
         if isinstance(freed.get("extra_body"), Mapping):
-            freed["extra_body"] = _freed(freed["extra_body"])
+            freed["extra_body"] = _drop_answer_limits(freed["extra_body"])
         parameters["provider_options"] = freed
     if not with_options:
         parameters.pop("web_search", None)
     return parameters
 
 
-def _freed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_answer_limits(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in parameters.items()

@@ -87,7 +87,7 @@ class RunningCalls(msgspec.Struct):
         for call_id, run in self.calls.items():
             run.cancel()  # first: a tool that has not started by then never does
             if not run.began:
-                outcomes.append(_cancelled(call_id))
+                outcomes.append(_build_cancelled(call_id))
         self.calls.clear()
         return outcomes
 
@@ -118,7 +118,7 @@ class RunningCall(msgspec.Struct):
             self.call.abandon()
 
 
-def _cancelled(call_id: str) -> CallOutcome:
+def _build_cancelled(call_id: str) -> CallOutcome:
     return CallOutcome(
         call_id=call_id, status=CallStatus.cancelled, output=ABANDONED_TEXT, is_error=True, synthetic=True
     )

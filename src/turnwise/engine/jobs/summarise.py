@@ -159,7 +159,7 @@ def _next_piece(waiting: deque[list[Message]], room: int | None) -> list[Message
     """Take as many whole pieces as there is room for, at least one; one that is too long alone is shortened."""
     piece = waiting.popleft()
     if room is not None and _length(piece) > room:
-        return [_shortened(message, max(room // len(piece), 1)) for message in piece]
+        return [_shorten(message, max(room // len(piece), 1)) for message in piece]
     while waiting and (room is None or _length(piece) + _length(waiting[0]) <= room):
         piece = [*piece, *waiting.popleft()]
     return piece
@@ -169,7 +169,7 @@ def _length(messages: Sequence[Message]) -> int:
     return sum(length_of(part) for message in messages for part in message.parts)
 
 
-def _shortened(message: Message, most: int) -> Message:
+def _shorten(message: Message, most: int) -> Message:
     """Return a message of about `most` characters, without reasoning and files."""
     parts = [part for part in message.parts if not isinstance(part, ReasoningPart)]
     each = max(most // max(len(parts), 1), 1)

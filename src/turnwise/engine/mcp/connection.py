@@ -47,9 +47,9 @@ class MCPUnreachable(TurnwiseError):
         self.status = status
         if status in _CREDENTIALS:
             why = "the credentials are missing, wrong or expired (see `auth=` of MCPTools.http)"
-            super().__init__(f"the MCP server {server!r} refused the request: {_answered(status)}; {why}")
+            super().__init__(f"the MCP server {server!r} refused the request: {_status_text(status)}; {why}")
         else:
-            super().__init__(f"the MCP server {server!r} {self._is}: {_described(problem, status)}")
+            super().__init__(f"the MCP server {server!r} {self._is}: {_describe(problem, status)}")
 
 
 class MCPAnswerLost(MCPUnreachable, ToolOutcomeUnknown):
@@ -216,15 +216,15 @@ class ServerConnection:
         raise kind(self._server, problem or self._problem, response_info.status)
 
 
-def _described(problem: BaseException, status: int | None) -> str:
+def _describe(problem: BaseException, status: int | None) -> str:
     problem = first_error_in(problem)
     if status is None or status < HTTPStatus.MULTIPLE_CHOICES:
         return described(problem)
     said = text_of(problem, otherwise="")
-    return f"it answered {_answered(status)}" + ("" if said in (_ANY_STATUS, "") else f": {said}")
+    return f"it answered {_status_text(status)}" + ("" if said in (_ANY_STATUS, "") else f": {said}")
 
 
-def _answered(status: int | None) -> str:
+def _status_text(status: int | None) -> str:
     return f"{status} {responses.get(status or 0, '')}".rstrip()
 
 

@@ -79,7 +79,7 @@ def output_of(answer: ServerAnswer) -> ToolOutput:
     text, structured = "\n".join(lines), result.structured_content
     if result.is_error:
         raise MCPToolFailed(_error_text(text, structured, files, notes))
-    problem = _problem_with(structured, answer.output_schema)
+    problem = _find_problem(structured, answer.output_schema)
     if problem is not None:
         notes.append(f"[{problem}]")
     elif structured is not None and not notes:
@@ -115,7 +115,7 @@ def _attach(files: list[FilePart], notes: list[str], **fields: Any) -> None:
         notes.append(f"[a file was left out: {error.problem}]")
 
 
-def _problem_with(structured: Any, schema: Any) -> str | None:
+def _find_problem(structured: Any, schema: Any) -> str | None:
     """Return why structured content does not fit the server's output schema; `None` if it fits."""
     if schema is None:
         return None

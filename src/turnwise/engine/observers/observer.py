@@ -56,7 +56,7 @@ class ModelCall(msgspec.Struct, kw_only=True):
     def outcome(self) -> str:
         """`succeeded`, `cancelled`, or the kind of the error."""
         if self.error is not None:
-            return _kind_of(self.error)
+            return _error_kind(self.error)
         finished = self.reply is not None and self.reply.finish.stop_reason is not None
         return "succeeded" if finished else "cancelled"
 
@@ -105,12 +105,12 @@ class CompactionRun(msgspec.Struct, kw_only=True):
     def outcome(self) -> str:
         """`succeeded`, `cancelled`, `declined` if nothing was to be folded, or the kind of the error."""
         if self.error is not None:
-            kind = _kind_of(self.error)
+            kind = _error_kind(self.error)
             return "declined" if kind == NOTHING_FOLDED else kind
         return "succeeded" if self.messages_after is not None else "cancelled"
 
 
-def _kind_of(error: Exception) -> str:
+def _error_kind(error: Exception) -> str:
     return error.kind if isinstance(error, ModelError) else INTERNAL
 
 

@@ -65,7 +65,7 @@ class View:
         self.characters += sum(length_of(part) for part in message.parts)
         self.has_files = self.has_files or any(True for _ in files_in(message.parts))
         for original in sendable([message]):
-            self._sent.insert(self._place_of(original), original)
+            self._sent.insert(self._find_position(original), original)
             self._pair(original)
 
     def _pair(self, message: Message) -> None:
@@ -80,7 +80,7 @@ class View:
             self._local_or_client.update(call_ids)
             self._unanswered.update(call_ids)
 
-    def _place_of(self, message: Message) -> int:
+    def _find_position(self, message: Message) -> int:
         """Return where a message belongs: at the end, but the results of a step in the order of their calls."""
         place = len(self._sent)
         while message.role == "tool" and place:

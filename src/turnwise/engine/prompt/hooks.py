@@ -129,7 +129,7 @@ async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[tupl
         if said is None or isinstance(said, ReminderText | str):
             said = [said]
         right = "a reminder has to return text, texts or None"
-        for each in _list_of(ReminderText | str | None, said, right):
+        for each in _check_list(ReminderText | str | None, said, right):
             reminder = each if isinstance(each, ReminderText) else ReminderText(each or "")
             if reminder.text:
                 texts.append((reminder.text, SentReminder(name, reminder.severity)))
@@ -144,10 +144,10 @@ async def prepared(hook: PrepareMessages, messages: list[Message], context: Requ
         answer = await answer
     if answer is None:
         return messages
-    return _list_of(Message, answer, "prepare_messages has to return a list of Message, or None")
+    return _check_list(Message, answer, "prepare_messages has to return a list of Message, or None")
 
 
-def _list_of(kind: Any, given: Any, right: str) -> list[Any]:
+def _check_list(kind: Any, given: Any, right: str) -> list[Any]:
     if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
         raise TypeError(f"{right}; it returned {type_name(given)}")
     items = [*given]

@@ -72,7 +72,7 @@ def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
         InvalidArgument: it is no message.
         InvalidContent: it holds what no message of its role may hold, or more than `limit` bytes.
     """
-    fields = fit(place, _fields_of, entry)
+    fields = fit(place, _read_fields, entry)
     if fields is None:
         return None
     try:
@@ -99,7 +99,7 @@ def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
     return message
 
 
-def _fields_of(entry: Any) -> dict[str, Any] | None:
+def _read_fields(entry: Any) -> dict[str, Any] | None:
     """Return the fields that are taken over, as plain JSON; `None` of a message that is not taken over."""
     if isinstance(entry, Message):
         fields: dict[str, Any] = asdict(entry)
@@ -115,10 +115,10 @@ def _fields_of(entry: Any) -> dict[str, Any] | None:
         return None
     if taken.get("role") == "system":
         raise Misfit("must not be of the role 'system'; give the system prompt as system=...")
-    return {**taken, "parts": _parts_of(fields), "created_at": _time_of(fields)}
+    return {**taken, "parts": _read_parts(fields), "created_at": _read_time(fields)}
 
 
-def _time_of(fields: Mapping[str, Any]) -> datetime | None:
+def _read_time(fields: Mapping[str, Any]) -> datetime | None:
     time = fields.get("created_at")
     try:
         moment = None if time is None else msgspec.convert(time, Time)
@@ -129,7 +129,7 @@ def _time_of(fields: Mapping[str, Any]) -> datetime | None:
     return None if moment is None else moment.astimezone(UTC)
 
 
-def _parts_of(fields: Mapping[str, Any]) -> list[Any]:
+def _read_parts(fields: Mapping[str, Any]) -> list[Any]:
     parts: Any = fields.get("parts")
     content = fields.get("content")
     if (parts is None) == (content is None):
@@ -147,7 +147,7 @@ def _parts_of(fields: Mapping[str, Any]) -> list[Any]:
 
 def _part(place: int, entry: Any) -> dict[str, Any]:
     """Return a part as plain JSON, without what a provider knows of it in the chat where it was said."""
-    part = plain(_spelled(entry), SAID)
+    part = plain(_to_builtins(entry), SAID)
     if not isinstance(part, dict) or part.get("type") not in _KINDS:
         kind = shown(part.get("type") if isinstance(part, dict) else part)
         raise Misfit(f"must have parts of the types {', '.join(_KINDS)}; parts[{place}] was {kind}")
@@ -165,11 +165,11 @@ def _without_metadata(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key != "metadata"}
 
 
-def _spelled(part: Any) -> Any:
+def _to_builtins(part: Any) -> Any:
     if isinstance(part, Value):
         return msgspec.to_builtins(part, builtin_types=(bytes, bytearray, memoryview))
     if isinstance(part, Mapping) and isinstance(part.get("attachments"), list | tuple):
-        return {**part, "attachments": [_spelled(file) for file in part["attachments"]]}
+        return {**part, "attachments": [_to_builtins(file) for file in part["attachments"]]}
     return part
 
 

@@ -58,7 +58,7 @@ def result_of(subagent: Facts, messages: Sequence[Message], agents: Agents) -> t
         return "The subagent was stopped before it had finished its task.", True
     if replies and replies[-1].erased:
         return "What the subagent said last was erased.", True
-    answer = next(_answers_in(replies[-1], messages, subagent, agents), None) if replies else None
+    answer = next(_find_answers(replies[-1], messages, subagent, agents), None) if replies else None
     if answer not in (None, ""):
         return answer, False
     words = next((reply.text for reply in reversed(replies) if reply.text), "")
@@ -71,7 +71,7 @@ def _last_words(reply: Message) -> str:
     return "" if reply.erased else reply.text or "\n".join(json.dumps(one, ensure_ascii=False) for one in given)
 
 
-def _answers_in(reply: Message, messages: Sequence[Message], subagent: Facts, agents: Agents) -> Iterator[Json]:
+def _find_answers(reply: Message, messages: Sequence[Message], subagent: Facts, agents: Agents) -> Iterator[Json]:
     """Yield the answer that a subagent's last reply gives, if any: by the tool, as text that fits, or as any text.
 
     A worker that lacks the agent does not know whether it wants a form.
@@ -118,7 +118,7 @@ async def unreported_usage(store: ChatStore, chat_id: str, subagent: Facts) -> U
         return NO_USAGE.marked_partial()
     reported = await logs.reported_by(subagent.chat_id, len(await logs.of(subagent.chat_id)))
     before: dict[str, int] = {}
-    for name in [*reported, *await _between(store, chat_id, subagent)]:
+    for name in [*reported, *await _find_chats_between(store, chat_id, subagent)]:
         newest = max((answer.version for answer in own.get(name, ())), default=0)
         for below, version in (await logs.reported_by(name, newest)).items():
             before[below] = max(version, before.get(below, 0))
@@ -128,7 +128,7 @@ async def unreported_usage(store: ChatStore, chat_id: str, subagent: Facts) -> U
     return used.marked_partial() if logs.are_partial else used
 
 
-async def _between(store: ChatStore, chat_id: str, subagent: Facts) -> list[str]:
+async def _find_chats_between(store: ChatStore, chat_id: str, subagent: Facts) -> list[str]:
     """Return the chats between a chat and a subagent below it: each may have reported that subagent to the chat."""
     chats: list[str] = []
     above = subagent.profile.parent

@@ -106,7 +106,7 @@ class SubagentCalls:
         try:
             return await self._answers[call.subagent_action](call)
         except Exception as error:  # noqa: BLE001 - whatever a subagent and its rows hold, the call gets a result
-            about = () if call.subagent is None else (lost(self._id_of(call), error),)
+            about = () if call.subagent is None else (lost(self._subagent_id(call), error),)
             return CallAnswer(self._in_words(error), about, is_error=True)
 
     def _in_words(self, error: Exception) -> str:
@@ -131,7 +131,7 @@ class SubagentCalls:
         committed = await self._writer.change(self._parent.chat_id, partial(_submit, submission), actor=actor)
         self._parent = committed.facts
 
-    def _id_of(self, call: ToolCall) -> str:
+    def _subagent_id(self, call: ToolCall) -> str:
         return subagent_id(self._parent.chat_id, call.call_id)
 
     # Tasks
@@ -141,7 +141,7 @@ class SubagentCalls:
         if not has_ended(subagent):
             raise _NotYetError
         output, is_error = await self._last_words(subagent)
-        return CallAnswer(output, [await self._reported(subagent, subagent.usage + subagent.subagents_usage)], is_error)
+        return CallAnswer(output, [await self._report(subagent, subagent.usage + subagent.subagents_usage)], is_error)
 
     async def _start(self, call: ToolCall) -> CallAnswer:
         subagent = await self._subagent_for(call)
@@ -149,7 +149,7 @@ class SubagentCalls:
 
     async def _subagent_for(self, call: ToolCall) -> Facts:
         """Return the subagent that a call makes; begin it, if there is room."""
-        name = self._id_of(call)
+        name = self._subagent_id(call)
         try:
             subagent = await self._store.facts(name)
         except ChatDeleted:
@@ -212,7 +212,7 @@ class SubagentCalls:
         limit = self._runtime.agents.configuration(self._parent.profile).settings.subagents_at_once
         ids = [one.call_id for one in self._parent.open_calls]
         before = self._parent.open_calls[: ids.index(call.call_id)] if call.call_id in ids else self._parent.open_calls
-        first = (self._id_of(one) for one in before if one.subagent is not None)
+        first = (self._subagent_id(one) for one in before if one.subagent is not None)
         working = 0
         for name in itertools.chain(self._parent.background, first):
             working += await self._is_at_work(name)
@@ -241,24 +241,24 @@ class SubagentCalls:
             raise _NotYetError  # those are to be waited for, too
         else:
             names = [*parent.background]
-        news = {name: await self._news_of(name) for name in names}
+        news = {name: await self._answer_or_error(name) for name in names}
         said = combined_answers(news, call.output_limit_bytes)
         return CallAnswer(said, [answer for answers in news.values() for answer in answers.subagents])
 
-    async def _news_of(self, name: str) -> CallAnswer:
+    async def _answer_or_error(self, name: str) -> CallAnswer:
         try:
-            return await self._said_by(name)
+            return await self._read_answer(name)
         except Exception as error:  # noqa: BLE001 - the answers of the others count all the same
             gone = [lost(name, error)] if name in self._parent.background else []
             return CallAnswer(self._in_words(error), gone, is_error=True)
 
-    async def _said_by(self, name: str) -> CallAnswer:
+    async def _read_answer(self, name: str) -> CallAnswer:
         subagent = await self._descendant(name)
         if not has_ended(subagent):
             raise _NotYetError
         output, is_error = await self._last_words(subagent)
         usage = await unreported_usage(self._store, self._parent.chat_id, subagent)
-        return CallAnswer(output, [await self._reported(subagent, usage)], is_error)
+        return CallAnswer(output, [await self._report(subagent, usage)], is_error)
 
     async def _message(self, call: ToolCall) -> CallAnswer:
         subagent = await self._descendant(call.arguments.get(SUBAGENT))
@@ -323,7 +323,7 @@ class SubagentCalls:
 
     # Answers of subagents
 
-    async def _reported(self, subagent: Facts, usage: Usage) -> SubagentAnswer:
+    async def _report(self, subagent: Facts, usage: Usage) -> SubagentAnswer:
         version, head = await self._store.head(subagent.chat_id)
         if version != subagent.version:
             raise _NotYetError  # it has moved on, and its worker looks again when it comes to rest

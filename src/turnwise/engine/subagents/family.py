@@ -65,7 +65,7 @@ async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
     Raises:
         StoreError: the store is out of reach.
     """
-    name = _asker_of(subagent)
+    name = _find_asker(subagent)
     if subagent.profile.parent_call is None or name is None:
         return True
     try:
@@ -78,7 +78,7 @@ async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
     return bool(calls or subagent.chat_id in asker.background) and asker.state is not ChatState.interrupted
 
 
-def _asker_of(subagent: Facts) -> str | None:
+def _find_asker(subagent: Facts) -> str | None:
     """Return the chat that asked for the turn of a subagent; `None` if a person did, who may also have resumed it.
 
     Earlier versions did not note who gave the subagent its task: a turn is that of the task if it began with the

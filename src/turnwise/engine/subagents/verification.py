@@ -104,13 +104,13 @@ class _Family:
 
     async def _check(self, log: _Log) -> None:
         if log.chat_id != self._top and not await self._has_parent(log):
-            raise _contradicted(log.chat_id, "its profile names another parent, or its own as it never was", at=1)
+            raise _contradiction(log.chat_id, "its profile names another parent, or its own as it never was", at=1)
         for name, answers in log.answers.items():
             for answer in answers:
                 if not await self._stood(name, answer.version, answer.head):
                     denial = self._logs[name].denial
                     problem = f"its version {answer.version} answered chat {log.chat_id}, {denial}"
-                    raise _contradicted(name, problem, at=answer.at)
+                    raise _contradiction(name, problem, at=answer.at)
 
     async def _has_parent(self, log: _Log) -> bool:
         parent, call, stood_at = log.profile.parent, log.profile.parent_call, log.profile.parent_version
@@ -140,17 +140,17 @@ class _Family:
         rows = await self._store.rows(chat_id)
         verdict = await run_in_thread(verify_stored, chat_id, rows)
         if verdict.ok:
-            return await run_in_thread(_log_in, chat_id, rows)
+            return await run_in_thread(_read_log, chat_id, rows)
         if chat_id != self._top:
             verdict = replace(verdict, problem=f"Subagent {chat_id}: {verdict.problem}")
         raise _UnsoundError(verdict)
 
 
-def _contradicted(subagent: str, problem: str, *, at: int) -> _UnsoundError:
+def _contradiction(subagent: str, problem: str, *, at: int) -> _UnsoundError:
     return _UnsoundError(Verdict(ok=False, problem=f"Subagent {subagent}: {problem}.", position=at))
 
 
-def _log_in(chat_id: str, rows: ChatRows) -> _Log:
+def _read_log(chat_id: str, rows: ChatRows) -> _Log:
     records = log_of(chat_id, rows.audit)
     return _Log(
         chat_id=chat_id,

@@ -86,7 +86,7 @@ class TurnReader:
                         for one in behind_end:
                             yield one
                         behind_end.clear()
-                if self._ends_with(event):
+                if self._is_ended_by(event):
                     return
         if self.turn is None and not is_new:
             self.message_state = "removed"  # the database took it back
@@ -111,7 +111,7 @@ class TurnReader:
     def _is_end(self, event: Event) -> TypeGuard[TurnFinishedEvent]:
         return isinstance(event, TurnFinishedEvent) and event.turn == self.turn
 
-    def _ends_with(self, event: Event) -> bool:
+    def _is_ended_by(self, event: Event) -> bool:
         if self.finished is not None:  # the next turn begins with its message, before any work
             is_next = isinstance(event, MessageEvent) and event.message.turn > self.finished.turn
             return is_next or isinstance(event, HistoryResetEvent)

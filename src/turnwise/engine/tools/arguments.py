@@ -39,7 +39,7 @@ def parse(text: str, **about: Any) -> dict[str, Any]:
         return {}
     value: Any = whole(text)
     if value is None and fault_of(text) is None:
-        value = bracketed(text) or _repaired(text)
+        value = bracketed(text) or _repair(text)
         if isinstance(value, dict):
             logger.info("arguments_repaired", length=len(text), keys=len(value), **about)
     return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
@@ -151,7 +151,7 @@ def _is_trusted(tool: Tool | ClientTool) -> bool:
     return not isinstance(tool, ClientTool) and tool.source is None
 
 
-def _repaired(text: str) -> Any:
+def _repair(text: str) -> Any:
     from json_repair import repair_json  # noqa: PLC0415 - takes long to import, and few replies need it
 
     try:

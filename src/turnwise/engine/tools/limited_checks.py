@@ -55,7 +55,7 @@ def limited_kind(kind: type[Validator]) -> type[Validator]:
     """Return a class of validators of the same draft that keep to the limits."""
     from jsonschema.validators import extend  # noqa: PLC0415 - takes long to import, and few tools need it
 
-    extended = cast("Any", extend)(kind, {word: _limited(word, check) for word, check in kind.VALIDATORS.items()})
+    extended = cast("Any", extend)(kind, {word: _limit_check(word, check) for word, check in kind.VALIDATORS.items()})
     evolve = extended.evolve
 
     def evolve_within(validator: Validator, **changes: Any) -> Validator:
@@ -70,7 +70,7 @@ def limited_kind(kind: type[Validator]) -> type[Validator]:
     return cast("type[Validator]", extended)
 
 
-def _limited(word: str, check: Check) -> Check:
+def _limit_check(word: str, check: Check) -> Check:
     def check_within(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         go_on()
         skipped = _until.get() is not None and _matches_patterns(word, schema)

@@ -64,7 +64,7 @@ def check_schema(whose: str, schema: object) -> None:
         raise SettingsError(whose, f"needs a JSON schema that JSON can spell: {error}") from error
     spelled = canonical(plain)
     try:
-        problem = (_problem_of if len(spelled) <= _LONGEST_KNOWN else _problem_of.__wrapped__)(spelled)
+        problem = (_find_problem if len(spelled) <= _LONGEST_KNOWN else _find_problem.__wrapped__)(spelled)
     except TooCostly:
         problem = "its JSON schema takes too long to check; make it smaller"
     if problem is not None:
@@ -72,7 +72,7 @@ def check_schema(whose: str, schema: object) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _problem_of(spelled: bytes) -> str | None:
+def _find_problem(spelled: bytes) -> str | None:
     """Return what is wrong with a schema. Most are checked again and again: with each engine, and with each chat."""
     schema = json.loads(spelled)
     kind = type(_validator(schema))
@@ -83,7 +83,7 @@ def _problem_of(spelled: bytes) -> str | None:
     if error is not None:
         place = ".".join(str(step) for step in error.absolute_path) or "the top"
         return f"its JSON schema is not valid at {place}: {error.message[:300]}"
-    unknown = next((reference for reference in _references(schema) if _referred(reference, schema) is None), None)
+    unknown = next((reference for reference in _references(schema) if _resolve(reference, schema) is None), None)
     if unknown is None:
         return None
     return f"its JSON schema refers to {unknown!r}, which it does not hold; only #/... within it can be read"
@@ -149,7 +149,7 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(inner)
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _resolve(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the schema that a reference stands for; `None` if the whole schema does not hold it."""
     from referencing import Registry, Resource  # noqa: PLC0415 - takes long to import
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
@@ -180,7 +180,7 @@ def _meant(value: Any, schema: Any, root: Mapping[str, Any], deepest: int) -> An
     """Return a value coerced to a schema, whose references are looked up in `root`."""
     go_on()
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and deepest:
-        schema, deepest = _referred(schema["$ref"], root), deepest - 1
+        schema, deepest = _resolve(schema["$ref"], root), deepest - 1
     if not isinstance(schema, Mapping) or not deepest:
         return value
     if isinstance(value, str):
@@ -225,7 +225,7 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> 
         return frozenset(kind)
     types: set[str] = set()
     for choice in (*_each(schema.get("anyOf")), *_each(schema.get("oneOf"))):
-        inner = _referred(choice["$ref"], root) if isinstance(choice, Mapping) and "$ref" in choice else choice
+        inner = _resolve(choice["$ref"], root) if isinstance(choice, Mapping) and "$ref" in choice else choice
         choices = _types(inner, root, deepest - 1) if isinstance(inner, Mapping) and deepest else frozenset()
         if not choices:
             return frozenset()

@@ -220,7 +220,7 @@ def _is(hint: Any, context: type) -> bool:
     return hint is context or typing.get_origin(hint) is context
 
 
-def _adapter_of(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
+def _build_adapter(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
     """Return what reads the arguments of the tool `name`, and their JSON schema; `fields` are types by parameter."""
     make: Any = TypedDict  # and no model: its keys are data, so that a parameter may have any name
     shape = make(f"{name}_arguments", dict(fields))
@@ -235,14 +235,14 @@ def _checked_by_pydantic(
 ) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
     for known_as, hint in fields.items():
         try:
-            _adapter_of(name, {known_as: hint})
+            _build_adapter(name, {known_as: hint})
         except Exception as error:
             raise SettingsError(
                 f"tool {name!r}",
                 f"no schema can be made of the type of parameter {known_as!r} ({_first_line(error)}); "
                 f"use a type that JSON can spell, or give schema=...",
             ) from error
-    return _adapter_of(name, fields)
+    return _build_adapter(name, fields)
 
 
 def _descriptions(function: Function) -> dict[str, str]:

@@ -57,7 +57,7 @@ def tools_by_name(declared: Iterable[Declared]) -> dict[str, Tool]:
     Raises:
         SettingsError: two of the program's own tools share a name, a tool is invalid, or providers refuse its schema.
     """
-    tools = [one for entry in declared for one in _tools_of(entry)]
+    tools = [one for entry in declared for one in _list_tools(entry)]
     own: dict[str, Tool] = {}
     for one in tools:
         if one.signature is None:
@@ -77,7 +77,7 @@ def tools_by_name(declared: Iterable[Declared]) -> dict[str, Tool]:
     return by_name
 
 
-def _tools_of(entry: Declared) -> Sequence[Tool]:
+def _list_tools(entry: Declared) -> Sequence[Tool]:
     if isinstance(entry, Tool):
         return [entry]
     if isinstance(entry, ToolSource):

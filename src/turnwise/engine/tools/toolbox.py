@@ -218,7 +218,7 @@ class Toolbox(msgspec.Struct, frozen=True):
                 arguments = checked(tool, copied(call.arguments))
                 if tool.context_parameter is not None:
                     arguments[tool.context_parameter] = context
-                return await _outcome_of(tool, arguments, context, begins, partial(self._succeeded, call))
+                return await _call_tool(tool, arguments, context, begins, partial(self._build_success, call))
         except BadArguments as error:
             return failed(call, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
@@ -247,7 +247,7 @@ class Toolbox(msgspec.Struct, frozen=True):
 
         The tool's `reconcile` runs first. If it does not know, or fails, the call's crash policy decides.
         """
-        found = await self._reconciled(call, context)
+        found = await self._reconcile(call, context)
         if isinstance(found, CallOutcome):
             return found
         if found.verdict == "not_done":
@@ -259,7 +259,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         may_run_again = call.crash == "at_least_once" and not call.has_lost_its_arguments
         return Reconciled.unknown() if may_run_again else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
 
-    async def _reconciled(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
+    async def _reconcile(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
         tool, never_ran = self.tools.get(call.name), call.refusal is not None and not call.has_lost_its_arguments
         if tool is None or tool.reconcile is None or never_ran:
             return Reconciled.unknown()
@@ -269,12 +269,12 @@ class Toolbox(msgspec.Struct, frozen=True):
                 answer = await answer if inspect.isawaitable(answer) else answer
             if not isinstance(answer, Reconciled):
                 answer = Reconciled.unknown() if answer is None else Reconciled.done(answer)
-            return self._succeeded(call, answer.output) if answer.verdict == "done" else answer
+            return self._build_success(call, answer.output) if answer.verdict == "done" else answer
         except Exception:  # noqa: BLE001 - as in `run`
             logger.exception("reconcile_failed", tool=call.name, call_id=call.call_id)
             return Reconciled.unknown()
 
-    def _succeeded(self, call: ToolCall, returned: Any) -> CallOutcome:
+    def _build_success(self, call: ToolCall, returned: Any) -> CallOutcome:
         """Return the outcome of a tool that has run. A fault in its answer becomes a note, not a failure."""
         result = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
         notes: list[str] = []
@@ -308,7 +308,7 @@ def idempotency_key(chat_id: str, call: ToolCall) -> str:
     return f"{chat_id}:{call.call_id}"
 
 
-async def _outcome_of(
+async def _call_tool(
     tool: Tool,
     arguments: Mapping[str, Any],
     context: ToolContext[Any],

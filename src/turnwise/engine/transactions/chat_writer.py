@@ -240,7 +240,7 @@ class ChatWriter:
     ) -> Committed:
         # The commit may give the chat to the worker. Until it is adopted its place is taken: no claim fills it, a
         # worker that stops waits for it, and no lease is released for want of a runner.
-        with worker.reserve(chat_id, 1) as adoption, self._noted(chat_id):
+        with worker.reserve(chat_id, 1) as adoption, self._count_change(chat_id):
             plan = self._plan((*changes, adoption.begin), actor)
             committed = await self._commit(chat_id, partial(work, chat_id, plan))
             adoption.adopt(committed)
@@ -251,7 +251,7 @@ class ChatWriter:
         return chat_id in self._changing
 
     @contextmanager
-    def _noted(self, chat_id: str) -> Iterator[None]:
+    def _count_change(self, chat_id: str) -> Iterator[None]:
         self._changing[chat_id] += 1
         try:
             yield

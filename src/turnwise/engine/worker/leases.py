@@ -113,13 +113,13 @@ class Leases:
         """
         clock = self._own_clock
         while True:
-            due = min(map(self._end_of, self._slots.runners.values()), default=self._end_of(None))
+            due = min(map(self._expiry, self._slots.runners.values()), default=self._expiry(None))
             if not await self._is_on_time(due):
                 self._wake.set()
                 if not await self._is_on_time(clock.monotonic() + WAKE_S):
                     continue
             for runner in [*self._slots.runners.values()]:
-                if self._end_of(runner) <= clock.monotonic() + ROUNDING and not runner.leased.ended:
+                if self._expiry(runner) <= clock.monotonic() + ROUNDING and not runner.leased.ended:
                     runner.run_out()
 
     async def _is_on_time(self, due: float) -> bool:
@@ -127,7 +127,7 @@ class Leases:
         await sleep(self._own_clock, due - self._own_clock.monotonic())
         return self._own_clock.monotonic() <= due + LATE_S
 
-    def _end_of(self, runner: Runner | None) -> float:
+    def _expiry(self, runner: Runner | None) -> float:
         """Return when a lease is over by this machine's clock: then others take it, at their next sweep."""
         settings, now = self._runtime.settings, self._own_clock.monotonic()
         renewed_at = now if runner is None or runner.leased.ended else runner.leased.renewed_at

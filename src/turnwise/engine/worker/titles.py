@@ -112,7 +112,7 @@ class Titles:
             if source != made_of and not self._may_name(facts):
                 source = None  # a worker that has its new agent names it, after its next turn
             if source is not None and source != made_of:
-                made_of, made = source, await self._made(facts, source, spending)
+                made_of, made = source, await self._make(facts, source, spending)
                 continue
             if source is None:
                 made = _Made(None, spending.usage)
@@ -126,7 +126,7 @@ class Titles:
         committed = await self._runtime.writer.commit(seen.chat_id, naming, actor=SYSTEM)
         return bool(committed.decisions) or committed.before.history_version == seen.history_version
 
-    async def _made(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:
+    async def _make(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:
         if self._configuration(facts).settings.title == "first_line":
             return _Made(first_line_of(source.question.text))
         try:
