@@ -139,10 +139,10 @@ def stored_in(chat_id: str, rows: Rows) -> Stored:
 
 def columns_in(row: Row) -> dict[str, Any]:
     """Return the columns of a row as JSON can hold them: bytes as `{"hex": ...}`, times as ISO 8601."""
-    return {name: _spelled(value) for name, value in row.items()}
+    return {name: _to_json(value) for name, value in row.items()}
 
 
-def _spelled(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"hex": bytes(value).hex()}
     if isinstance(value, datetime):

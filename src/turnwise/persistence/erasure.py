@@ -73,7 +73,7 @@ class _Wiping:
         writes = decision.writes
         self._blanks = {write.id: write for write in writes if isinstance(write, EraseMessage | EraseEdits)}
         self._texts = {(write.what, write.id) for write in writes if isinstance(write, EraseText)}
-        self._parts = {name: _json_of(write.message)["parts"] for name, write in self._blanks.items()}
+        self._parts = {name: _to_json(write.message)["parts"] for name, write in self._blanks.items()}
         self._parts |= {name: _BLANK for what, name in self._texts if what == "queued"}
         self._wipe = Wipe()
         self._entries = {entry.version: entry for entry in stored.audit}
@@ -95,7 +95,7 @@ class _Wiping:
         if ("quarantine", "") in self._texts:
             self._take_in_what_was_lost()
         if ("quarantine", "") in self._texts or any(isinstance(write, EraseMessage) for write in self._blanks.values()):
-            self._take_in_what_was_discarded()
+            self._note_discarded_copies()
         self._wipe_calls()
         self._wipe_receipts()
         self._wipe_events()
@@ -121,10 +121,10 @@ class _Wiping:
         rows = {row["id"]: row for row in self._stored.tables["messages"]}
         for name, write in self._blanks.items():
             if isinstance(write, EraseMessage):
-                self._take_in(self._message_in(rows[name]))
+                self._note_copies(self._read_message(rows[name]))
             self._change("messages", {"id": name}, erased=True, salt=write.salt, format=FORMAT, body=write.body)
 
-    def _take_in(self, said: Message) -> None:
+    def _note_copies(self, said: Message) -> None:
         """Note the calls and the step that repeat the content of a message to erase."""
         if said.role == "assistant" and said.audience is not Audience.model:
             self._steps.add(said.step)
@@ -133,7 +133,7 @@ class _Wiping:
 
     def _take_in_what_was_lost(self) -> None:
         """Note what belonged to messages that a repair put aside: calls, parts and events may still repeat them."""
-        messages = [self._message_in(row) for row in self._stored.tables["messages"]]
+        messages = [self._read_message(row) for row in self._stored.tables["messages"]]
         readable = [message for message in messages if not is_mark(message)]
         names = {message.id for message in readable} | {row["id"] for row in self._stored.tables["queue"]}
         self._lost = self._ever_said() - names
@@ -146,9 +146,9 @@ class _Wiping:
             if call.call_id not in answered_ids and not call.open:
                 self._answered.add(call.call_id)
 
-    def _take_in_what_was_discarded(self) -> None:
+    def _note_discarded_copies(self) -> None:
         """Note the attempts that were taken back, and the steps with a message: no id leads to the other attempts."""
-        messages = map(self._message_in, self._stored.tables["messages"])
+        messages = map(self._read_message, self._stored.tables["messages"])
         self._answered_steps = {said.step for said in messages if said.role == "assistant" and not is_mark(said)}
         rows = (row for row in self._stored.tables["events"] if row["kind"] == "attempt_discarded")
         events = [json.loads(row["body"]) for row in rows]
@@ -164,7 +164,7 @@ class _Wiping:
             deleted |= {write.id} if write.kind == "dequeue:deleted" else set()
         return names - deleted
 
-    def _message_in(self, row: Row) -> Message:
+    def _read_message(self, row: Row) -> Message:
         return message_of(row["format"], row["body"], self._stored.chat["id"])
 
     def _calls(self) -> Iterator[ToolCall]:
@@ -221,7 +221,7 @@ class _Wiping:
         before = json.dumps(event)
         match kind:
             case "message" if event.get("message", {}).get("id") in self._blanks:
-                event["message"] = _json_of(without_secrets(self._blanks[event["message"]["id"]].message))
+                event["message"] = _to_json(without_secrets(self._blanks[event["message"]["id"]].message))
             case "message" if event.get("message", {}).get("id") in self._lost:
                 event["message"]["parts"] = []
             case "queue" if "message" in event:
@@ -291,6 +291,6 @@ def aside_in(entry: Entry) -> Aside:
         return Aside(reason="")
 
 
-def _json_of(message: Message) -> dict[str, Any]:
+def _to_json(message: Message) -> dict[str, Any]:
     spelled: dict[str, Any] = json.loads(MESSAGES.dump(message))
     return spelled

@@ -41,7 +41,7 @@ def rows_of(events: Sequence[Event]) -> list[EventRow]:
     messages = [event.message for event in events if isinstance(event, MessageEvent)]
     assert events[0].at is not None  # noqa: S101 - numbering gives the time
     at = micros_of(events[0].at)
-    return [_row_of(event, at, messages) for event in events]
+    return [_to_row(event, at, messages) for event in events]
 
 
 def body_of(event: Event, *, without: str = "") -> str:
@@ -54,7 +54,7 @@ def body_of(event: Event, *, without: str = "") -> str:
     return "{" + spelled.removeprefix(f'{{"kind":"{event.kind}"').removeprefix(",")
 
 
-def _row_of(event: Event, at: int, messages: Iterable[Message]) -> EventRow:
+def _to_row(event: Event, at: int, messages: Iterable[Message]) -> EventRow:
     step, attempt, position, elsewhere = None, None, None, ""
     match event:
         case PartEvent():
@@ -62,13 +62,13 @@ def _row_of(event: Event, at: int, messages: Iterable[Message]) -> EventRow:
         case MessageEvent():
             position, elsewhere = event.message.position, "message"
         case ToolResultEvent():
-            position = _position_of(event, messages)
+            position = _find_position(event, messages)
             elsewhere = "" if position is None else "output"
     body = body_of(event, without=elsewhere)
     return EventRow(event.seq, event.kind, at, step, attempt, position, body)
 
 
-def _position_of(event: ToolResultEvent, messages: Iterable[Message]) -> int | None:
+def _find_position(event: ToolResultEvent, messages: Iterable[Message]) -> int | None:
     for message in messages:
         result = message.result
         if result is not None and result.call_id == event.call_id and result.output == event.output:

@@ -98,7 +98,7 @@ def facts_of(stored: Stored) -> Facts:
         ChatUnreadable: a value is not what turnwise stored.
     """
     try:
-        return _facts_of(stored)
+        return _build_facts(stored)
     except (ChatUnreadable, *GARBLED) as error:
         salvaged = salvage(stored)
         if salvaged.issues:
@@ -143,7 +143,7 @@ def ids_of(call_ids: Any) -> list[str]:
     return ids
 
 
-def _facts_of(stored: Stored) -> Facts:
+def _build_facts(stored: Stored) -> Facts:
     is_declared = stored.state in _STATES
     if not isinstance(stored.state, str):
         raise ValueError("no state")  # noqa: TRY004 - what is stored is wrong
@@ -198,7 +198,7 @@ def head_of(chat_id: str, version: object, head: object) -> tuple[int, str]:
 
 
 class _Salvage:
-    """Reads the facts value by value, where `_facts_of` reads them at once, and skips values that cannot be read."""
+    """Reads the facts value by value, where `_build_facts` reads them at once, and skips values that cannot be read."""
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
@@ -207,7 +207,7 @@ class _Salvage:
     def done(self) -> PartialRead:
         """Return the readable facts and the issues."""
         stored = self._stored
-        state = self._checked("chats.state", stored.state, isinstance(stored.state, str), "a text")
+        state = self._check("chats.state", stored.state, isinstance(stored.state, str), "a text")
         is_declared = state in _STATES
         facts = Facts(
             **self._fields(),
@@ -217,22 +217,22 @@ class _Salvage:
             stored_state=None if is_declared else state,
             settled=bool(self._flag("chats.settled", stored.settled, default=True)),
             archived=bool(self._flag("chats.archived", stored.archived, default=False)),
-            version=self._checked("chats.version", stored.version, is_count(stored.version), "a count") or 0,
-            last_seq=self._checked("chats.event_seq", stored.last_seq, is_count(stored.last_seq), "a count") or 0,
+            version=self._check("chats.version", stored.version, is_count(stored.version), "a count") or 0,
+            last_seq=self._check("chats.event_seq", stored.last_seq, is_count(stored.last_seq), "a count") or 0,
             calls=StepCalls(self._calls()),
             queue=self._each(QUEUE, stored.queue),
             lease=self._lease(),
         )
         return partial_read(facts, self._issues) if self._issues else PartialRead(facts, ())
 
-    def _checked(self, column: str, value: _T, right: bool, belongs: str) -> _T | None:  # noqa: FBT001
+    def _check(self, column: str, value: _T, right: bool, belongs: str) -> _T | None:  # noqa: FBT001
         if right:
             return value
-        self._issues.append(IntegrityIssue(column, f"{belongs} belongs here, found {_named(value)}"))
+        self._issues.append(IntegrityIssue(column, f"{belongs} belongs here, found {_describe_type(value)}"))
         return None
 
     def _flag(self, column: str, value: Any, *, default: bool) -> bool:
-        flag = self._checked(column, value, value in _FLAGS, "0 or 1")
+        flag = self._check(column, value, value in _FLAGS, "0 or 1")
         return default if flag is None else flag
 
     def _fields(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class _Salvage:
         except GARBLED as error:
             self._issues.append(IntegrityIssue(column, described(error)))
             return {}
-        fields = self._checked(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
+        fields = self._check(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
         shallow = {name: field for name, field in fields.items() if is_shallow(field, DEEPEST_STORED - 1)}
         if len(shallow) < len(fields):
             self._issues.append(IntegrityIssue(column, TOO_DEEP))
@@ -307,12 +307,12 @@ class _Salvage:
         stored, table = self._stored, self._stored.lease_table
         if stored.worker is None and stored.token is None:
             return None
-        worker = self._checked(f"{table}.worker", stored.worker, isinstance(stored.worker, str), "a name")
-        token = self._checked(f"{table}.token", stored.token, is_count(stored.token), "a count")
+        worker = self._check(f"{table}.worker", stored.worker, isinstance(stored.worker, str), "a name")
+        token = self._check(f"{table}.token", stored.token, is_count(stored.token), "a count")
         return None if worker is None or token is None else Lease(worker, token)
 
 
-def _named(value: object) -> str:
+def _describe_type(value: object) -> str:
     """Return the kind of a value, without the value: that may be what a user said."""
     return "nothing" if value is None else f"{type(value).__name__} of other content"
 

@@ -109,7 +109,9 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
         case ChatState.interrupted:
             return _explain_interrupt(facts, may_resume=may_resume)
         case ChatState.pending:
-            return f"There is work to do: the chat waits for a worker that runs {_runner(facts)}; is one running?"
+            return (
+                f"There is work to do: the chat waits for a worker that runs {_describe_worker(facts)}; is one running?"
+            )
     return SPECS[facts.state].sentence
 
 
@@ -136,7 +138,7 @@ def _waiting(stop_reason: StopReason | None) -> str:
     return "The last message has no answer: resume the chat to get it, or send another message."
 
 
-def _runner(facts: Facts) -> str:
+def _describe_worker(facts: Facts) -> str:
     tools = ", ".join(map(repr, facts.calls.needs))
     having = f" with tool{'s' if len(facts.calls.needs) > 1 else ''} {tools}" if tools else ""
     return f"agent {facts.agent_needed!r}{having}"

@@ -177,7 +177,7 @@ class ArchiveWriter:
     def rows(self) -> Iterator[str]:
         """Yield the header and the rows."""
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "chat_id": self._chat.chat_id}
-        for fields in (header, *_rows_in(self._chat)):
+        for fields in (header, *_to_rows(self._chat)):
             self._counts.update([str(fields["table"])] if "table" in fields else ())
             yield self._next(fields)
 
@@ -200,7 +200,7 @@ class ArchiveWriter:
         return spelled(fields | {"hash": self._prev})
 
 
-def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
+def _to_rows(chat: WholeChat) -> Iterator[dict[str, Any]]:
     rows = chat.rows
     log = log_of(chat.chat_id, [entry._replace(aside=None) for entry in rows.audit])
     entries = zip(log, rows.audit, strict=True)

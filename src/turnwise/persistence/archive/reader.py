@@ -201,7 +201,7 @@ class ChatReader:
             self._refuse(f"no row refers to the file {min(stray)}")
         verdict = verify_stored(self._chat_id, whole.rows)
         if not verdict.ok:
-            self._line = self._line_of(verdict.place or f"audit[{verdict.position}]")
+            self._line = self._find_line(verdict.place or f"audit[{verdict.position}]")
             self._refuse(f"the rows are not those that the log says: {(verdict.problem or '').rstrip('.')}")
         self._examine(whole)
         return whole
@@ -213,10 +213,10 @@ class ChatReader:
         ]
         lease = next(iter(tables["leases"]), None)
         rows = {table: tables[table] for table in ORDER}
-        whole = self._repeated(chat) | chat
+        whole = self._rebuild_columns(chat) | chat
         return ChatRows(whole, lease, rows, entries, quarantined=len(tables["quarantine"]))
 
-    def _repeated(self, chat: dict[str, Any]) -> dict[str, Any]:
+    def _rebuild_columns(self, chat: dict[str, Any]) -> dict[str, Any]:
         """Return the columns of the chat's row that a file leaves out: they repeat what other rows say."""
         try:
             profile = PROFILES.load(self._tables["profiles"][0]["body"], self._chat_id)
@@ -233,10 +233,10 @@ class ChatReader:
         """Refuse a chat that a store could not read, or that breaks a promise."""
         for row, issue in issues_in(whole):
             table = issue.column.partition(".")[0]
-            self._line = self._line_of(f"{table}[{name_of(table, row)}]")
+            self._line = self._find_line(f"{table}[{name_of(table, row)}]")
             self._refuse(f"{issue.column}: {issue.problem}")
 
-    def _line_of(self, place: str) -> int:
+    def _find_line(self, place: str) -> int:
         """Return the line of what a check calls `table[row].column`; of events it may name a first and a last."""
         table, _, rest = place.partition("[")
         name = rest.rpartition("]")[0]
@@ -260,13 +260,13 @@ def issues_in(chat: WholeChat) -> Iterator[Found]:
     """Yield what a store could not read, and what breaks an invariant."""
     rows = chat.rows
     leases = [] if rows.lease is None else [rows.lease]
-    yield from examine(chat.chat_id, {**rows.tables, "chats": [rows.chat], "leases": leases, "audit": _log_of(chat)})
+    yield from examine(chat.chat_id, {**rows.tables, "chats": [rows.chat], "leases": leases, "audit": _log_rows(chat)})
     for row in chat.quarantine:
         for column, problem in unportable("quarantine", row):
             yield found_in("quarantine", row, column, problem)
 
 
-def _log_of(chat: WholeChat) -> list[Row]:
+def _log_rows(chat: WholeChat) -> list[Row]:
     """Return the rows of the log: with its hash where the body is not the whole record."""
     return [
         {"version": entry.version, "body": entry.body, "aside": entry.aside}

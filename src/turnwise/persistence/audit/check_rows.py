@@ -61,17 +61,17 @@ class Evidence:
     def mismatches(self) -> Iterator[Mismatch]:
         """Yield every difference between rows and log, in no order. Never raises, whatever is stored."""
         yield from self._wrong_kinds()
-        yield from self._guarded("audit", self._asides())
-        yield from self._guarded("messages", self._rows("messages"))
-        yield from self._guarded("boundaries", self._boundaries())
-        yield from self._guarded("calls", self._rows("calls"))
-        yield from self._guarded("queue", self._queue())
-        yield from self._guarded("receipts", self._rows("receipts"))
-        yield from self._guarded("usage", self._rows("usage"))
-        yield from self._guarded("profiles", self._profile())
-        yield from self._guarded("leases", self._lease())
-        yield from self._guarded("events", self._events())
-        yield from self._guarded("chats", self._chat())
+        yield from self._guard("audit", self._asides())
+        yield from self._guard("messages", self._rows("messages"))
+        yield from self._guard("boundaries", self._boundaries())
+        yield from self._guard("calls", self._rows("calls"))
+        yield from self._guard("queue", self._queue())
+        yield from self._guard("receipts", self._rows("receipts"))
+        yield from self._guard("usage", self._rows("usage"))
+        yield from self._guard("profiles", self._profile())
+        yield from self._guard("leases", self._lease())
+        yield from self._guard("events", self._events())
+        yield from self._guard("chats", self._chat())
 
     def lasting(self) -> Iterator[Mismatch]:
         """Yield the mismatches that no later record could explain, for a log of which only the beginning is sound."""
@@ -110,7 +110,7 @@ class Evidence:
                 version = log.last if expected is None else expected.version
                 yield Mismatch(version, Place(table, name, (column,)), problem)
 
-    def _guarded(self, table: str, mismatches: Iterator[Mismatch]) -> Iterator[Mismatch]:
+    def _guard(self, table: str, mismatches: Iterator[Mismatch]) -> Iterator[Mismatch]:
         """Yield the mismatches of a table; if the comparison itself fails, yield that as a mismatch."""
         try:
             yield from mismatches
@@ -224,7 +224,7 @@ class Evidence:
         numbers = sorted(seq for seq in rows if isinstance(seq, int))
         for name, expected in self._expected.spans.items():
             first, last = spans[name]
-            if not self._could_be_told(first, last):
+            if not self._is_published(first, last):
                 yield Mismatch(expected.version, Place("events", name), "the log has more events than were published")
                 continue
             spanned = numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
@@ -232,7 +232,7 @@ class Evidence:
         for seq in rows:
             yield Mismatch(self._expected.last, Place("events", str(seq)), _UNTOLD)
 
-    def _could_be_told(self, first: int, last: int) -> bool:
+    def _is_published(self, first: int, last: int) -> bool:
         newest = self._expected.facts
         return first <= last and (newest is None or last <= int(newest.id))
 
@@ -257,7 +257,7 @@ class Evidence:
             yield Mismatch(log.last, Place("chats", "", columns), problem)
         if row["state"] == demanded["state"]:
             yield from self._standing()
-        yield from self._guarded("chats", self._needs())
+        yield from self._guard("chats", self._needs())
 
     def _standing(self) -> Iterator[Mismatch]:
         row, log, expected = self._stored.chat, self._expected, self._expected.facts
@@ -278,17 +278,17 @@ class Evidence:
         if chat["awaits"] != awaits:
             problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
             yield Mismatch(self._expected.last, Place("chats", "", ("awaits",)), problem)
-        if _listed(chat["needs"]) != [*needs]:
+        if _parse_list(chat["needs"]) != [*needs]:
             problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"
             yield Mismatch(self._expected.last, Place("chats", "", ("needs",)), problem)
 
     def _calls(self) -> StepCalls:
-        ids = _listed(self._stored.chat["calls"])
+        ids = _parse_list(self._stored.chat["calls"])
         rows = [row for row in self._stored.tables["calls"] if row["call_id"] in ids]
         return StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)
 
 
-def _listed(stored: Any) -> list[Any]:
+def _parse_list(stored: Any) -> list[Any]:
     """Return an array of a row: some stores keep it as JSON."""
     return [*(json.loads(stored) if isinstance(stored, str) else stored)]
 
@@ -341,7 +341,7 @@ def _faults_of_call(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
     yield from _unlike(row, columns_of_call(call), "the body")
 
 
-def _faults_of_queued(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
+def _find_queue_faults(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
     if salted(row["salt"] or "", row["body"]) != expected.digest:
         yield ("body", "salt"), "it is not the message that was queued"
 
@@ -376,7 +376,7 @@ _NAMED_BY: Final = {
 _FAULTS: Final[Mapping[str, Any]] = {
     "messages": _faults_of_message,
     "calls": _faults_of_call,
-    "queue": _faults_of_queued,
+    "queue": _find_queue_faults,
     "receipts": _faults_of_body,
     "usage": _faults_of_body,
 }

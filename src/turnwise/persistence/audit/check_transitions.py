@@ -109,7 +109,7 @@ def archive_is_closed(record: AuditRecord, chat: Replay) -> str | None:
 
 def table_has_the_row(record: AuditRecord, chat: Replay) -> str | None:
     """The table has a row for the trigger, from the source to the target, whose guards may hold."""
-    place = _place_of(record.source)
+    place = _find_source(record.source)
     rows = rows_of(TRIGGERS[record.trigger], place)
     if not rows:
         allowed = ", ".join(one.name for one in triggers_in(place))
@@ -199,7 +199,7 @@ def _begins_turn(record: AuditRecord) -> bool:
 
 def invariants_hold(record: AuditRecord, chat: Replay) -> str | None:
     """The invariants of the target hold, as far as the log can tell."""
-    return broken_invariant(_replayed(record, chat))
+    return broken_invariant(_replay(record, chat))
 
 
 def calls_are_concluded(record: AuditRecord, chat: Replay) -> str | None:
@@ -208,7 +208,7 @@ def calls_are_concluded(record: AuditRecord, chat: Replay) -> str | None:
         return None
     if _is_handed_back(record):
         return _lost_call(chat)
-    replayed = _replayed(record, chat)
+    replayed = _replay(record, chat)
     is_allowed = record.trigger == t.SubmitToolResults.name and local_call_open(replayed) is not None
     return None if is_allowed else call_open(replayed)
 
@@ -219,7 +219,7 @@ def party_may_fire(record: AuditRecord, chat: Replay) -> str | None:
     return wrong_party(record, *((chat.writes.token, chat.writes.lease) if token is None else (token, lease)))
 
 
-def _replayed(record: AuditRecord, chat: Replay) -> Replayed:
+def _replay(record: AuditRecord, chat: Replay) -> Replayed:
     return Replayed(ChatState(record.target), chat.settled, record.step, chat.writes)
 
 
@@ -253,7 +253,7 @@ CHECKS_OF_STATE: Final[tuple[Check, ...]] = (invariants_hold, calls_are_conclude
 """What is asked of where the chat stands then."""
 
 
-def _place_of(source: str | None) -> str:
+def _find_source(source: str | None) -> str:
     if source is None:
         return NEW
     return source if source in _STATES else UNKNOWN

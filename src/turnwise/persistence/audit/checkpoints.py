@@ -106,14 +106,14 @@ class Published(msgspec.Struct, frozen=True):
         Of all others only the last of each chain is checked: through `prev` its signature covers those before it.
         """
         *whole, under_way = self.text.split("\n")
-        lines = [*whole, *([under_way] if _prev_of(under_way) is not None else [])]  # else it was being written
+        lines = [*whole, *([under_way] if _read_prev(under_way) is not None else [])]  # else it was being written
         seen, named = {GENESIS}, set[str]()
         mine: list[int] = []
         ends: dict[str, int] = {}
         for number, line in enumerate(lines, start=1):
             if not line:
                 continue
-            prev, hash_ = _prev_of(line), hash_of_line(line)
+            prev, hash_ = _read_prev(line), hash_of_line(line)
             if prev is not None and prev not in seen:
                 raise ValueError(f"line {number} follows a line that is missing")
             seen.add(hash_)
@@ -194,7 +194,7 @@ def published(checkpoints: str | None, public_key: bytes | None) -> Published | 
     return Published(checkpoints, PublicKeys(public_key))
 
 
-def _prev_of(line: str) -> str | None:
+def _read_prev(line: str) -> str | None:
     """Return the hash of the line before it; `None` if that is no line of checkpoints, such as half of one."""
     try:
         fields: Any = orjson.loads(line)

@@ -80,8 +80,8 @@ def entry_of(decision: Decision, *, prev: str, at: datetime, row_digests: Sequen
     `row_digests` are listed after the decision's writes.
     """
     after = decision.facts
-    writes = [_spelled_write(write.kind, write.id, write.digest) for write in decision.writes]
-    writes += [_spelled_write(*one) for one in row_digests]
+    writes = [_write_to_json(write.kind, write.id, write.digest) for write in decision.writes]
+    writes += [_write_to_json(*one) for one in row_digests]
     aside = aside_of(decision, tells=any(one.kind == "events" for one in row_digests))
     fields: dict[str, Any] = {
         "trigger": decision.trigger.name,
@@ -96,7 +96,7 @@ def entry_of(decision: Decision, *, prev: str, at: datetime, row_digests: Sequen
         "at": _time(at),
     }
     hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
-    hash_ = _chained(prev, canonical_row(hashed))
+    hash_ = _chain(prev, canonical_row(hashed))
     body, digests = split(fields)
     return Entry(after.version, hash_, body, aside.dump(), digests)
 
@@ -129,7 +129,7 @@ def _with_digests(writes: Any, digests: bytes) -> list[dict[str, Any]]:
     spelled, place, whole = digests.hex(), 0, []
     for kind, name, *own in writes:
         end = place if own else place + _DIGEST_LETTERS
-        whole.append(_spelled_write(kind, name, own[0] if own else spelled[place:end]))
+        whole.append(_write_to_json(kind, name, own[0] if own else spelled[place:end]))
         place = end
     if place != len(spelled):
         raise ValueError("there is not one digest for each write")
@@ -159,28 +159,28 @@ def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
         fields["writes"] = _with_digests(fields["writes"], entry.digests)
         beside = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash, "reason": None}
         fields = {**beside, **fields}
-    record = _record_of(fields)
+    record = _parse_record(fields)
     reason = Aside.load(entry.aside).reason
     return record if reason is None else replace(record, reason=reason)
 
 
 def hash_of(record: AuditRecord) -> str:
     """Return the hash that the record must have, computed from its other fields."""
-    fields = _spelled(record)
+    fields = _to_fields(record)
     del fields["hash"]
-    return _chained(record.prev, canonical_row(fields))
+    return _chain(record.prev, canonical_row(fields))
 
 
 def to_json(record: AuditRecord) -> str:
     """Return the record as one line of JSON. It is ASCII, so that no reader splits or re-encodes it."""
-    fields = _spelled(record)
+    fields = _to_fields(record)
     text = canonical_row(fields).decode()
     return text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def object_from(record: AuditRecord) -> dict[str, Any]:
     """Return the object that the record's line of JSON holds, but with a client's reason, which no export tells."""
-    return {**_spelled(record), "reason": record.reason}
+    return {**_to_fields(record), "reason": record.reason}
 
 
 def from_json(text: str) -> AuditRecord:
@@ -191,19 +191,19 @@ def from_json(text: str) -> AuditRecord:
     Raises:
         ValueError: the text is not JSON, or not a record; the error says what it is.
     """
-    return _record_of(object_of(text))
+    return _parse_record(object_of(text))
 
 
-def _record_of(fields: dict[str, Any]) -> AuditRecord:
+def _parse_record(fields: dict[str, Any]) -> AuditRecord:
     _demand_names("record", fields, set(_KINDS))
     for name, kinds in _KINDS.items():
         if type(fields[name]) not in kinds:
             either = " or ".join(_JSON_NAMES[kind] for kind in kinds)
-            raise ValueError(f"the field {name} holds {_named(fields[name])}, where {either} belongs")
+            raise ValueError(f"the field {name} holds {_json_type(fields[name])}, where {either} belongs")
         if kinds == (int,) and not 0 <= fields[name] <= MOST:
             raise ValueError(f"the field {name} holds {fields[name]!s:.40}, where a number from 0 to {MOST} belongs")
-    fields["writes"] = tuple(_write_of(write) for write in fields["writes"])
-    fields["at"] = _time_of(fields["at"])
+    fields["writes"] = tuple(_parse_write(write) for write in fields["writes"])
+    fields["at"] = _parse_time(fields["at"])
     if fields["reason"] is not None and any(write.kind == "reason" for write in fields["writes"]):
         raise ValueError("the field reason holds text that no hash covers: a client's reason does not stand there")
     return AuditRecord(**fields)
@@ -222,7 +222,7 @@ def object_of(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     if not isinstance(value, dict):
-        raise ValueError(f"a JSON object belongs here, found {_named(value)}")  # noqa: TRY004 - the text is wrong
+        raise ValueError(f"a JSON object belongs here, found {_json_type(value)}")  # noqa: TRY004 - the text is wrong
     return value
 
 
@@ -288,18 +288,18 @@ _JSON_NAMES: Final = {
 }
 
 
-def _chained(prev: str, line: bytes) -> str:
+def _chain(prev: str, line: bytes) -> str:
     return hashlib.sha256(prev.encode() + b"\n" + line).hexdigest()
 
 
-def _spelled(record: AuditRecord) -> dict[str, Any]:
+def _to_fields(record: AuditRecord) -> dict[str, Any]:
     fields = {name: getattr(record, name) for name in _KINDS}
     if any(write.kind == "reason" for write in record.writes):
         fields["reason"] = None
-    return {**fields, "writes": [_spelled_write(*write) for write in record.writes], "at": _time(record.at)}
+    return {**fields, "writes": [_write_to_json(*write) for write in record.writes], "at": _time(record.at)}
 
 
-def _spelled_write(kind: str, name: str, digest: str) -> dict[str, str]:
+def _write_to_json(kind: str, name: str, digest: str) -> dict[str, str]:
     return {"digest": digest, "id": name, "kind": kind}
 
 
@@ -309,18 +309,18 @@ def _time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat()
 
 
-def _write_of(value: Any) -> WriteRecord:
+def _parse_write(value: Any) -> WriteRecord:
     if not isinstance(value, dict):
-        raise ValueError(f"a write is {_named(value)}, where an object belongs")  # noqa: TRY004 - the text is wrong
+        raise ValueError(f"a write is {_json_type(value)}, where an object belongs")  # noqa: TRY004 - the text is wrong
     _demand_names("write", value, set(WriteRecord._fields))
     for name, content in value.items():
         if not isinstance(content, str):
-            problem = f"the field {name} of a write holds {_named(content)}, where a string belongs"
+            problem = f"the field {name} of a write holds {_json_type(content)}, where a string belongs"
             raise ValueError(problem)  # noqa: TRY004 - the text is wrong
     return WriteRecord(**value)
 
 
-def _time_of(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     at = datetime.fromisoformat(text)
     if at.utcoffset() != timedelta(0) or at.isoformat() != text:
         raise ValueError(f"the time {text!a:.40} is not spelled as ISO 8601 in UTC, YYYY-MM-DDTHH:MM:SS.ffffff+00:00")
@@ -333,7 +333,7 @@ def _demand_names(what: str, fields: dict[str, Any], wanted: set[str]) -> None:
         raise ValueError(f"a {what} lacks the fields {missing} and has {extra!s:.80}, which do not belong to it")
 
 
-def _named(value: Any) -> str:
+def _json_type(value: Any) -> str:
     return _JSON_NAMES[type(value)]
 
 

@@ -37,7 +37,7 @@ class SigningKey:
 
     def __init__(self, pem: Annotated[bytes, SkipValidation]) -> None:
         self._key: Ed25519PrivateKey = _private_key(pem)
-        self.key_id: str = _id_of(self._key.public_key())
+        self.key_id: str = _build_id(self._key.public_key())
         """The first 16 hex digits of the SHA-256 of the public key's 32 bytes."""
 
     @classmethod
@@ -98,7 +98,7 @@ class PublicKeys:
                 raise SettingsError("public_key", "one of its keys cannot be read") from error
             if not isinstance(key, library.ed25519.Ed25519PublicKey):
                 raise SettingsError("public_key", f"must be of Ed25519; it was an {type(key).__name__.strip('_')}")
-            self._keys[_id_of(key)] = key
+            self._keys[_build_id(key)] = key
         if not self._keys:
             held = "a private key, which belongs elsewhere" if b"PRIVATE KEY" in pem else "none"
             raise SettingsError("public_key", f"must hold an Ed25519 public key as PEM; it held {held}")
@@ -125,7 +125,7 @@ def _verifies(key: Ed25519PublicKey, content: bytes, signature: str) -> bool:
     return True
 
 
-def _id_of(key: Ed25519PublicKey) -> str:
+def _build_id(key: Ed25519PublicKey) -> str:
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 

@@ -71,7 +71,7 @@ def verify_export(
     keys = None if public_key is None else PublicKeys(public_key)
     header, *lines = audit_log.lines_of(text) or [""]
     try:
-        walk = _Walk(_chat_of(header))
+        walk = _Walk(_read_chat_id(header))
     except ValueError as error:
         return Verdict(ok=False, problem=f"The header is not one of a log: {error}.", position=0)
     checkpoint = lines.pop() if lines and _is_checkpoint(lines[-1]) else None
@@ -176,7 +176,7 @@ class _Walk:
         self.hashes.append(record.hash)
 
 
-def _chat_of(header: str) -> str:
+def _read_chat_id(header: str) -> str:
     fields = audit_log.object_of(header)
     chat_id = fields.get("chat_id")
     if set(fields) != {"format", "chat_id"} or not isinstance(chat_id, str):
@@ -205,7 +205,7 @@ def _check_end(walk: _Walk, checkpoint: str, signed_by: _SignedBy) -> Verdict:
     if head != walk.head:
         problem = f"The checkpoint names the head {head!a:.80}, but the last record's hash is {walk.head}."
         return Verdict(ok=False, problem=problem, position=walk.count)
-    unsigned = _unsigned(fields, audit_log.signed_content(walk.chat_id, count, head), signed_by)
+    unsigned = _find_signature_problem(fields, audit_log.signed_content(walk.chat_id, count, head), signed_by)
     return Verdict(ok=True) if unsigned is None else walk.stopped(unsigned)
 
 
@@ -225,7 +225,7 @@ def _fault_of_checkpoint(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _unsigned(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
+def _find_signature_problem(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
     return _not_by_key(fields, content, signed_by.key) or _not_by_pair(fields, content, signed_by)
 
 

@@ -67,7 +67,7 @@ class Arrivals:
         # The times of objects are those of the object store, so it is asked for the present, too.
         clock = secrets.token_hex(16)
         await self.begin(clock)
-        arriving = {place: [*marks] for place, marks in groupby(await self._objects.listed(_ARRIVING), _place_of)}
+        arriving = {place: [*marks] for place, marks in groupby(await self._objects.listed(_ARRIVING), _to_place)}
         await self.end(clock)
         now = max((mark.at for mark in arriving.pop(clock, ())), default=None)
         if now is None:
@@ -99,5 +99,5 @@ def _mark(place: str, mark: str) -> str:
     return f"{_ARRIVING}/{place}/{mark}"
 
 
-def _place_of(mark: Found) -> str:
+def _to_place(mark: Found) -> str:
     return mark.key.split("/")[1]

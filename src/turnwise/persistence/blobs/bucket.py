@@ -121,7 +121,7 @@ class BucketFiles(FileStore):
                     size += len(piece)
                     last = piece
             blob = Blob(sha256.hexdigest(), size)
-            name = f"{_names_of(blob.digest)}/{place}-{size}"
+            name = f"{_to_prefix(blob.digest)}/{place}-{size}"
             if written:
                 await self._arrivals.announce(place, name)
             await note(blob)
@@ -193,14 +193,14 @@ class BucketFiles(FileStore):
         for _ in range(_LOOKS):
             for name in await self._names(digest):
                 pieces = [*await self._before(name), name]
-                if name.key not in tried and sum(piece.size for piece in pieces) == _size_in(name):
+                if name.key not in tried and sum(piece.size for piece in pieces) == _parse_size(name):
                     return pieces
         return []
 
     async def _before(self, name: Found) -> list[Found]:
         """Return the pieces that come before the one that is the name, as far as they are there."""
         place = name.key.rpartition("/")[2].partition("-")[0]
-        return [] if name.size == _size_in(name) else await self._objects.listed(pieces_of(place))
+        return [] if name.size == _parse_size(name) else await self._objects.listed(pieces_of(place))
 
     async def _names(self, digest: str) -> list[Found]:
         """Return the names that a blob has.
@@ -208,15 +208,15 @@ class BucketFiles(FileStore):
         Raises:
             StoreError: there is none, because the bucket was emptied or is another now.
         """
-        names = [one for one in await self._objects.listed(_names_of(digest)) if _BLOB_NAME.fullmatch(one.key)]
+        names = [one for one in await self._objects.listed(_to_prefix(digest)) if _BLOB_NAME.fullmatch(one.key)]
         if not names and await self._found_name() != self._own_name:
             raise StoreError(f"{self._objects} is no longer {self._own_name!r}: another program changed or emptied it")
         return names
 
 
-def _names_of(digest: str) -> str:
+def _to_prefix(digest: str) -> str:
     return f"blobs/{digest}"
 
 
-def _size_in(name: Found) -> int:
+def _parse_size(name: Found) -> int:
     return int(name.key.rpartition("-")[2])

@@ -74,7 +74,7 @@ class FolderFiles(FileStore):
             incoming = self._root / _INCOMING / secrets.token_hex(16)
             with incoming.open("xb") as file:
                 file.write(f"{_NAMED}{secrets.token_hex(8)}".encode())
-                _synced(file)
+                _sync(file)
             with suppress(FileExistsError):
                 own.hardlink_to(incoming)
             incoming.unlink()
@@ -100,19 +100,19 @@ class FolderFiles(FileStore):
                         sha256.update(piece)
                         size += len(piece)
                         await self._do(partial(file.write, piece))
-                await self._do(lambda: _synced(file))
+                await self._do(lambda: _sync(file))
             finally:
                 with suppress(OSError):  # it is closed even if the disk is too full for what is left in memory
                     file.close()
             blob = Blob(sha256.hexdigest(), size)
             await note(blob)
             with anyio.CancelScope(shield=True):
-                await self._named(incoming, blob.digest)
+                await self._give_name(incoming, blob.digest)
         finally:
             incoming.unlink(missing_ok=True)
         return blob
 
-    async def _named(self, incoming: Path, digest: str) -> None:
+    async def _give_name(self, incoming: Path, digest: str) -> None:
         try:
             await self._do(lambda: self._name(incoming, digest))
         except FileNotFoundError:
@@ -149,12 +149,12 @@ class FolderFiles(FileStore):
         later still. After a crash in between the next call finishes.
         """
         place, leaving = self._place(digest), self._root / _LEAVING / digest
-        await self._do(lambda: _moved(place, leaving))
+        await self._do(lambda: _move(place, leaving))
         if await is_unreferenced():
             await self._do(lambda: leaving.unlink(missing_ok=True))
             await self._do(lambda: _sync_folder(leaving.parent))
         else:
-            await self._do(lambda: _moved(leaving, place))
+            await self._do(lambda: _move(leaving, place))
 
     async def tidy(self, seconds: float) -> None:
         """Unlink files that were given no name."""
@@ -204,7 +204,7 @@ class FolderFiles(FileStore):
             raise StoreError(f"the folder {str(self._root)!r} of files: {problem}; nothing was written") from error
 
 
-def _synced(file: BinaryIO) -> None:
+def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
 
@@ -217,7 +217,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-def _moved(place: Path, target: Path) -> None:
+def _move(place: Path, target: Path) -> None:
     try:
         place.replace(target)
     except FileNotFoundError:

@@ -54,7 +54,7 @@ def _is_hex(value: Any) -> bool:
     return isinstance(value, str) and all(letter in "0123456789abcdef" for letter in value)
 
 
-def _positions_in(value: Any) -> list[int]:
+def _parse_positions(value: Any) -> list[int]:
     return msgspec.convert(json.loads(value) if isinstance(value, str) else value, list[int])
 
 
@@ -115,7 +115,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "position": _COUNT,
         "reason": _Wanted("clear or compaction", lambda value: value in ("clear", "compaction")),
         "step": _COUNT,
-        "carried": _Wanted("a list of positions", _reads(_positions_in)),
+        "carried": _Wanted("a list of positions", _reads(_parse_positions)),
         "cut": _or_nothing(_COUNT),
     },
     "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _or_nothing(_TIME)},

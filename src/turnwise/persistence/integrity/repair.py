@@ -122,7 +122,7 @@ def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *
     uncut = sorted(
         (message for message in messages if message.position not in cut), key=lambda message: message.position
     )
-    logged = _logged(rows)
+    logged = _read_log(rows)
     ids = [message.id for message in messages] + [queued.id for queued in facts.queue] + logged.ids
     serials = [int(serial[1]) for id_ in ids if (serial := _SERIAL.fullmatch(id_))]
     length = max((message.position for message in messages), default=0)
@@ -180,7 +180,7 @@ class _Logged(NamedTuple):
     """The numbers in the ids of messages that entered the history or the queue."""
 
 
-def _logged(rows: Rows) -> _Logged:
+def _read_log(rows: Rows) -> _Logged:
     logged = _Logged([], [], [])
     for row in rows.get("audit", ()):
         try:

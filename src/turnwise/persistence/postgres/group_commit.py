@@ -69,9 +69,9 @@ class StatementBatches(Generic[_Item, _Answer]):
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._commit(), name="turnwise commits")
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._on_end)
 
-    def _ended(self, _task: asyncio.Task[None]) -> None:
+    def _on_end(self, _task: asyncio.Task[None]) -> None:
         self._task = None
         if self._waiting:  # also what answered callers added: they have run on before this is called
             self._start()

@@ -47,8 +47,8 @@ async def _apply_missing(connection: asyncpg.Connection, schema: str, migrations
     missing = await _missing(connection, schema, migrations)
     if missing == migrations:
         if await connection.fetchval("SELECT to_regnamespace(quote_ident($1)) IS NULL", schema):
-            await connection.execute(f"CREATE SCHEMA {_quoted(schema)}")
-        await connection.execute(SQL["create_migrations"].format(schema=_quoted(schema)))
+            await connection.execute(f"CREATE SCHEMA {_quote(schema)}")
+        await connection.execute(SQL["create_migrations"].format(schema=_quote(schema)))
     for migration in missing:
         await connection.execute(migration.sql, timeout=_AS_LONG_AS_IT_TAKES)
         sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES ($1, $2, now())"
@@ -77,10 +77,10 @@ async def _missing(
             "name a schema of its own for turnwise with ?schema=; nothing was written"
         )
     # By its full name: in a schema that the user may not use, the server says else that there is no such table.
-    sql = f"SELECT name, checksum FROM {_quoted(schema)}.turnwise_migrations"  # noqa: S608 - quoted
+    sql = f"SELECT name, checksum FROM {_quote(schema)}.turnwise_migrations"  # noqa: S608 - quoted
     rows = await connection.fetch(sql)
     return unapplied({row["name"]: row["checksum"] for row in rows}, migrations, where)
 
 
-def _quoted(schema: str) -> str:
+def _quote(schema: str) -> str:
     return '"' + schema.replace('"', '""') + '"'

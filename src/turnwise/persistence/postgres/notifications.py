@@ -174,7 +174,7 @@ class Notifications:
                 await asyncio.sleep(_GATHER)
             chat_ids, self._waiting = self._waiting, set()
             try:
-                await self._pool.run(partial(_send, [f"{self._origin} {ids}" for ids in _packed(chat_ids)]))
+                await self._pool.run(partial(_send, [f"{self._origin} {ids}" for ids in _pack(chat_ids)]))
             except StoreError as error:
                 logger.warning("notices_lost", count=len(chat_ids), problem=error.problem)
 
@@ -209,7 +209,7 @@ class Notifications:
                 await ended(listening)
 
 
-def _packed(chat_ids: Iterable[str]) -> Iterator[str]:
+def _pack(chat_ids: Iterable[str]) -> Iterator[str]:
     """Yield the ids in payloads, one on a line."""
     payload = ""
     for chat_id in chat_ids:

@@ -51,15 +51,15 @@ BEFORE_ALL: Final = str(-(2**63))
 async def use_own_times(connection: Any) -> None:
     """Let a connection read and write times as this module does."""
     await connection.set_type_codec(
-        "timestamptz", schema="pg_catalog", encoder=_encoded, decoder=_decoded, format="tuple"
+        "timestamptz", schema="pg_catalog", encoder=_encode_time, decoder=_decode_time, format="tuple"
     )
 
 
-def _encoded(time: datetime | str) -> tuple[int]:
+def _encode_time(time: datetime | str) -> tuple[int]:
     return (int(time) if isinstance(time, str) else (time - _EPOCH) // _MICROSECOND,)
 
 
-def _decoded(stored: tuple[int]) -> datetime | str:
+def _decode_time(stored: tuple[int]) -> datetime | str:
     """Return the time; what no `datetime` can hold, as the microseconds since 2000 in digits."""
     try:
         return _EPOCH + timedelta(0, 0, stored[0])

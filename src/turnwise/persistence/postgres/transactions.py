@@ -245,7 +245,7 @@ class PostgresTransactions:
         rows = {row["id"]: row for row in await self._rows(connection, [*locked])} if locked else {}
         for chat_id, version in locked.items():
             try:
-                current = self._current_of(rows[chat_id])
+                current = self._to_cached(rows[chat_id])
                 decisions = tuple(plan(current.facts, current.at))
                 if decisions:
                     made.append(commit_of(current, decisions, ()))
@@ -286,12 +286,12 @@ class PostgresTransactions:
         rows = await self._rows(connection, [chat_id])
         if not rows:
             raise await missing(self._clock.database(connection), chat_id)
-        return self._current_of(rows[0])
+        return self._to_cached(rows[0])
 
     async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
         return await self._clock.timed(current_rows(connection, chat_ids))
 
-    def _current_of(self, row: asyncpg.Record) -> CachedChat:
+    def _to_cached(self, row: asyncpg.Record) -> CachedChat:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])

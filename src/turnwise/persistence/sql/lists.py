@@ -110,10 +110,10 @@ async def _naming(db: SQLDatabase, parent: str) -> list[tuple[str, Profile | Non
     """Return the chats whose profiles may name another as parent or ancestor; `None` for one that cannot be read."""
     # This text is in the body of every such profile, and in few others.
     rows = await db.fetch("naming", text=json.dumps(parent, ensure_ascii=False))
-    return [(chat_id, _profile_in(chat_id, body)) for chat_id, body in rows]
+    return [(chat_id, _read_profile(chat_id, body)) for chat_id, body in rows]
 
 
-def _profile_in(chat_id: str, body: str) -> Profile | None:
+def _read_profile(chat_id: str, body: str) -> Profile | None:
     try:
         return PROFILES.load(body, chat_id)
     except ChatUnreadable:

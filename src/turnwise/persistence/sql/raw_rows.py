@@ -84,7 +84,7 @@ async def rows_of_chat(db: SQLDatabase, chat_id: str) -> ChatRows:
         if not chats:
             raise await missing(db, chat_id)
         tables = {
-            table: [{**_plain(row), "chat_id": chat_id} for row in await _ordered(db, chat_id, table)]
+            table: [{**_plain(row), "chat_id": chat_id} for row in await _fetch_ordered(db, chat_id, table)]
             for table in ORDER
         }
         entries = [Entry(*row) for row in await db.fetch("audit", chat_id=chat_id)]
@@ -94,7 +94,7 @@ async def rows_of_chat(db: SQLDatabase, chat_id: str) -> ChatRows:
     return ChatRows(chat, lease, tables, entries, db.names, parts=db.parts, quarantined=quarantined)
 
 
-async def _ordered(db: SQLDatabase, chat_id: str, table: str) -> list[dict[str, Any]]:
+async def _fetch_ordered(db: SQLDatabase, chat_id: str, table: str) -> list[dict[str, Any]]:
     sql = f"SELECT * FROM {table} WHERE chat = {{chat}} ORDER BY {ORDER[table]}"  # noqa: S608 - names of our own
     return await db.fetch_dicts(db.event_rows if table == "events" else sql, chat_id=chat_id)
 
@@ -229,14 +229,14 @@ async def insert_imported(db: SQLDatabase, chat: WholeChat, tables: Mapping[str,
     Raises:
         ChatDeleted: the id was taken, by a chat that was deleted.
     """
-    await db.insert("chats", [_timed(row) for row in tables["chats"]])
+    await db.insert("chats", [_parse_times(row) for row in tables["chats"]])
     # Not before: a deletion under way holds the id up until it has committed.
     await check_not_deleted(db, chat.chat_id)
     for table, rows in tables.items():
         if table != "chats":
-            await db.insert(table, [{**_timed(row), "chat_id": chat.chat_id} for row in rows])
+            await db.insert(table, [{**_parse_times(row), "chat_id": chat.chat_id} for row in rows])
     await take_over(db, chat.chat_id, chat.blobs)
 
 
-def _timed(row: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_times(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: time_of(value) if name in _TIMES and type(value) is int else value for name, value in row.items()}

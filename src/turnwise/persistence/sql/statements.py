@@ -100,14 +100,14 @@ def parsed(text: str, dialect: Dialect) -> Mapping[str, Statement]:
 @lru_cache(maxsize=512)
 def translated(sql: str, dialect: Dialect) -> Statement:
     """Return a statement in a dialect: one that is put together from names of tables and columns, or from a file."""
-    sql = _QUERIED.sub(_repeated, sql.replace("{chat}", _CHAT).replace("{number_of_after}", _AFTER))
+    sql = _QUERIED.sub(_expand_columns, sql.replace("{chat}", _CHAT).replace("{number_of_after}", _AFTER))
     parameters = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
     if dialect == "sqlite":
         return Statement(_LIST.sub(r"IN (SELECT value FROM json_each(\1))", sql), parameters)
     return Statement(_PARAMETER.sub(lambda name: f"${parameters.index(name[1]) + 1}", sql), parameters)
 
 
-def _repeated(template: re.Match[str]) -> str:
+def _expand_columns(template: re.Match[str]) -> str:
     each = []
     for name, hint in QUERIED.items():
         kind = next(kind for kind in get_args(hint) or (hint,) if kind is not NoneType)

@@ -18,10 +18,10 @@ async def stored_tombstone(db: SQLDatabase, chat_id: str) -> Tombstone | None:
     if row is None:
         return None
     created, deleted, *rest = row
-    return tombstone_in(chat_id, _time_in(db, created), _time_in(db, deleted), *rest)
+    return tombstone_in(chat_id, _read_time(db, created), _read_time(db, deleted), *rest)
 
 
-def _time_in(db: SQLDatabase, stored: Any) -> datetime | None:
+def _read_time(db: SQLDatabase, stored: Any) -> datetime | None:
     try:
         return db.time_in(stored)
     except GARBLED:

@@ -126,7 +126,7 @@ class _Database(aiosqlite.Connection):
     """Runs any function on its thread, by its protected queue: pyproject.toml allows no version that could lack it."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(partial(_connected, path), iter_chunk_size=64)
+        super().__init__(partial(_open_connection, path), iter_chunk_size=64)
 
     def start(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
         """Do what `_execute` does, without a coroutine: a callback may call this."""
@@ -140,7 +140,7 @@ class _Database(aiosqlite.Connection):
         self._thread.join()
 
 
-def _connected(path: str) -> sqlite3.Connection:
+def _open_connection(path: str) -> sqlite3.Connection:
     # SQLite would wait for other processes with the connection's mutex held. Whoever frees a cursor of it needs the
     # mutex: the event loop, if it happens to collect garbage, or the very thread that is waited for.
     connection = sqlite3.connect(path, isolation_level=None, timeout=0, factory=EagerConnection)
@@ -267,7 +267,7 @@ def _stop_when_lost(owner: SQLiteConnection, connection: aiosqlite.Connection) -
     _open[connection] = _open_file(owner.path)
     lost = weakref.finalize(owner, _stop, connection)
     lost.atexit = False
-    _watch_the_end_of(os.getpid())
+    _stop_at_exit(os.getpid())
 
 
 def _stop(connection: aiosqlite.Connection) -> None:
@@ -277,7 +277,7 @@ def _stop(connection: aiosqlite.Connection) -> None:
 
 
 @cache
-def _watch_the_end_of(_process: int) -> None:
+def _stop_at_exit(_process: int) -> None:
     threading.Thread(target=_stop_all, name="turnwise exit", daemon=True).start()
 
 
@@ -303,19 +303,19 @@ def retry_while_busy(attempt: Callable[[], _T]) -> _T:
 
 def is_contention(error: sqlite3.Error) -> bool:
     """Whether other processes, or other connections of this one, hold the database."""
-    return _code_of(error) in _CONTENTION
+    return _error_code(error) in _CONTENTION
 
 
 def meaning_of(error: sqlite3.Error | UnicodeEncodeError, path: str) -> StoreError:
     """Return a database error in words for the people who run turnwise."""
     if isinstance(error, UnicodeEncodeError):
         return StoreError(f"the store {path!r}: an id holds half a character and can be no one's; nothing was written")
-    code = _code_of(error)
+    code = _error_code(error)
     meaning = _MEANING.get(code, "the database refused")
     problem = f"the store {path!r}: {meaning} (SQLite: {error}); nothing was written"
     return StoreError(problem, passing=code in _MEANING and code not in _LASTING)
 
 
-def _code_of(error: sqlite3.Error) -> int:
+def _error_code(error: sqlite3.Error) -> int:
     extended: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return extended & 0xFF

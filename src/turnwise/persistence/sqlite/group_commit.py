@@ -121,9 +121,9 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001 - every submitter must get an answer
             self._answer(jobs, [error] * len(jobs))
         else:
-            transaction.add_done_callback(partial(self._ended, jobs))
+            transaction.add_done_callback(partial(self._on_end, jobs))
 
-    def _ended(self, jobs: Sequence[_Submission[Any]], transaction: asyncio.Future[list[Any]]) -> None:
+    def _on_end(self, jobs: Sequence[_Submission[Any]], transaction: asyncio.Future[list[Any]]) -> None:
         error = transaction.exception()
         self._answer(jobs, transaction.result() if error is None else [error] * len(jobs))
 

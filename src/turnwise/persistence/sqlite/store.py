@@ -211,10 +211,10 @@ class SQLiteStore(SQLStore):
         return int(version)
 
     async def _read(self, question: Work[_T]) -> _T:
-        return await self._answer(lambda db: completed(_called(question, SQLiteDatabase(db, self._now))))
+        return await self._answer(lambda db: completed(_call(question, SQLiteDatabase(db, self._now))))
 
     async def _write(self, work: Work[_T]) -> _T:
-        return await self._submit(lambda db: completed(_called(work, SQLiteDatabase(db, self._now))))
+        return await self._submit(lambda db: completed(_call(work, SQLiteDatabase(db, self._now))))
 
     async def _submit(self, work: Job[_T]) -> _T:
         """Return the result of a function once the transaction that it runs in is committed."""
@@ -237,7 +237,7 @@ class SQLiteStore(SQLStore):
         return self._now_open
 
 
-async def _called(work: Work[_T], db: SQLiteDatabase) -> _T:
+async def _call(work: Work[_T], db: SQLiteDatabase) -> _T:
     return await work(db)
 
 
