@@ -306,7 +306,7 @@ def test_unknown_agent_gets_the_engines_configuration() -> None:
     assert (found.agent, found.version, found.system) == ("gone", None, None)
     assert (found.answer, found.output_mode, found.hooks) == (None, None, Hooks(prepare_messages=_hidden))
     assert (found.settings, found.limits) == (settings, settings.limits(None))
-    assert found.toolbox.offered(()) == agents.toolbox(gone).offered(()) == ()
+    assert found.toolbox.list_offered(()) == agents.toolbox(gone).list_offered(()) == ()
     assert (agents.answer(gone.agent), agents.limits(gone)) == (None, settings.limits(None))
 
 

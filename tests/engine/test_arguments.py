@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from turnwise import ClientTool, SettingsError, tool
 from turnwise.engine.tools import schemas
-from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
+from turnwise.engine.tools.arguments import BadArguments, checked, coerce, parse
 from turnwise.engine.tools.schemas import check_name, check_schema, meant, problems_with
 from turnwise.providers.argument_text import ARGUMENT_TEXT
 from turnwise.states.values.plain import DEEPEST
@@ -136,7 +136,7 @@ def test_repaired_arguments_are_logged_by_size() -> None:
     ids=str,
 )
 def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, Any], meant: dict[str, Any]) -> None:
-    known = coerced(declared, given)
+    known = coerce(declared, given)
     assert known == meant
     assert json.loads(json.dumps(known, allow_nan=False)) == known
 

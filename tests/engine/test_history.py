@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from turnwise import FilePart, TextPart
-from turnwise.engine.prompt.history import EDITED, continued, is_made, is_said, sendable, unanswered, with_results
+from turnwise.engine.prompt.history import (
+    EDITED,
+    is_made,
+    is_said,
+    sendable,
+    unanswered,
+    with_continue_prompt,
+    with_results,
+)
 from turnwise.states.messages import Message, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart, length_of
 from turnwise.states.names import CallStatus, Executor
 
@@ -89,9 +97,9 @@ def test_results_are_sent_in_call_order() -> None:
 
 def test_trailing_answer_is_followed_by_a_continue_request() -> None:
     question, answer = said("user", "hi"), said("assistant", "well", partial=True, step=4)
-    assert continued([], "Go on.") == []
-    assert continued([question], "Go on.") == [question]
-    *before, last = continued([question, answer], "Go on.")
+    assert with_continue_prompt([], "Go on.") == []
+    assert with_continue_prompt([question], "Go on.") == [question]
+    *before, last = with_continue_prompt([question, answer], "Go on.")
     assert before == [question, answer]
     assert (last.role, texts(last), last.turn, last.step, last.position) == ("user", ["Go on."], 1, 4, 0)
 

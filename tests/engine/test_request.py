@@ -18,7 +18,15 @@ from turnwise.engine.jobs.request import (
     parameters_for_titles,
     prepared_for,
 )
-from turnwise.engine.prompt.hooks import Hooks, PastCall, ReminderText, RequestContext, loop_state, prepared, reminded
+from turnwise.engine.prompt.hooks import (
+    Hooks,
+    PastCall,
+    ReminderText,
+    RequestContext,
+    collect_reminders,
+    loop_state,
+    run_prepare_hook,
+)
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, TurnFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart
@@ -170,20 +178,20 @@ async def note_later(messages: list[Message], context: RequestContext) -> list[M
 async def test_hook_gets_context_if_it_takes_one(hook: Any, context: Any) -> None:
     SEEN.clear()
     messages = [message(1), message(2)]
-    assert await prepared(hook, messages, CONTEXT) == messages[:1]
+    assert await run_prepare_hook(hook, messages, CONTEXT) == messages[:1]
     assert [context] == SEEN
 
 
 @pytest.mark.parametrize(("returned", "sent"), [(None, [message(1)]), ([], []), ((), [])])
 async def test_hook_result_is_sent_and_none_changes_nothing(returned: Any, sent: list[Message]) -> None:
-    assert await prepared(lambda _messages: returned, [message(1)], CONTEXT) == sent
+    assert await run_prepare_hook(lambda _messages: returned, [message(1)], CONTEXT) == sent
 
 
 @pytest.mark.parametrize(("given", "kind"), [([{"role": "user"}], "dict"), ([None], "NoneType"), ("x", "str")])
 async def test_hook_must_return_messages(given: Any, kind: str) -> None:
     right = rf"^prepare_messages has to return a list of Message, or None; it returned .*\b{kind}\b"
     with pytest.raises(TypeError, match=right):
-        await prepared(lambda _messages: given, [], CONTEXT)
+        await run_prepare_hook(lambda _messages: given, [], CONTEXT)
 
 
 # Reminders
@@ -205,7 +213,7 @@ async def test_request_names_producer_and_severity_of_reminders() -> None:
 @pytest.mark.parametrize(("given", "kind"), [(5, "int"), (["x", 5], "int"), ({"a": 1}, "dict")])
 async def test_reminder_must_return_texts(given: Any, kind: str) -> None:
     with pytest.raises(TypeError, match=rf"^a reminder has to return text, texts or None; it returned .*\b{kind}\b"):
-        await reminded([lambda _state: given], loop_state(stands(), [], []))
+        await collect_reminders([lambda _state: given], loop_state(stands(), [], []))
 
 
 async def test_reminder_texts_are_flattened() -> None:
@@ -214,7 +222,7 @@ async def test_reminder_texts_are_flattened() -> None:
 
     given: list[Any] = ["a", ["b", "", None], ("c",), iter(["d"]), {"e"}, None, "", []]
     reminders: list[Any] = [lambda _state, one=one: one for one in given]
-    texts = [text for text, _ in await reminded([*reminders, later], loop_state(stands(), [], []))]
+    texts = [text for text, _ in await collect_reminders([*reminders, later], loop_state(stands(), [], []))]
     assert texts == [*"abcde", "later"]
 
 

@@ -86,7 +86,7 @@ def context(**fields: Any) -> ToolContext:
 
 
 def named(toolbox: Toolbox, *client_tools: ClientTool) -> list[tuple[str, str]]:
-    return [(spec.name, spec.description) for spec in toolbox.offered(client_tools)]
+    return [(spec.name, spec.description) for spec in toolbox.list_offered(client_tools)]
 
 
 @pytest.mark.parametrize("active", [None, ["look"], ["client:add"]], ids=str)
@@ -94,7 +94,7 @@ def test_client_tool_cannot_replace_the_answer_tool(active: list[str] | None) ->
     """An agent may take over a chat whose client has such a tool: the answer would go to the client instead."""
     toolbox = Toolbox({"add": add, "look": look}, Settings(active_tools=active), answer=add)
     assert ("add", "Add one.") in named(toolbox, THEIR_ADD)
-    assert "add" not in [spec.name for spec in toolbox.offered((THEIR_ADD,), with_answer=False)]
+    assert "add" not in [spec.name for spec in toolbox.list_offered((THEIR_ADD,), with_answer=False)]
     planned = toolbox.plan_call(part("add", n=1), facts(THEIR_ADD), 0)
     assert (planned.executor, planned.answers, planned.refusal) == (Executor.local, True, None)
 

@@ -22,7 +22,7 @@ from support.life import said
 from support.lives import SETTINGS, Database, StoredLife, Walk
 from turnwise import ChatArchived, ChatBusy, ChatState, IllegalTransition, QueueFull, Settings
 from turnwise.engine.admin.diagnose import Diagnosis, diagnose
-from turnwise.engine.admin.erase import wanted
+from turnwise.engine.admin.erase import parse_request
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.config.results import SendReceipt, SubmissionReceipt
 from turnwise.engine.jobs.reply import streamed_reply
@@ -242,7 +242,7 @@ class StoreLife(RuleBasedStateMachine):
     @facts_say(lambda facts: facts.history.length)
     def erase(self, node: int, choice: st.DataObject) -> None:
         chosen = choice.draw(st.sampled_from(self.history))
-        self.do(self.processes[node].commands.upkeep.erase(self.chat_id, wanted([chosen.id], ())))
+        self.do(self.processes[node].commands.upkeep.erase(self.chat_id, parse_request([chosen.id], ())))
         self.erased.add(chosen.id)
         if chosen.id in self.accepted:
             self.accepted[chosen.id] = ERASED

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.sql.reads import ChatReads
-from turnwise.persistence.sqlite.database import SQLiteDatabase, completed
+from turnwise.persistence.sqlite.database import SQLiteDatabase, run_sync
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.sqlite.transactions import OptimisticCommits, SQLiteTransactions
 from turnwise.states.facts import Facts
@@ -42,7 +42,7 @@ class Chats:
 
     def create(self, chat_id: str, plan: Plan) -> Committed:
         """Create a chat as a plan decides."""
-        return completed(self.optimistic.create(chat_id, plan))
+        return run_sync(self.optimistic.create(chat_id, plan))
 
     def live(self, chat_id: str, *moves: plans.Move, owner: str | None = None) -> None:
         """Create a chat and let things happen to it."""
@@ -61,7 +61,7 @@ class Chats:
 
     def read(self, question: Callable[[ChatReads], Coroutine[Any, Any, _T]], chat_id: str = "chat") -> _T:
         """Return the answer to a question about a chat."""
-        return completed(question(ChatReads(self.database, chat_id)))
+        return run_sync(question(ChatReads(self.database, chat_id)))
 
     def sql(self, sql: str, *values: Any) -> list[Any]:
         """Return the rows of a statement."""

@@ -14,7 +14,7 @@ from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sql import raw_rows
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.store import prune
-from turnwise.persistence.sqlite.database import completed, in_one_snapshot
+from turnwise.persistence.sqlite.database import in_one_snapshot, run_sync
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.names import ChatState
@@ -58,10 +58,10 @@ def test_cached_chat_is_changed_without_a_read(chats: Chats) -> None:
     chats.at = NOON + timedelta(hours=1)
     asked: list[str] = []
     chats.on.set_trace_callback(asked.append)
-    committed = completed(chats.optimistic.change("chat", plans.plan(plans.send("hello")), ()))
+    committed = run_sync(chats.optimistic.change("chat", plans.plan(plans.send("hello")), ()))
     assert (committed.at, committed.facts.version) == (chats.at, 2)
     assert {event.at for event in committed.events} == {chats.at}
-    again = completed(chats.optimistic.change("chat", plans.plan(plans.claim()), ()))
+    again = run_sync(chats.optimistic.change("chat", plans.plan(plans.claim()), ()))
     assert (again.before, again.facts.version) == (committed.facts, 3)
     assert not [sql for sql in asked if sql.lstrip().startswith("SELECT")]
 
@@ -72,7 +72,7 @@ def test_erasure_reads_the_rows(chats: Chats) -> None:
     blank = replace(message, parts=(), erased=True)
     before = list(chats.on.iterdump())
     erase = plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,)))))
-    assert completed(chats.optimistic.change("chat", erase, ())) is None
+    assert run_sync(chats.optimistic.change("chat", erase, ())) is None
     assert list(chats.on.iterdump()) == before
 
 
@@ -92,7 +92,7 @@ def test_changed_row_defeats_the_cache(chats: Chats, sql: str) -> None:
     chats.live("chat", plans.send("hello"), plans.claim())
     chats.sql(sql)
     before = list(chats.on.iterdump())
-    assert completed(chats.optimistic.change("chat", plans.plan(plans.send("more")), ())) is None
+    assert run_sync(chats.optimistic.change("chat", plans.plan(plans.send("more")), ())) is None
     assert list(chats.on.iterdump()) == before
 
 
@@ -147,7 +147,7 @@ def test_pruning_passes_over_parts_without_a_chat(chats: Chats) -> None:
         chats.change(chat_id, plans.reply("a"))
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("DELETE FROM chats WHERE id = 'gone'")
-    assert completed(prune(chats.database, SkippedChats(), keep=0, after="", limit=9)) == Pruned(1, None)
+    assert run_sync(prune(chats.database, SkippedChats(), keep=0, after="", limit=9)) == Pruned(1, None)
     assert chats.sql("SELECT count(*) FROM events WHERE kind = 'part'") == [(1,)]
 
 
@@ -166,10 +166,10 @@ def test_snapshot_read_leaves_no_transaction(chats: Chats) -> None:
 
 def test_orphaned_rows_name_table_and_chat(chats: Chats) -> None:
     chats.live("chat", plans.send("hi"))
-    assert completed(raw_rows.orphans_in(chats.database)) == []
+    assert run_sync(raw_rows.orphans_in(chats.database)) == []
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("UPDATE messages SET chat = 7")
-    (issue,) = completed(raw_rows.orphans_in(chats.database))
+    (issue,) = run_sync(raw_rows.orphans_in(chats.database))
     assert issue.column == "messages.chat"
     assert "1 row(s) of 7" in issue.problem
 
@@ -179,7 +179,7 @@ def test_only_damage_is_blamed_on_the_chat_rows(chats: Chats) -> None:
         raise error
 
     def read(error: BaseException) -> None:
-        completed(raw_rows.read_or_blame(chats.database, "chat", lambda: fail(error)))
+        run_sync(raw_rows.read_or_blame(chats.database, "chat", lambda: fail(error)))
 
     chats.live("chat", plans.send("hi"))
     for error in (sqlite3.OperationalError("disk I/O error"), KeyboardInterrupt()):

@@ -12,7 +12,7 @@ from rich.text import Text
 from turnwise.cli.connect import Chats, ChatSource, chosen_id
 from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.style import clean, console, errors, labelled, print_json
-from turnwise.engine.admin.erase import OUTSIDE, Erasable, Erasure, wanted
+from turnwise.engine.admin.erase import OUTSIDE, Erasable, Erasure, parse_request
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, SettingsError
 
@@ -59,7 +59,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     whole = cast("list[Erasable]", ["everything"] if everything else what or [])
     if not names and not whole:
         raise SettingsError("MESSAGE", "name messages, or what is to go as a whole: --what title, or --everything")
-    wanted(names, whole)
+    parse_request(names, whole)
     chat_id = source.run(lambda chats: chosen_id(chats, chat))
     if not yes:
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {clean(chat_id)}, for good?", done="erased")

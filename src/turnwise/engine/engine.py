@@ -30,7 +30,7 @@ from turnwise.engine.commands.commands import Commands
 from turnwise.engine.commands.handlers import Handlers
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import Clock, SystemClock, sleep
-from turnwise.engine.isolation.guarded_store import guarded_files, guarded_store, owned
+from turnwise.engine.isolation.guarded_store import claim_store, guarded_files, guarded_store
 from turnwise.engine.isolation.tasks import Lifetime, Tasks, run_in_thread
 from turnwise.engine.isolation.user_code import CLOSE_TIMEOUT_S
 from turnwise.engine.observers.observer import Observer, Observers
@@ -169,7 +169,7 @@ class Engine(HandledChats):
         """Keep the engine open inside; the store and the worker belong to the task that enters this."""
         _import_late(runs_chats=self.settings.run_worker)
         async with AsyncExitStack() as opened:
-            opened.enter_context(owned(self._store))
+            opened.enter_context(claim_store(self._store))
             await opened.enter_async_context(self._agents.connected())
             for source in self._agents.sources:
                 await opened.enter_async_context(source)

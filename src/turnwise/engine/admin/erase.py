@@ -114,7 +114,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
         return replace(facts.profile, **changes) if changes else None
 
 
-def wanted(messages: Sequence[str], what: Collection[str]) -> ErasureRequest:
+def parse_request(messages: Sequence[str], what: Collection[str]) -> ErasureRequest:
     """Return what the arguments of `erase` ask for.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import TypeAdapter
 
-from turnwise.engine.tools.arguments import BadArguments, checked, coerced, listed, problems_of
+from turnwise.engine.tools.arguments import BadArguments, checked, coerce, listed, problems_of
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import ALTERNATIVES, check_schema, problems_with
 from turnwise.foreign import guarded
@@ -65,7 +65,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
             answer = plain_object(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError, Misfit) as error:
             raise BadArguments(f"The answer is no JSON object ({len(text)} characters).") from error
-        arguments = coerced(self.tool, answer)
+        arguments = coerce(self.tool, answer)
         problems = problems_with(arguments, self.tool.schema)
         if problems:
             raise BadArguments(f"The answer does not fit: {listed(problems)}.")

@@ -86,7 +86,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         if self.answer is None or self.output_mode == "tool":
             return False
         searches = bool(self.settings.parameters.get("web_search"))
-        has_tools = searches or bool(self.toolbox.offered(client_tools, with_answer=False))
+        has_tools = searches or bool(self.toolbox.list_offered(client_tools, with_answer=False))
         may_answer = self.settings.parameters.get("tool_choice") in FREE
         is_wanted = self.output_mode == "native" or self.answer.is_closed
         return is_wanted and may_answer and takes_answer_schema(self.model, beside_tools=has_tools)
@@ -126,7 +126,7 @@ def check_offer(whose: str, model: Model, toolbox: Toolbox, parameters: Mapping[
     if isinstance(model, MissingModel):
         return
     with guarded():
-        problem = refusal_of(model, toolbox.offered(()), parameters)
+        problem = refusal_of(model, toolbox.list_offered(()), parameters)
     if problem is not None:
         raise SettingsError(
             whose, f"{problem}; give it a model that can, or leave that out (a tool for instance by active_tools)"

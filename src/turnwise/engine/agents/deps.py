@@ -13,7 +13,7 @@ import anyio
 from turnwise.engine.config.results import Chat
 from turnwise.engine.isolation.clock import Clock, calling_after
 from turnwise.engine.isolation.user_code import UserCall, UserCalls
-from turnwise.engine.tools.signatures import function_called
+from turnwise.engine.tools.signatures import find_called
 from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.states.errors import SettingsError
@@ -33,7 +33,7 @@ def check_deps(declared: object) -> None:
     """
     if not callable(declared) or isinstance(declared, type):
         return
-    called = function_called(declared)
+    called = find_called(declared)
     if iscoroutinefunction(called) or isasyncgenfunction(called) or isgeneratorfunction(called):
         raise SettingsError(
             "deps", "a function must return an async context manager: decorate it with `contextlib.asynccontextmanager`"

@@ -234,7 +234,7 @@ class Files(msgspec.Struct, frozen=True):
         await self.collect()
 
 
-def noted(output: Json, notes: Sequence[str]) -> Json:
+def append_notes(output: Json, notes: Sequence[str]) -> Json:
     """Return a tool's output, with notes behind it."""
     if not notes:
         return output

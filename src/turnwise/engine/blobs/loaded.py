@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from turnwise.engine.blobs.files import Files, noted
+from turnwise.engine.blobs.files import Files, append_notes
 from turnwise.persistence.blobs.protocol import BlobGone, intact
 from turnwise.providers.protocol import Model, ModelRequest
 from turnwise.states.errors import StoreError
@@ -120,7 +120,7 @@ class _Loading(msgspec.Struct):
         faults = [(file, self._find_fault(file)) for file in result.attachments]
         files = tuple(self._with_bytes(file) for file, fault in faults if fault is None)
         notes = [note_of_file(file.name, file.media_type, fault) for file, fault in faults if fault is not None]
-        return replace(result, output=noted(result.output, notes), attachments=files)
+        return replace(result, output=append_notes(result.output, notes), attachments=files)
 
     def _find_fault(self, file: FilePart) -> str | None:
         if file.blob not in (None, *self.loaded):
@@ -222,7 +222,7 @@ def _without_files(result: ToolResultPart, places: Sequence[int | None]) -> Tool
     files = [*enumerate(result.attachments)]
     notes = [note_of_file(file.name, file.media_type, REFUSED) for place, file in files if place in places]
     kept = tuple(file for place, file in files if place not in places)
-    return replace(result, output=noted(result.output, notes), attachments=kept)
+    return replace(result, output=append_notes(result.output, notes), attachments=kept)
 
 
 def _note(part: Part) -> Part:

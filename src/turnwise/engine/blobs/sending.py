@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
-from turnwise.engine.blobs.files import Files, decoded, noted
+from turnwise.engine.blobs.files import Files, append_notes, decoded
 from turnwise.logger import logger
 from turnwise.persistence.blobs.protocol import Blob
 from turnwise.states.arguments import Partial
@@ -64,7 +64,7 @@ class Sending:
         with suppress(StoreError):  # a sweep does it
             await self._files.store.let_go(seconds=0, limit=1, chat_id=self._holder)
 
-    async def accepted(self, parts: Sequence[_AnyPart]) -> tuple[_AnyPart, ...]:
+    async def store_parts(self, parts: Sequence[_AnyPart]) -> tuple[_AnyPart, ...]:
         """Return parts of a user's message, or files of a tool, as they are stored: large files as references.
 
         Everything is checked before anything is written.
@@ -149,7 +149,7 @@ class Sending:
             logger.warning("file_not_stored", chat_id=self.chat_id, problem=str(error))
             return part
 
-    async def attached(self, outcome: CallOutcome) -> CallOutcome:
+    async def store_attachments(self, outcome: CallOutcome) -> CallOutcome:
         """Return what a tool returned as it is stored: large files as references, refused ones left out with a note."""
         if not outcome.attachments:
             return outcome
@@ -157,13 +157,13 @@ class Sending:
         left_out: list[str] = []
         for file in outcome.attachments:
             try:
-                files += await self.accepted([sound_file(file)])
+                files += await self.store_parts([sound_file(file)])
             except TurnwiseError as error:
                 problem = error.problem if isinstance(error, InvalidContent | FileNotFound) else "it cannot be stored"
                 left_out.append(f"[the file {file.name or file.media_type} was left out: {problem}]")
                 if isinstance(error, StoreError):
                     logger.warning("file_not_stored", chat_id=self.chat_id, problem=str(error))
-        return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(files))
+        return replace(outcome, output=append_notes(outcome.output, left_out), attachments=tuple(files))
 
 
 async def _in_one(whole: bytes) -> AsyncGenerator[bytes, None]:

@@ -92,7 +92,7 @@ class Commands(msgspec.Struct, frozen=True):
         """Replace a queued message; it keeps its place."""
         parts = self.parts_of(content)
         async with Sending(self.runtime.files, chat_id) as sending:
-            edit = EditQueued(queued_id=queued_id, parts=await sending.accepted(parts))
+            edit = EditQueued(queued_id=queued_id, parts=await sending.store_parts(parts))
             return await self.change(chat_id, edit, if_version=if_version)
 
     async def create(self, chat_id: str, begin: Change, message: SendMessage | None = None) -> Chat:
@@ -121,7 +121,7 @@ class Commands(msgspec.Struct, frozen=True):
         try:
             async with Sending(self.runtime.files, chat_id) as sending:
                 message = SendMessage(
-                    parts=await sending.accepted(parts),
+                    parts=await sending.store_parts(parts),
                     when_busy=when_busy,
                     client_id=client_id,
                     content_digest=content_digest,
@@ -182,7 +182,7 @@ class Commands(msgspec.Struct, frozen=True):
             return first.chat
         try:
             async with Sending(self.runtime.files, chat_id) as sending:
-                accepted, trace = await sending.accepted(parts), self.runtime.observers.turn_trace(chat_id)
+                accepted, trace = await sending.store_parts(parts), self.runtime.observers.turn_trace(chat_id)
                 while True:  # until the history has not changed between the reading of the cut and the commit
                     attempt = None if self.worker is None else self.worker.attempt_of(chat_id)
                     edit = EditMessage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from turnwise.engine.admin.erase import Erasable, Erasure, wanted
+from turnwise.engine.admin.erase import Erasable, Erasure, parse_request
 from turnwise.engine.admin.transfer import exported
 from turnwise.engine.agents.agent import Output
 from turnwise.engine.chats.chats import LOCAL_COMMANDS
@@ -130,7 +130,7 @@ class Handlers(ReportHandlers):
         return tombstone
 
     async def erase(self, chat_id: str, *, messages: Sequence[str] = (), what: Collection[Erasable] = ()) -> Erasure:
-        return await self._commands.upkeep.erase(chat_id, wanted(messages, what))
+        return await self._commands.upkeep.erase(chat_id, parse_request(messages, what))
 
     async def repair(self, chat_id: str) -> Chat:
         return await self._commands.upkeep.repair(chat_id)

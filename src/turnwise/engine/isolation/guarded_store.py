@@ -35,7 +35,7 @@ def guarded_store(store: ChatStore) -> ChatStore:
 
 
 @contextmanager
-def owned(store: ChatStore) -> Iterator[None]:
+def claim_store(store: ChatStore) -> Iterator[None]:
     """Keep other engines of this process from a store.
 
     A store does not notify its own process of its changes, so two engines on one would miss each other's; and the

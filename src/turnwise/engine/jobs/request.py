@@ -16,8 +16,8 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import time_limit
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.retries import longer, note_on_rejection
-from turnwise.engine.prompt.history import continued, transient
-from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, reminded
+from turnwise.engine.prompt.history import transient, with_continue_prompt
+from turnwise.engine.prompt.hooks import RequestContext, collect_reminders, loop_state, run_prepare_hook
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import guarded
@@ -75,7 +75,7 @@ class Requests:
             last = view.messages[-1]
             with _in_time(self._leased.runtime, self._leased.configuration, self._leased.facts, "reminders"):
                 texts = await self._leased.runtime.tasks.user_calls.run(
-                    partial(reminded, hooks.reminders, state), "reminders", chat_id=self._leased.chat_id
+                    partial(collect_reminders, hooks.reminders, state), "reminders", chat_id=self._leased.chat_id
                 )
             messages = [*messages, *(transient("system", f"<reminder>{text}</reminder>", last) for text, _ in texts)]
             sent = tuple(reminder for _, reminder in texts)
@@ -123,7 +123,7 @@ class Requests:
         configuration = self._leased.configuration
         native = configuration.answers_natively(profile.client_tools)
         wanted = configuration.answer if native and purpose == "step" else None
-        tools = configuration.toolbox.offered(profile.client_tools, with_answer=not native)
+        tools = configuration.toolbox.list_offered(profile.client_tools, with_answer=not native)
         with guarded():
             problem = refusal_of(configuration.model, tools, parameters)
         if problem is not None:
@@ -164,7 +164,7 @@ def to_answer(configuration: Configuration, facts: Facts, messages: list[Message
     """Return the messages of a step, with what turnwise itself says to the model after them, if it says anything."""
     demand = _demand(configuration, facts, messages)
     if demand is None:
-        return continued(messages, configuration.settings.continue_prompt)
+        return with_continue_prompt(messages, configuration.settings.continue_prompt)
     return [*messages, transient("user", demand, messages[-1])]
 
 
@@ -198,7 +198,7 @@ async def prepared_for(
     )
     with _in_time(runtime, configuration, facts, "prepare_messages"):
         return await runtime.tasks.user_calls.run(
-            partial(prepared, prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
+            partial(run_prepare_hook, prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
         )
 
 

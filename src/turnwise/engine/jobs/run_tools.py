@@ -92,7 +92,7 @@ class ToolJob:
             not_done = False
             if began_here or call.status is CallStatus.started:
                 cut_off = ToolTask(leased, running, call)
-                found = await cut_off.reconciled()
+                found = await cut_off.reconcile()
                 if isinstance(found, CallOutcome):
                     cut_off.finish(found)
                     return

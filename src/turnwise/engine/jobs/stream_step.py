@@ -257,7 +257,7 @@ class Attempt:
         about = {"step": step.number, "attempt": step.attempt, "tool": name, "call_id": call_id}
         parsed = arguments.parse(raw, **about) if isinstance(raw, str) else arguments.spelled(raw)
         tool = self._leased.configuration.toolbox.tool_for(name, held)
-        return arguments.coerced(tool, parsed)
+        return arguments.coerce(tool, parsed)
 
     def _priced(self, reply: ModelReply) -> ModelReply:
         return priced_reply(self._leased.configuration.model, reply, self._leased.runtime.clock.now())

@@ -69,7 +69,7 @@ class ToolTask:
 
     # After a crash
 
-    async def reconciled(self) -> CallOutcome | Reconciled:
+    async def reconcile(self) -> CallOutcome | Reconciled:
         """Ask the tool what became of the call, which a crash cut off, within the call's own time limit."""
         call = self._call
         question = self._leased.runtime.tasks.user_calls.start(
@@ -84,12 +84,12 @@ class ToolTask:
 
     async def _reconcile(self) -> CallOutcome | Reconciled:
         found = await self._toolbox.after_crash(self._call, self._context)
-        return found if isinstance(found, Reconciled) else await self._sending.attached(found)
+        return found if isinstance(found, Reconciled) else await self._sending.store_attachments(found)
 
     def _expire_question(self, question: UserCall[CallOutcome | Reconciled]) -> None:
         self._context.cancelled = True
         question.log("reconcile_timed_out")
-        question.give(self._toolbox.undecided(self._call))
+        question.give(self._toolbox.apply_crash_policy(self._call))
 
     def finish(self, outcome: CallOutcome) -> None:
         """Record an outcome without running the tool."""
@@ -123,7 +123,7 @@ class ToolTask:
         try:
             with calling_after(self._leased.runtime.clock, timeout, partial(self._expire, timeout)):
                 outcome = await self._toolbox.run(call, self._context, self._begin)
-                self._running.finish(call, await self._sending.attached(outcome))
+                self._running.finish(call, await self._sending.store_attachments(outcome))
         except FatalToolError as fatal:
             self._running.finish(call, fatal)
         except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever

@@ -74,7 +74,7 @@ def _with_edits(result: ToolResultPart) -> ToolResultPart:
     return replace(result, output=noted, edited_arguments=None)
 
 
-def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
+def with_continue_prompt(messages: list[Message], continue_prompt: str) -> list[Message]:
     """Return the messages, with a transient request to go on if they end in an answer.
 
     Such an answer is partial, or a compaction has carried it over and the turn goes on.

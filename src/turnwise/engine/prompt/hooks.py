@@ -119,7 +119,7 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
     )
 
 
-async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[tuple[str, SentReminder]]:
+async def collect_reminders(reminders: Sequence[Reminder], state: LoopState) -> list[tuple[str, SentReminder]]:
     """Return the texts of the reminders that have something to say: that the history was compacted comes first."""
     texts: list[tuple[str, SentReminder]] = []
     for produce in sorted(reminders, key=lambda one: one is not history_was_compacted):
@@ -136,7 +136,7 @@ async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[tupl
     return texts
 
 
-async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
+async def run_prepare_hook(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
     """Return the messages as the hook wants them; it works on copies."""
     copies = [copy.deepcopy(message) for message in messages]
     answer: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]

@@ -124,7 +124,7 @@ async def unreported_usage(store: ChatStore, chat_id: str, subagent: Facts) -> U
             before[below] = max(version, before.get(below, 0))
     used = NO_USAGE
     for name, until in reported.items():
-        used += await logs.used(name, before.get(name, 0), until)
+        used += await logs.sum_usage(name, before.get(name, 0), until)
     return used.marked_partial() if logs.are_partial else used
 
 
@@ -170,7 +170,7 @@ class _Logs:
                 pending += [(below, answer.version) for answer in answers if answer.at <= until]
         return reported
 
-    async def used(self, chat_id: str, after: int, until: int) -> Usage:
+    async def sum_usage(self, chat_id: str, after: int, until: int) -> Usage:
         records = await self.of(chat_id)
         self.are_partial |= len(records) < max(after, until)
         if min(until, len(records)) <= after:

@@ -66,7 +66,7 @@ def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", as_json(well_formed_json(_finite(dict(given)))))
 
 
-def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def coerce(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments as the tool's schema means them, at every depth: "30" is 30 where a number is wanted.
 
     The history, the events and the tool see the same values. Arguments that cannot be coerced come back as they are;

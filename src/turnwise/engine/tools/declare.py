@@ -13,7 +13,7 @@ from pydantic import SkipValidation
 
 from turnwise.engine.config.settings import PositiveSeconds
 from turnwise.engine.isolation.user_code import in_thread
-from turnwise.engine.tools.arguments import BadArguments, coerced, parse, spelled
+from turnwise.engine.tools.arguments import BadArguments, coerce, parse, spelled
 from turnwise.engine.tools.arguments import checked as checked_arguments
 from turnwise.engine.tools.context import ToolContext, ToolOutput
 from turnwise.engine.tools.schemas import check_name
@@ -22,8 +22,8 @@ from turnwise.engine.tools.signatures import (
     check_names,
     context_parameter,
     filled_in,
-    function_called,
-    function_described,
+    find_called,
+    find_described,
     signature_of,
     takes_any_name,
 )
@@ -114,7 +114,7 @@ class Tool:
                 f"must be named {self.definition.name!r}: its definition says what models call it",
             )
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema, self.definition))
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_called(self.run)))
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(find_called(self.run)))
 
     async def __call__(
         self,
@@ -149,7 +149,7 @@ class Tool:
             raise InvalidArgument("deps", "stands in the context; give either")
         try:
             given = parse(arguments) if isinstance(arguments, str) else spelled(arguments)
-            values = checked_arguments(self, coerced(self, given))
+            values = checked_arguments(self, coerce(self, given))
         except BadArguments as error:
             raise InvalidArgument("arguments", str(error).rstrip(".")) from error
         if self.context_parameter is not None:
@@ -285,7 +285,7 @@ def _check_callable(function: object, name: str) -> None:
         raise SettingsError(f"tool {function.name!r}", "is a tool already; declare its function")
     if isinstance(function, type):
         raise SettingsError(whose, "is a class; give a function, or an object of the class that has __call__")
-    called = function_called(function)
+    called = find_called(function)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise SettingsError(
             whose, "yields; a tool returns one result, and shows what comes before it with ToolContext.report"
@@ -293,7 +293,7 @@ def _check_callable(function: object, name: str) -> None:
 
 
 def _summary(function: ToolFunction) -> str:
-    doc = function_described(function).__doc__
+    doc = find_described(function).__doc__
     if doc is None and not inspect.isroutine(function):
         doc = type(function).__doc__
     return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())

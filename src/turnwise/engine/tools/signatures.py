@@ -160,7 +160,7 @@ def filled_in(function: Function) -> Collection[str]:
     return function.keywords.keys() if isinstance(function, functools.partial) else ()
 
 
-def function_called(function: Function) -> Function:
+def find_called(function: Function) -> Function:
     """Return the function that runs when a callable is called: inside a `partial`, a bound method or an object."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -170,9 +170,9 @@ def function_called(function: Function) -> Function:
     return called
 
 
-def function_described(function: Function) -> Function:
+def find_described(function: Function) -> Function:
     """Return the function whose hints and docstring describe a callable: the one inside those that wrap it."""
-    described: Function = inspect.unwrap(function_called(function))
+    described: Function = inspect.unwrap(find_called(function))
     return described
 
 
@@ -200,7 +200,7 @@ def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
 
 def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
     place = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
-    names = getattr(function_described(function), "__globals__", {})
+    names = getattr(find_described(function), "__globals__", {})
     try:
         return typing.get_type_hints(place, globalns=names, include_extras=True)[parameter.name]
     except Exception as error:
@@ -247,7 +247,7 @@ def _checked_by_pydantic(
 
 def _descriptions(function: Function) -> dict[str, str]:
     """Return the description of each parameter in a docstring of Google's, NumPy's or Sphinx's style."""
-    doc = inspect.cleandoc(function_described(function).__doc__ or "")
+    doc = inspect.cleandoc(find_described(function).__doc__ or "")
     styles = {"google": _GOOGLE, "numpy": _NUMPY, "sphinx": _SPHINX}
     style: Any = next((style for style, pattern in styles.items() if pattern.search(doc)), None)
     if style is None:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import replace
 
-from turnwise.engine.blobs.files import noted
+from turnwise.engine.blobs.files import append_notes
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.error_texts import leaves_outcome_unknown, text_for_model
 from turnwise.engine.isolation.user_code import in_thread, was_cancelled
@@ -65,7 +65,7 @@ class Toolbox(msgspec.Struct, frozen=True):
                     f"{CLIENT_PREFIX}NAME here",
                 )
 
-    def offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
+    def list_offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
         """Return the tools to offer to the model: local ones, then the client's.
 
         The tool by which the model answers is left out where the model answers by text; if it is called it runs
@@ -252,9 +252,9 @@ class Toolbox(msgspec.Struct, frozen=True):
             return found
         if found.verdict == "not_done":
             return failed(call, _ERASED) if call.has_lost_its_arguments else found
-        return self.undecided(call)
+        return self.apply_crash_policy(call)
 
-    def undecided(self, call: ToolCall) -> CallOutcome | Reconciled:
+    def apply_crash_policy(self, call: ToolCall) -> CallOutcome | Reconciled:
         """Return the outcome that the crash policy gives a call of unknown fate, or that it runs again."""
         may_run_again = call.crash == "at_least_once" and not call.has_lost_its_arguments
         return Reconciled.unknown() if may_run_again else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
@@ -292,7 +292,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         return CallOutcome(
             call_id=call.call_id,
             status=CallStatus.succeeded,
-            output=noted(output, [*notes, *left_out]),
+            output=append_notes(output, [*notes, *left_out]),
             is_error=False,
             attachments=attachments,
         )

@@ -57,7 +57,7 @@ def examine(chat_id: str, rows: Rows) -> list[Found]:
     return list({(issue.column, id(row)): (row, issue) for row, issue in found}.values())
 
 
-def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
+def build_unreadable(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
     """Return the error for a chat whose rows could not be read: it names their first problem."""
     try:
         issues = [issue for _, issue in examine(chat_id, rows)]

@@ -12,7 +12,7 @@ from turnwise.persistence.audit.record import Entry, object_of, split
 from turnwise.persistence.chat_rows import KEYS, ORDER, ChatRows, Rows, stored_in
 from turnwise.persistence.commit import CachedChat, Tables
 from turnwise.persistence.erasure import erases, wipe
-from turnwise.persistence.integrity.examine import blamed
+from turnwise.persistence.integrity.examine import build_unreadable
 from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.rows import GARBLED, PROFILES, micros_of, time_of
@@ -62,7 +62,7 @@ async def read_or_blame(db: SQLDatabase, chat_id: str, read: Callable[[], Awaita
     except db.refusals:
         raise
     except GARBLED as error:
-        raise blamed(chat_id, await rows_of(db, chat_id), error) from error
+        raise build_unreadable(chat_id, await rows_of(db, chat_id), error) from error
 
 
 async def orphans_in(db: SQLDatabase) -> list[IntegrityIssue]:

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 SQL: Final = {name: statement.sql for name, statement in statements_in("sqlite").items()}
 
 
-def completed(work: Coroutine[Any, Any, _T]) -> _T:
+def run_sync(work: Coroutine[Any, Any, _T]) -> _T:
     """Return the result of a coroutine over a `SQLiteDatabase`: it never waits, and ends in its first step."""
     try:
         work.send(None)

@@ -18,7 +18,7 @@ from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.sql.store import SQLStore, Work
 from turnwise.persistence.sqlite.connection import Durability, SQLiteConnection, inherited
-from turnwise.persistence.sqlite.database import SQLiteDatabase, completed, in_one_snapshot
+from turnwise.persistence.sqlite.database import SQLiteDatabase, in_one_snapshot, run_sync
 from turnwise.persistence.sqlite.database_file import DatabaseFile, check_folder
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Job
 from turnwise.persistence.sqlite.migrate import check_migrated, migrate
@@ -211,10 +211,10 @@ class SQLiteStore(SQLStore):
         return int(version)
 
     async def _read(self, question: Work[_T]) -> _T:
-        return await self._answer(lambda db: completed(_call(question, SQLiteDatabase(db, self._now))))
+        return await self._answer(lambda db: run_sync(_call(question, SQLiteDatabase(db, self._now))))
 
     async def _write(self, work: Work[_T]) -> _T:
-        return await self._submit(lambda db: completed(_call(work, SQLiteDatabase(db, self._now))))
+        return await self._submit(lambda db: run_sync(_call(work, SQLiteDatabase(db, self._now))))
 
     async def _submit(self, work: Job[_T]) -> _T:
         """Return the result of a function once the transaction that it runs in is committed."""

@@ -28,7 +28,7 @@ from turnwise.persistence.sql import raw_rows
 from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported, tables_in
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import missing
-from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
+from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
 from turnwise.persistence.sqlite.write_rows import (
     contradiction,
     insert,
@@ -118,15 +118,15 @@ class SQLiteTransactions:
         async def store() -> Committed:
             return self._store(db, current, decisions, shown)
 
-        return completed(raw_rows.read_or_blame(db, chat_id, store))
+        return run_sync(raw_rows.read_or_blame(db, chat_id, store))
 
     def repair(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed:
         """Repair a chat, as `ChatStore.repair` promises."""
         db, at = self._database(connection), self._now()
-        repair = repair_of(chat_id, completed(raw_rows.rows_of(db, chat_id)), at)
+        repair = repair_of(chat_id, run_sync(raw_rows.rows_of(db, chat_id)), at)
         decisions = tuple(plan(repair.facts, at))
         if decisions:
-            completed(raw_rows.store_repair(db, repair, at))
+            run_sync(raw_rows.store_repair(db, repair, at))
         return self._store(db, CachedChat(repair.facts, repair.head, at), decisions, ())
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
@@ -167,7 +167,7 @@ class SQLiteTransactions:
         """Store events of a running job, as `ChatStore.append_events` promises."""
         row = connection.execute(SQL["held"], (chat_id,)).fetchone()
         if row is None:
-            raise completed(missing(self._database(connection), chat_id))
+            raise run_sync(missing(self._database(connection), chat_id))
         found_state, event_seq, found_token, found_worker = row
         if not held.is_so(found_token, found_worker, found_state):
             raise StaleLease(chat_id, held.token, found_token)
@@ -187,7 +187,7 @@ class SQLiteTransactions:
         if not decisions:
             return current.without_decisions
         try:
-            completed(insert_imported(self._database(connection), chat, tables_in(chat)))
+            run_sync(insert_imported(self._database(connection), chat, tables_in(chat)))
         except sqlite3.IntegrityError as error:
             raise (
                 ChatExists(chat.chat_id) if "chats.id" in str(error) else contradiction(chat.chat_id, error)
@@ -199,7 +199,7 @@ class SQLiteTransactions:
 
     def delete(self, connection: sqlite3.Connection, chat_id: str, permit: Permission, actor: str) -> Tombstone:
         """Delete a chat, as `ChatStore.delete` promises."""
-        tombstone = completed(raw_rows.delete(self._database(connection), chat_id, permit, actor))
+        tombstone = run_sync(raw_rows.delete(self._database(connection), chat_id, permit, actor))
         self._cache.forget(chat_id)
         return tombstone
 
@@ -215,7 +215,7 @@ class SQLiteTransactions:
     def _current(self, db: SQLiteDatabase, chat_id: str) -> CachedChat:
         row = db.connection.execute(SQL["current"], (chat_id,)).fetchone()
         if row is None:
-            raise completed(missing(db, chat_id))
+            raise run_sync(missing(db, chat_id))
         version, state, event_seq, head, token, body = row
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)
@@ -225,7 +225,7 @@ class SQLiteTransactions:
         if cached is not None and (cached.head, *cached.mark) == (head, version, state, token, body):
             facts = cached.facts.with_last_seq(event_seq)
         else:
-            facts = completed(ChatReads(db, chat_id).facts())
+            facts = run_sync(ChatReads(db, chat_id).facts())
         return CachedChat(facts, head, self._now(), body)
 
     def _store(
@@ -237,7 +237,7 @@ class SQLiteTransactions:
     ) -> Committed:
         if not decisions:
             return current.without_decisions
-        restated = completed(raw_rows.wipe_all(db, current.facts.chat_id, decisions))
+        restated = run_sync(raw_rows.wipe_all(db, current.facts.chat_id, decisions))
         commit = commit_of(current, decisions, shown, restated=restated)
         update(commit, db.connection)
         if erasing(decisions):

@@ -15,7 +15,7 @@ from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent
-from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, completed
+from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
 from turnwise.states.facts import QUERIED
 from turnwise.states.values.digests import canonical_row
@@ -32,8 +32,8 @@ def insert(commit: Commit, parent: tuple[str, int] | None, db: SQLiteDatabase, *
         TurnwiseError: as `ChatStore.create` says.
     """
     if parent is not None:
-        completed(check_parent(db, *parent, unchanged=unchanged))
-    completed(check_not_deleted(db, commit.chat_id))
+        run_sync(check_parent(db, *parent, unchanged=unchanged))
+    run_sync(check_not_deleted(db, commit.chat_id))
     values = (*_chat_row(commit), *commit.after.facts.profile.queried.values(), *_lease(commit), commit.chat_id)
     row = db.connection.execute(SQL["insert_chat"], values).fetchone()
     if row is None:
