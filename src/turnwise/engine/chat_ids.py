@@ -21,7 +21,7 @@ def chat_id_for(owner: str | None, client_id: str) -> str:
 
 
 def may_be_one(name: object) -> bool:
-    """Return whether a chat may have that id, which a model says: a database may refuse to look for any text at all."""
+    """Whether a chat may have that id, which a model says: a database may refuse to look for any text at all."""
     try:
         return isinstance(name, str) and text(name) == name
     except Misfit:

@@ -47,7 +47,7 @@ class RequiredLease(NamedTuple):
     state: ChatState
 
     def is_so(self, token: object, worker: object, state: object) -> bool:
-        """Return whether the chat is held so, by its columns."""
+        """Whether the chat is held so, by its columns."""
         return (token, state) == (self.token, self.state) and self.worker in (None, worker)
 
 
@@ -118,7 +118,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def erasing(decisions: Iterable[Decision]) -> bool:
-    """Return whether one of the decisions erases something."""
+    """Whether one of the decisions erases something."""
     return any(erases(decision.writes) for decision in decisions)
 
 

@@ -24,7 +24,7 @@ _URL_OR_STORE: Final = validator_of(str | ChatStore)
 
 
 def url_or_store(value: Any) -> Any:
-    """Return what an engine was given as its store.
+    """Return the store for the engine's argument.
 
     Raises:
         Misfit: it is neither a string nor a store; the problem says what would have been right.

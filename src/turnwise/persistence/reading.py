@@ -82,13 +82,13 @@ class ReadableStore(Protocol):
     """Answers questions about chats, as `ChatStore` promises."""
 
     async def tombstone(self, chat_id: str, /) -> Tombstone | None:
-        """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
+        """Return the tombstone of a deleted chat; `None` if no chat of that id was deleted."""
 
     async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
         """Return those of the chats that were deleted; forget them, and any other that this store remembers."""
 
     async def facts(self, chat_id: str, /) -> Facts:
-        """Return where a chat stands."""
+        """Return the facts of a chat."""
 
     async def raw_rows(self, chat_id: str, /) -> Rows:
         """Return all rows that belong to a chat, by table, as they are stored."""
@@ -200,7 +200,7 @@ class ReadableStore(Protocol):
         """Return the workers that hold a lease, run out or not."""
 
     async def overdue(self, *, limit: int) -> Overdue:
-        """Return what has run out by the database's clock."""
+        """Return leases and deadlines that have expired by the database's clock."""
 
     async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
         """Return up to `limit` resting chats, archived or not, unchanged for `seconds` or longer, the longest first.

@@ -45,7 +45,7 @@ def json_of(body: str) -> Any:
 
 
 def _may_be_deep(body: str) -> bool:
-    """Return whether JSON opens so many objects and arrays that they may stand too deep inside each other."""
+    """Whether JSON opens so many objects and arrays that they may stand too deep inside each other."""
     return len(body) > 2 * DEEPEST_STORED and body.count("[") + body.count("{") > DEEPEST_STORED
 
 
@@ -207,7 +207,7 @@ def micros_of(time: datetime) -> int:
 
 
 def micros_in(duration: timedelta) -> int:
-    """Return how many whole microseconds a duration has."""
+    """Return a duration in whole microseconds."""
     return duration // _MICROSECOND
 
 

@@ -175,12 +175,12 @@ def _build_facts(stored: Stored) -> Facts:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a whole number, not negative, from which one can count on."""
+    """Whether a value is a whole number, not negative, from which one can count on."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < COUNTABLE
 
 
 def is_hash(value: object) -> TypeGuard[str]:
-    """Return whether a value looks like the hash of an audit record."""
+    """Whether a value looks like the hash of an audit record."""
     return isinstance(value, str) and len(value) == _HASH_LENGTH
 
 

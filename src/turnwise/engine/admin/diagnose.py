@@ -141,12 +141,12 @@ async def _find_issues(chat_id: str, rows: Rows) -> tuple[IntegrityIssue, ...]:
 
 
 def is_repairable(issues: Sequence[IntegrityIssue]) -> bool:
-    """Return whether a repair would mend some of the issues; it does not mend the audit log."""
+    """Whether a repair would mend some of the issues; it does not mend the audit log."""
     return any(not issue.column.startswith("audit.") for issue in issues)
 
 
 def advice_on(issues: Sequence[IntegrityIssue]) -> str:
-    """Return what can be done about issues."""
+    """Return advice on issues."""
     in_log = any(issue.column.startswith("audit.") for issue in issues)
     if not is_repairable(issues):
         return _EVIDENCE

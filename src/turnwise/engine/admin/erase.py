@@ -74,7 +74,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
         return self.what & _LABELS
 
     def of(self, rows: ChatRows, facts: Facts) -> Erasing:
-        """Return what exactly that is in a chat.
+        """Return the exact parts of a chat to erase.
 
         Raises:
             MessageNotFound: the chat never had one of the messages.
@@ -115,7 +115,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
 
 
 def parse_request(messages: Sequence[str], what: Collection[str]) -> ErasureRequest:
-    """Return what the arguments of `erase` ask for.
+    """Parse the arguments of `erase`.
 
     Raises:
         InvalidArgument: they name nothing, or an unknown word.

@@ -104,7 +104,7 @@ class Agents:
                     )
 
     def configuration(self, profile: Profile) -> Configuration:
-        """Return how a chat is run. If its agent is not one of these, only an interrupt may be settled with it."""
+        """Return a chat's configuration. If its agent is not one of these, only an interrupt may be settled with it."""
         own = self._find_configuration(profile.agent)
         if own is None:
             return self._foreign(profile.agent)
@@ -169,13 +169,13 @@ class Agents:
         return None if own is None else own.answer
 
     def ends_turns(self, agent: str, tool: str) -> bool:
-        """Return whether a call of that agent's tool ends the turn if it succeeds."""
+        """Whether a call of that agent's tool ends the turn if it succeeds."""
         own = self._find_configuration(agent)
         declared = None if own is None else own.toolbox.tools.get(tool)
         return declared is not None and declared.stop_after
 
     def at_hand(self, profile: Profile) -> Configuration:
-        """Return how a chat is run, as far as that takes no time: with its agent's model if its own is not made yet."""
+        """Return a chat's configuration without waiting: with its agent's model if its own is not made yet."""
         own = self._find_configuration(profile.agent)
         return self._foreign(profile.agent) if own is None else self._find_made(own, profile) or own
 
@@ -184,7 +184,7 @@ class Agents:
         return self.at_hand(profile).limits
 
     def can_run(self, facts: Facts) -> bool:
-        """Return whether these agents can run a chat: the one it needs is among them, and has the tools it needs.
+        """Whether these agents can run a chat: the one it needs is among them, and has the tools it needs.
 
         What an interrupt has left is settled by any worker.
         """

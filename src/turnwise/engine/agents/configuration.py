@@ -92,7 +92,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return is_wanted and may_answer and takes_answer_schema(self.model, beside_tools=has_tools)
 
     def for_chat(self, profile: Profile, model: Model | None) -> Configuration:
-        """Return how a chat of the agent is run that has chosen a model, parameters or tools of its own."""
+        """Return the configuration of a chat that has chosen its own model, parameters or tools."""
         settings = self.settings
         if profile.parameters is not None:
             settings = dataclasses.replace(settings, parameters={**settings.parameters, **profile.parameters})

@@ -159,7 +159,7 @@ class Files(msgspec.Struct, frozen=True):
         return held[digest]
 
     def is_inline(self, part: Part) -> TypeGuard[FilePart]:
-        """Return whether a part is a file that is too large to stay in a message."""
+        """Whether a part is a file that is too large to stay in a message."""
         return (
             isinstance(part, FilePart)
             and part.data is not None
@@ -186,7 +186,7 @@ class Files(msgspec.Struct, frozen=True):
             raise FilesElsewhere(place, self.blobs.name)
 
     async def problem_with(self, digest: str) -> str | None:
-        """Return why a blob cannot be read to its end, as it was put; `None` if it can.
+        """Return the problem of a missing or corrupt blob; `None` if it is intact.
 
         Raises:
             StoreError: the file store cannot be reached, or is not the one.

@@ -150,7 +150,7 @@ class Sending:
             return part
 
     async def store_attachments(self, outcome: CallOutcome) -> CallOutcome:
-        """Return what a tool returned as it is stored: large files as references, refused ones left out with a note."""
+        """Return a tool's outcome as it is stored: large files as references, refused ones left out with a note."""
         if not outcome.attachments:
             return outcome
         files: list[FilePart] = []

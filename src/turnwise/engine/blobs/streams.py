@@ -65,7 +65,7 @@ def _decode_head(data: str) -> bytes:
 
 
 def refusal_of_file(settings: Settings, media_type: str, size: int | None) -> str | None:
-    """Return why a file of that type and size is not allowed; the size may not be known yet."""
+    """Return the reason to refuse a file of that type and size; the size may be unknown."""
     allowed, most = settings.file_types, settings.file_limit_bytes
     if allowed is not None and not is_of_type(media_type, allowed):
         types = ", ".join(allowed) or "none"
@@ -95,7 +95,7 @@ class Source(NamedTuple):
 
 
 async def source_of(content: Any) -> Source:
-    """Return what yields the bytes of a file. Nothing but its size has been read.
+    """Return an iterator over the bytes of a file. Nothing but its size has been read.
 
     Raises:
         InvalidContent: nothing can be read there.

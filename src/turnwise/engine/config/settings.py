@@ -119,7 +119,7 @@ class RetryPolicy:
 
     @checked
     def allows(self, failures: int, broken: int) -> bool:
-        """Return whether there is another attempt after so many failures in a row, `broken` of them once open."""
+        """Whether there is another attempt after so many failures in a row, `broken` of them once open."""
         opened_in_vain = failures - broken
         return (
             (self.attempts is None or failures < self.attempts)
@@ -302,7 +302,7 @@ class Settings:
 
     @staticmethod
     def scope(name: str) -> Literal["engine", "agent"]:
-        """Return whether a setting is the engine's, for all of its agents, or may differ between them."""
+        """Whether a setting is the engine's, for all of its agents, or may differ between them."""
         return "engine" if name in _OF_ENGINE else "agent"
 
     @property

@@ -94,7 +94,7 @@ def text_for_model(error: BaseException, describe: Describe | None) -> str:
 
 
 def leaves_outcome_unknown(error: BaseException) -> bool:
-    """Return whether a tool that raised the error may have taken effect."""
+    """Whether a tool that raised the error may have taken effect."""
     return isinstance(error, TimeoutError | CancelledError | ToolOutcomeUnknown)
 
 

@@ -74,7 +74,7 @@ class Tasks:
                 raise RuntimeError(f"the engine ended by an error in {name}: {described(error)}") from error
 
     def _ends(self) -> bool:
-        """Return whether the tasks end because they were left, or because the event loop ends and cancels them all."""
+        """Whether the tasks end because they were left, or because the event loop ends and cancels them all."""
         were_left = self._group is None or self._group.cancel_scope.cancel_called
         return were_left or (self._owner is not None and self._owner.cancelling() > 0)
 
@@ -169,7 +169,7 @@ class Lifetime:
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns. A cancellation of the caller, of any kind, takes effect once the work is done.
+    """Run `work` and return its result. A cancellation of the caller, of any kind, takes effect once the work is done.
 
     So whatever must follow is part of the work: a caller that was cancelled does not get the result.
     """
@@ -197,7 +197,7 @@ async def _answer(work: Coroutine[Any, Any, T], outcome: asyncio.Future[T]) -> N
 
 
 async def run_in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Return what `work` computes in a thread. With a long chat it may take a second; all others go on meanwhile."""
+    """Run `work` in a thread and return its result. It may take a second for a long chat; others go on."""
     return await anyio.to_thread.run_sync(work, *arguments)
 
 

@@ -37,7 +37,7 @@ DRIVE: Final[ContextVar[Drive | None]] = ContextVar("turnwise_drive", default=No
 
 
 def was_cancelled() -> bool:
-    """Return whether the current task was cancelled, by a scope around it or by its owner.
+    """Whether the current task was cancelled, by a scope around it or by its owner.
 
     If not, a `CancelledError` comes from an inner task, or was raised by hand.
     """
@@ -46,7 +46,7 @@ def was_cancelled() -> bool:
 
 
 def is_the_engines(error: BaseException) -> bool:
-    """Return whether an error ends more than the call of user code out of which it comes.
+    """Whether an error ends more than the call of user code out of which it comes.
 
     So does the cancellation of the engine's own task, and what ends the program.
     """
@@ -159,7 +159,7 @@ class UserCalls:
         return call
 
     async def run(self, code: Callable[[], Awaitable[T]], name: str, **about: Any) -> T:
-        """Return what user code returns. If the caller is cancelled, the code is left behind, cancelled, or not called.
+        """Run user code and return its result. A cancelled caller abandons or cancels the code, or never calls it.
 
         Raises:
             UserCodeError: it raised what is no ordinary exception.

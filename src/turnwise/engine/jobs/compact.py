@@ -81,7 +81,7 @@ class CompactionJob:
             unit.fire(Compacted(token=self._leased.token, summary=summary, usage=self._spending.usage))
 
     async def _fold(self) -> Summary:
-        """Return what the model will see from now on.
+        """Return the new history for the model.
 
         Raises:
             ModelError: the history could not be folded.

@@ -92,7 +92,7 @@ class Summariser:
         return summary
 
     def _room_in_window(self, messages: Sequence[Message]) -> int | None:
-        """Return how many characters of the messages one request takes whose prompt is estimated not to fit."""
+        """Return the characters of messages that fit into one request."""
         compaction, limits = self._leased.facts.compaction, self._leased.configuration.limits
         tokens, window = compaction.context_tokens, compaction.context_limit or limits.context_limit
         if not compaction.estimated or tokens is None or window is None or tokens <= window:

@@ -94,7 +94,7 @@ def repair_answers(client: mcp.Client, changed: Callable[[], None]) -> Answers:
 
 
 def problem_with(method: str, version: str, raw: Mapping[str, Any]) -> str | None:
-    """Return why the SDK rejects an answer; `None` if it accepts it."""
+    """Return the SDK's reason to reject an answer; `None` if it accepts it."""
     try:
         methods.validate_server_result(method, version, raw)
     except ValidationError as error:

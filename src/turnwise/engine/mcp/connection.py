@@ -235,7 +235,7 @@ def _is_stand_in(refusal: mcp.MCPError, status: int | None) -> bool:
 
 
 async def _serves(client: mcp.Client) -> bool:
-    """Return whether the server still lists its tools.
+    """Whether the server still lists its tools.
 
     One that was restarted, or has dropped the session after some idle time, refuses everything. In which words and with
     which code differs from server to server, and a proxy before it has its own.

@@ -116,7 +116,7 @@ def _attach(files: list[FilePart], notes: list[str], **fields: Any) -> None:
 
 
 def _find_problem(structured: Any, schema: Any) -> str | None:
-    """Return why structured content does not fit the server's output schema; `None` if it fits."""
+    """Return the mismatch of structured content with the server's output schema; `None` if it fits."""
     if schema is None:
         return None
     if structured is None:

@@ -202,7 +202,7 @@ class Observers(msgspec.Struct, frozen=True):
                 observer.waiting(seconds)
 
     def turn_trace(self, chat_id: str) -> str | None:
-        """Return what the first observer that traces wants to be stored with a turn."""
+        """Return the trace of the first observer that traces, to store it with a turn."""
         for observer in self.every:
             with _harmless(observer):
                 trace = observer.turn_trace(chat_id)

@@ -81,7 +81,7 @@ class View:
             self._unanswered.update(call_ids)
 
     def _find_position(self, message: Message) -> int:
-        """Return where a message belongs: at the end, but the results of a step in the order of their calls."""
+        """Return the position of a message: at the end, but the results of a step in the order of their calls."""
         place = len(self._sent)
         while message.role == "tool" and place:
             other = self._sent[place - 1]
@@ -117,7 +117,7 @@ class StoredHistory:
         return [message for message in (*self._hidden[1], *later) if message.turn == turn.number]
 
     async def has_call(self, facts: Facts, view: View, call_id: str) -> bool:
-        """Return whether the chat has ever had a call of that id."""
+        """Whether the chat has ever had a call of that id."""
         if view.has_call(call_id):
             return True
         everything_is_in_view = facts.history.foldable == facts.history.length

@@ -32,7 +32,7 @@ FORKED_TEXT = "Not run here: the chat was forked before a result was there."
 
 
 def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> Inheritance:
-    """Return what a fork begins with. Open calls get a synthetic result, so that every call has one."""
+    """Return the initial history of a fork. Open calls get a synthetic result, so that every call has one."""
     messages = [*history, *_missing_results(history, now)]
     boundaries = [(message.position, marker) for message in history if (marker := marker_in(message)) is not None]
     start, carried = (boundaries[-1][0], boundaries[-1][1].carried) if boundaries else (0, ())
@@ -85,7 +85,7 @@ def _missing_results(history: Sequence[Message], now: datetime) -> list[Message]
 
 
 def tail_of(seen: Sequence[Message]) -> Tail:
-    """Return how messages end that the model sees."""
+    """Return the tail of messages that the model sees."""
     if not seen:
         return Tail.empty
     last = seen[-1]
@@ -118,7 +118,7 @@ class ImportedHistory(msgspec.Struct, frozen=True):
         return ImportedHistory([(place, replace(one, parts=await stored(one.parts))) for place, one in self.entries])
 
     def inheritance(self, now: datetime) -> Inheritance:
-        """Return what the chat begins with.
+        """Return the initial history of the chat.
 
         Raises:
             InvalidContent: a message is of a time that is still to come.

@@ -42,7 +42,7 @@ class TitleSource(NamedTuple):
 
 
 def source_of(history: Sequence[Message]) -> TitleSource | None:
-    """Return what a title can be made of; `None` if the user has said nothing in words."""
+    """Return the source of a title; `None` if the user has written no text."""
     messages = [one for one in history if one.text.strip() and not one.synthetic and not one.erased]
     question = next((one for one in messages if one.role == "user"), None)
     answer = next((one for one in messages if one.role == "assistant" and not one.partial and not one.calls), None)

@@ -34,7 +34,7 @@ HistoryView = Literal["user", "model", "raw"]
 
 
 def user_view(messages: Sequence[Message]) -> list[Message]:
-    """Return what a client may see: nothing meant for the model alone, no provider's secrets."""
+    """Return the parts for a client: nothing meant for the model alone, no provider's secrets."""
     seen = [without_secrets(message) for message in messages if message.audience is not Audience.model]
     return in_transcript_order(seen)
 

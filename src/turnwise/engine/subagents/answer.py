@@ -38,7 +38,7 @@ class CallAnswer(msgspec.Struct, frozen=True):
 
 
 def result_of(subagent: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
-    """Return what a call is answered with, and whether that is an error.
+    """Return the answer to a call, and whether it is an error.
 
     An answer without the form that is wanted is an answer with a note: what the subagent did for it is done.
     """
@@ -97,7 +97,7 @@ def lost(name: str, error: Exception) -> SubagentAnswer:
 
 
 def combined_answers(answers: Mapping[str, CallAnswer], limit: int) -> list[Json]:
-    """Return what subagents say as one result, of which each has its fair share."""
+    """Join the answers of subagents into one result, each cut to its fair share."""
     said = [answer.output for answer in answers.values()]
     kinds = ["error" if answer.is_error else "answer" for answer in answers.values()]
     frames: list[dict[str, Json]] = [{"subagent": name, kind: ""} for name, kind in zip(answers, kinds, strict=True)]
@@ -191,7 +191,7 @@ class _Logs:
 
 
 async def family_usage(store: ChatStore, chat_id: str) -> Usage:
-    """Return what a chat, its subagents and theirs have used, reported or not.
+    """Return the usage of a chat and all subagents below it, reported or not.
 
     It is partial if some of them are deleted or cannot be read.
     """

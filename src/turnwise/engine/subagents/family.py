@@ -26,7 +26,7 @@ _VERSION: Final = re.compile("[0-9]{1,16}")
 
 
 def has_ended(subagent: Facts) -> bool:
-    """Return whether a subagent has come to rest, and waits for no answer."""
+    """Whether a subagent has come to rest, and waits for no answer."""
     return subagent.resting and subagent.state in AT_REST
 
 
@@ -56,7 +56,7 @@ def awaited_by(facts: Facts) -> frozenset[str]:
 
 
 async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
-    """Return whether the chat that asked for the turn of a subagent still waits for it.
+    """Whether the chat that asked for the turn of a subagent still waits for it.
 
     That is its parent in the turn that it was made for, or the chat that messaged it in a later one. It is true of
     any other chat, and of what a person has a subagent do. It is true, too, while the chat that asked was never there:
@@ -96,7 +96,7 @@ def _asks(call: ToolCall, subagent: Facts, *, for_more: bool) -> bool:
 
 
 async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
-    """Return whether a chat above a subagent waits for its answer, or has not received it yet.
+    """Whether a chat above a subagent waits for its answer, or has not received it yet.
 
     Raises:
         StoreError: the store is out of reach.
@@ -110,7 +110,7 @@ async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
 
 
 async def is_any_above(store: ChatStore, subagent: Facts, fits: Callable[[Facts], bool]) -> bool:
-    """Return whether any of the chats above a subagent fits; the nearest is asked first.
+    """Whether any of the chats above a subagent fits; the nearest is asked first.
 
     Raises:
         ChatNotFound: one of them is gone.
@@ -152,7 +152,7 @@ class RecordedAnswer(NamedTuple):
 
 
 async def subagents_of(store: ChatStore, chat_id: str) -> list[Facts]:
-    """Return where the subagents of a chat stand, in the order of their calls; those that were deleted are left out.
+    """Return the facts of a chat's subagents in the order of their calls, without deleted ones.
 
     Raises:
         ChatNotFound: there is no such chat.

@@ -120,7 +120,7 @@ class _Family:
         return await self._stood(parent, version_in(version), head)
 
     async def _stood(self, chat_id: str, version: int, head: str) -> bool:
-        """Return whether a chat stood there; its log is read again if it does not say so, as it may have grown."""
+        """Whether a chat stood there; its log is read again if it does not say so, as it may have grown."""
         if (await self._read(chat_id)).bears_out(version, head):
             return True
         del self._logs[chat_id]

@@ -113,7 +113,7 @@ class Subscription:
         self.ring()
 
     def was_notified_since(self, notifications: int) -> bool:
-        """Return whether it was given a notification, or began, after the broadcaster had been given this many."""
+        """Whether it was given a notification, or began, after the broadcaster had been given this many."""
         return self._notifications > notifications
 
     def fail(self, failure: Exception) -> None:
@@ -193,7 +193,7 @@ class Broadcaster:
             )
 
     def _is_late(self, facts: Facts) -> bool:
-        """Return whether a later version of the chat was published before, and remember the newest."""
+        """Whether a later version of the chat was published before, and remember the newest."""
         newest = self._versions.pop(facts.chat_id, 0)
         self._versions[facts.chat_id] = max(newest, facts.version)
         if len(self._versions) > _VERSIONS:

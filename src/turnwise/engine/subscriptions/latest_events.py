@@ -24,7 +24,7 @@ class LatestEvents:
         self._chats: OrderedDict[str, Latest] = OrderedDict()
 
     def of(self, chat_id: str) -> Latest:
-        """Return what is cached of a chat. Take it before events are stored, to `add` them afterwards."""
+        """Return the cached events of a chat. Take it before events are stored, to `add` them afterwards."""
         events = self._chats.setdefault(chat_id, deque(maxlen=_EVENTS))
         self._chats.move_to_end(chat_id)
         if len(self._chats) > _CHATS:

@@ -102,7 +102,7 @@ class TurnReader:
                 self.message_state = "removed"
 
     def _is_resumed_by(self, event: Event) -> bool:
-        """Return whether an event shows that the turn went on after its end; it has not ended then."""
+        """Whether an event shows that the turn went on after its end; it has not ended then."""
         works = isinstance(event, StatusEvent) and event.state in AT_WORK
         if works or self._is_end(event):
             self.finished = None
@@ -175,7 +175,7 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
 
 
 def _may_answer(reply: Message, stop_reason: StopReason | None) -> bool:
-    """Return whether the text of a turn's last reply may be its answer."""
+    """Whether the text of a turn's last reply may be its answer."""
     word = reply.finish_reason if stop_reason in _STOPPED_BEHIND else stop_reason
     asks = any(call.executor is not Executor.provider for call in reply.calls)
     return outcome_of(word) is ReplyOutcome.complete and not reply.partial and not asks

@@ -80,7 +80,7 @@ def _limit_check(word: str, check: Check) -> Check:
 
 
 def _matches_patterns(word: str, schema: Any) -> bool:
-    """Return whether the check of a word matches patterns: its own, those beside it, or those of schemas inside."""
+    """Whether the check of a word matches patterns: its own, those beside it, or those of schemas inside."""
     if word == "additionalProperties":
         return "patternProperties" in schema
     return word in ("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems")

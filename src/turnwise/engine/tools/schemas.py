@@ -73,7 +73,7 @@ def check_schema(whose: str, schema: object) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _find_problem(spelled: bytes) -> str | None:
-    """Return what is wrong with a schema. Most are checked again and again: with each engine, and with each chat."""
+    """Return the problem of a schema. Most are checked again and again: with each engine, and with each chat."""
     schema = json.loads(spelled)
     kind = type(_validator(schema))
     try:

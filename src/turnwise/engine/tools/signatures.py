@@ -50,7 +50,7 @@ class Signature(msgspec.Struct, frozen=True):
     """JSON schema of the arguments: an object schema."""
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what to call the function with.
+        """Return the arguments for the function.
 
         They are read as JSON: only so a strict type takes a date, and any other thing that JSON spells as text.
 
@@ -125,7 +125,7 @@ def check_names(function: Function, name: str) -> None:
 
 
 def takes_any_name(function: Function, name: str) -> bool:
-    """Return whether a function takes arguments of any name, as `**arguments`."""
+    """Whether a function takes arguments of any name, as `**arguments`."""
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in _parameters(function, name))
 
 

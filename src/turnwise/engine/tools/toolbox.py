@@ -182,7 +182,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         return tuple(takewhile(lambda call: call.status is CallStatus.planned, first))
 
     def width(self, calls: Sequence[ToolCall]) -> int:
-        """Return how many calls of a batch may run at once: several only if every call is safe."""
+        """Return the number of calls of a batch that may run at once: several only if every call is safe."""
         safe = {tool.name for tool in self.tools.values() if tool.parallel_safe}
         all_are_safe = all(call.refusal is not None or call.name in safe for call in calls)
         return self.settings.parallel_cap if self.settings.tools_parallel == "all" or all_are_safe else 1

@@ -64,7 +64,7 @@ class UnitOfWork:
         return any(decision.source != decision.target for decision in self.decisions)
 
     def accepts(self, trigger: Trigger) -> bool:
-        """Return whether the table has a row for the trigger as the chat stands now."""
+        """Whether the table has a row for the trigger as the chat stands now."""
         return accepts(Draft(self.facts, trigger, self._at))
 
     def fire(self, trigger: Trigger, *, actor: str | None = None, reason: str | None = None) -> Facts:
@@ -247,7 +247,7 @@ class ChatWriter:
         return committed
 
     def is_changing(self, chat_id: str) -> bool:
-        """Return whether a change of a chat is under way in this process that is not its holder's."""
+        """Whether a change of a chat is under way in this process that is not its holder's."""
         return chat_id in self._changing
 
     @contextmanager
@@ -322,7 +322,7 @@ def _log_all(committed: Committed) -> None:
 
 
 def _figures(decision: Decision) -> dict[str, Any]:
-    """Return what a compaction has left: counts, and tokens before and after."""
+    """Return the figures of a compaction: counts, and tokens before and after."""
     for event in decision.events:
         if isinstance(event, CompactionEvent) and event.phase in ("finished", "declined"):
             figures = {name: getattr(event, name) for name in _COMPACTION_FIGURES}

@@ -41,7 +41,7 @@ class StartedCalls:
             self._calls.popitem(last=False)
 
     def __contains__(self, call: tuple[str, str]) -> bool:
-        """Return whether a call, by chat and id, was started here."""
+        """Whether a call, by chat and id, was started here."""
         return call in self._calls
 
 

@@ -128,7 +128,7 @@ class Leases:
         return self._own_clock.monotonic() <= due + LATE_S
 
     def _expiry(self, runner: Runner | None) -> float:
-        """Return when a lease is over by this machine's clock: then others take it, at their next sweep."""
+        """Return the expiry of a lease by this machine's clock: after it other workers claim the chat."""
         settings, now = self._runtime.settings, self._own_clock.monotonic()
         renewed_at = now if runner is None or runner.leased.ended else runner.leased.renewed_at
         return renewed_at + settings.lease + settings.poll_interval

@@ -46,14 +46,14 @@ class TimeTrust:
         return self._passed >= self._distrusts_until
 
     def trusts_leases(self) -> bool:
-        """Return whether a lease that seems to have run out has, whoever holds it."""
+        """Whether a lease that seems to have run out has, whoever holds it."""
         if self._passed < self._doubts_until:
             return False
         self._doubt_ends = None
         return True
 
     def trusts_the_time(self) -> bool:
-        """Return whether a clock may decide what is old or too late: none was set forward within the last hour."""
+        """Whether a clock may decide what is old or too late: none was set forward within the last hour."""
         now, passed = self._runtime.clock.now(), self._runtime.clock.monotonic()
         stepped = (now - self.now).total_seconds() - (passed - self._passed)
         self.now, self._passed = now, passed

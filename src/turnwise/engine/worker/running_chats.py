@@ -153,7 +153,7 @@ class RunningChats:
                 self.wake.set()
 
     def view_of(self, facts: Facts) -> View | None:
-        """Return what the model sees of a chat, if that is known here."""
+        """Return the model's view of a chat, if it is cached."""
         if facts.history.length == 0:
             return View([], facts.history_version)
         _, view = self._views.pop(facts.chat_id, (0, None))

@@ -34,7 +34,7 @@ class Reservation:
         self._newest[chat_id] = max(version, self._newest.get(chat_id, 0))
 
     def has_newer(self, facts: Facts) -> bool:
-        """Return whether the chat may have changed since."""
+        """Whether the chat may have changed since."""
         return facts.version < max(self._newest.get(facts.chat_id, 0), self._newest.get(None, 0))
 
 
@@ -80,11 +80,11 @@ class Slots:
             self._wake_waiters()
 
     def awaits(self, chat_id: str) -> bool:
-        """Return whether a change of the chat is under way that may bring it."""
+        """Whether a change of the chat is under way that may bring it."""
         return chat_id in self._reservations
 
     def runs(self, chat_id: str, token: int) -> bool:
-        """Return whether the chat runs here under that token."""
+        """Whether the chat runs here under that token."""
         runner = self.runners.get(chat_id)
         return runner is not None and runner.leased.token == token
 

@@ -153,7 +153,7 @@ class Sweeper:
         return False
 
     async def facts(self, chat_id: str) -> Facts | None:
-        """Return where a chat stands; `None` if that cannot be read.
+        """Return the facts of a chat; `None` if they cannot be read.
 
         Raises:
             StoreError: the store is out of reach.
@@ -187,7 +187,7 @@ class Sweeper:
         return total
 
     async def _change_together(self, batch: Sequence[Due]) -> tuple[int, StoreError | None]:
-        """Return how many of the chats were changed, and the error of the store if it refused all of them."""
+        """Return the number of changed chats, and the store's error if it refused all of them."""
         changes = (self.change(chat_id, change) for chat_id, change in batch)
         outcomes = await asyncio.gather(*changes, return_exceptions=True)
         for (chat_id, _), outcome in zip(batch, outcomes, strict=True):
@@ -199,7 +199,7 @@ class Sweeper:
         return outcomes.count(True), refused[-1] if len(refused) == len(batch) else None
 
     async def _is_paused(self, chat_id: str) -> bool:
-        """Return whether a chat is skipped, unless somebody has changed it meanwhile: it may be repaired."""
+        """Whether a chat is skipped, unless somebody has changed it meanwhile: it may be repaired."""
         pause = self._pauses.get(chat_id)
         if pause is None:
             return False
@@ -217,7 +217,7 @@ class Sweeper:
         self._pauses[chat_id] = _Pause(longer, longer, await self._head(chat_id) if longer else None)
 
     async def _head(self, chat_id: str) -> tuple[int, str] | None:
-        """Return where the log of a chat ends; `None` if that cannot be read."""
+        """Return the end of a chat's log; `None` if it cannot be read."""
         try:
             return await self._runtime.store.head(chat_id)
         except TurnwiseError:

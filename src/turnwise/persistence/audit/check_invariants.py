@@ -24,7 +24,7 @@ _Answer = Callable[[Replayed], str | None]
 
 
 def broken_invariant(chat: Replayed) -> str | None:
-    """Return how the chat breaks a promise of its state; `None` if the log knows of none."""
+    """Return the invariant of its state that the chat violates; `None` if the log shows none."""
     for answer in _ASKED[chat.state]:
         problem = answer(chat)
         if problem is not None:

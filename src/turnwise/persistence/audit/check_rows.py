@@ -294,7 +294,7 @@ def _parse_list(stored: Any) -> list[Any]:
 
 
 def name_of(table: str, row: Row) -> str:
-    """Return what identifies a row in its chat; bytes of it that are no text are spelled out."""
+    """Return the key of a row in its chat; bytes that are no text are escaped."""
     if table == "usage":
         return f"{row['version']}/{row['number']}"
     column = _NAMED_BY.get(table)

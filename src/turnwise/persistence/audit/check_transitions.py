@@ -224,7 +224,7 @@ def _replay(record: AuditRecord, chat: Replay) -> Replayed:
 
 
 def _lost_call(chat: Replay) -> str | None:
-    """Return what is wrong if a call that may not run again is left for the next worker."""
+    """Return the problem of a call that may not run again and is left for the next worker."""
     for call_id, call in chat.writes.open_calls.items():
         if call.started and call.runner == "at_most_once":
             return f"call {call_id!a:.40} was started and runs at most once, so it must end `unknown` here"

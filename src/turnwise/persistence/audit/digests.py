@@ -39,7 +39,7 @@ class Aside(NamedTuple):
     """The salt of the reason's digest."""
 
     def dump(self) -> str | None:
-        """Return what there is in the aside as JSON; `None` if there is nothing."""
+        """Return the aside as JSON; `None` if it is empty."""
         fields = {name: value for name, value in self._asdict().items() if value}
         return msgspec.json.encode(fields).decode() if fields else None
 

@@ -252,7 +252,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def signed_content(chat_id: str, count: int, head: str) -> bytes:
-    """Return what a signature of a log's checkpoint is made over."""
+    """Return the bytes that the signature of a log's checkpoint covers."""
     return canonical({"format": FORMAT, "chat_id": chat_id, "count": count, "head": head})
 
 

@@ -109,7 +109,7 @@ class PublicKeys:
         return self._keys
 
     def bear_out(self, content: bytes, signature: object, *, key_id: object = None) -> bool:
-        """Return whether the signature over `content` was made with the key of that id, or without one, with any."""
+        """Whether the signature over `content` was made with the key of that id, or without one, with any."""
         if not isinstance(signature, str) or not SIGNATURE.fullmatch(signature):
             return False
         if key_id is None:

@@ -187,7 +187,7 @@ class FolderFiles(FileStore):
         return self._root / _BLOBS / digest[:2] / digest
 
     async def _do(self, work: Callable[[], _T]) -> _T:
-        """Return what `work` returns, done in a thread.
+        """Run `work` in a thread and return its result.
 
         Raises:
             FileNotFoundError: the file is not there.

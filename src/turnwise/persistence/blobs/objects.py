@@ -72,7 +72,7 @@ class Objects:
             return
 
     async def get(self, key: str) -> memoryview | None:
-        """Return what an object holds; `None` if there is none of that key."""
+        """Return the content of an object; `None` if there is none of that key."""
         try:
             answer = await self._do(self._store.get_async(self._before + key), may_lack=True)
             return memoryview(await self._do(answer.bytes_async()))
@@ -80,7 +80,7 @@ class Objects:
             return None
 
     async def is_there(self, key: str) -> bool:
-        """Return whether there is an object of that key."""
+        """Whether there is an object of that key."""
         try:
             await self._do(self._store.head_async(self._before + key), may_lack=True)
         except FileNotFoundError:
@@ -104,7 +104,7 @@ class Objects:
                 await self.delete([key])
 
     async def _do(self, work: Awaitable[_T], *, may_lack: bool = False) -> _T:
-        """Return what the object store answers.
+        """Send a request and return the object store's answer.
 
         Raises:
             AlreadyExistsError: there is such an object.
@@ -122,7 +122,7 @@ class Objects:
 
 
 def _problem(error: Exception) -> str:
-    """Return what is wrong, without what the address of a request may hold of secrets."""
+    """Describe an error without the request's address, which may contain secrets."""
     words_of_store = str(error).partition("\n\nDebug source")[0]
     answer = _ANSWER.search(words_of_store)
     words = ": ".join(answer.groups()) if answer else re.sub(r"\?\S*", "", words_of_store)

@@ -82,7 +82,7 @@ class FileStore(Protocol):
         """
 
     async def size(self, digest: str) -> int | None:
-        """Return how many bytes a blob has; `None` if it is not there."""
+        """Return the size of a blob in bytes; `None` if it is missing."""
 
     async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
         """Remove a blob for good unless a chat holds it, however closely a `put` of the same bytes follows.
@@ -142,7 +142,7 @@ class HeldFiles(Protocol):
         """Return up to `limit` notes of blobs that a chat has let go of: the number and digest of each, in order."""
 
     async def is_unreferenced(self, digest: str) -> bool:
-        """Return whether no chat holds a blob."""
+        """Whether no chat holds a blob."""
 
     async def settle_unreferenced(self, number: int) -> None:
         """Forget a note: what it stands for was done."""

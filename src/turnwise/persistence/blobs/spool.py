@@ -68,7 +68,7 @@ class Spool:
         return None
 
     def end(self) -> str | None:
-        """Return what is wrong with the last blob, which is complete now."""
+        """Return the problem of the last blob, which is complete now."""
         last = [*self._sizes][-1:]
         if last and self._found.hexdigest() != last[0]:
             return f"the pieces before it are not the file {last[0]}"

@@ -75,7 +75,7 @@ _KINDS: Final = {str: _TEXT, int: _INTEGER, bool: _FLAG}
 
 
 def _of_type(hint: Any) -> _Wanted:
-    """Return what belongs in the column of a field by which chats are found."""
+    """Return the column value of a field by which chats are found."""
     kinds = [_KINDS[kind] for kind in get_args(hint) or (hint,) if kind is not NoneType]
     return _or_nothing(kinds[0]) if NoneType in get_args(hint) else kinds[0]
 

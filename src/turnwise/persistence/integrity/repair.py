@@ -208,7 +208,7 @@ MARK: Final = "[This message could not be read. A repair has put it aside.]"
 
 
 def is_mark(said: Message) -> bool:
-    """Return whether a message is a mark."""
+    """Whether a message is a mark."""
     return said.synthetic and said.text == MARK
 
 

@@ -148,7 +148,7 @@ def stored_in(row: Any) -> Stored:
 
 
 async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[list[Message]]:
-    """Return what the model sees of each chat."""
+    """Return the model's view of each chat."""
     messages: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
     for row in await connection.fetch(SQL["prompts"], list(messages)):
         messages[row["id"]].append(message_of(row["format"], row["body"], row["id"]))

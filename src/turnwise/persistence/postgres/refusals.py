@@ -77,17 +77,17 @@ def refusal(store: str, error: Exception, *, lost: bool = False) -> Refused:
 
 
 def problem_of(store: str, error: Exception) -> str:
-    """Return what a database error of a store means."""
+    """Describe a database error of a store."""
     meanings = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
     fallback = "the server cannot be reached" if isinstance(error, GONE) and may_pass(error) else "the database refused"
     return f"the store {store}: {next(meanings, fallback)} (PostgreSQL: {words_of(error)})"
 
 
 def words_of(error: Exception) -> object:
-    """Return what an error says; a time-out has no words of its own."""
+    """Return the text of an error; a time-out has none of its own."""
     return "no answer in time" if isinstance(error, TimeoutError) else error
 
 
 def may_pass(error: Exception) -> bool:
-    """Return whether to try again: not after a server's timeout, nor after a value that no column can hold."""
+    """Whether to try again: not after a server's timeout, nor after a value that no column can hold."""
     return not isinstance(error, asyncpg.QueryCanceledError | ValueError)

@@ -60,7 +60,7 @@ class Known:
             self._silent_at.pop(server, None)
 
     def is_avoided(self, server: Server) -> bool:
-        """Return whether a server did not answer a short while ago."""
+        """Whether a server did not answer a short while ago."""
         silent_at = self._silent_at.get(server)
         return silent_at is not None and monotonic() < silent_at + AVOID_S
 

@@ -108,7 +108,7 @@ class SQLDatabase(ABC):
 
     @abstractmethod
     async def compute(self, function: Callable[..., _T], *values: Any) -> _T:
-        """Return what a function returns that takes long, without holding up other work."""
+        """Run a slow function without blocking other work, and return its result."""
 
     @abstractmethod
     async def _fetch(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Row]: ...

@@ -76,7 +76,7 @@ async def holders(db: SQLDatabase) -> frozenset[str]:
 
 
 async def overdue(db: SQLDatabase, *, limit: int) -> Overdue:
-    """Return what has run out."""
+    """Return leases and deadlines that have expired."""
     now = await db.now()
     leases = await db.fetch("expired_leases", now=now, limit=limit)
     deadlines = await db.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))

@@ -52,7 +52,7 @@ async def rows_of(db: SQLDatabase, chat_id: str) -> Rows:
 
 
 async def read_or_blame(db: SQLDatabase, chat_id: str, read: Callable[[], Awaitable[_T]]) -> _T:
-    """Return what a read of a chat returns.
+    """Run a read of a chat and return its result.
 
     Raises:
         ChatUnreadable: a stored value of the chat cannot be read.
@@ -197,7 +197,7 @@ _TIMES: Final = ("since", "deadline", "at", "expires")
 
 
 def cached_chat_of(chat: WholeChat, at: datetime) -> CachedChat:
-    """Return where an exported chat stands, with the lease that it was exported with."""
+    """Return the facts of an exported chat, with its lease of that time."""
     return CachedChat(facts_in(chat), chat.rows.chat["head"], at, chat.rows.chat["facts"])
 
 

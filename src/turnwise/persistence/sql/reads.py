@@ -43,11 +43,11 @@ class ChatReads:
         return found[0]
 
     async def facts(self) -> Facts:
-        """Return where the chat stands."""
+        """Return the facts of the chat."""
         return facts_of(await self.stored())
 
     async def rest(self) -> PartialRead:
-        """Return what can be read of where the chat stands."""
+        """Return the readable facts of the chat."""
         return salvage(await self.stored())
 
     async def head(self) -> tuple[int, str]:
@@ -59,7 +59,7 @@ class ChatReads:
         return head_of(self.chat_id, version, head)
 
     async def lease_expiry(self) -> Expiry | None:
-        """Return when the chat's lease runs out."""
+        """Return the expiry of the chat's lease."""
         row = await self.db.fetch_one("expires", chat_id=self.chat_id)
         if row is None or row[0] is None:
             return None

@@ -13,7 +13,7 @@ from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
 
 
 async def stored_tombstone(db: SQLDatabase, chat_id: str) -> Tombstone | None:
-    """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
+    """Return the tombstone of a deleted chat; `None` if no chat of that id was deleted."""
     row = await db.fetch_one("tombstone", chat_id=chat_id)
     if row is None:
         return None

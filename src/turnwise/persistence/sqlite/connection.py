@@ -118,7 +118,7 @@ def first_rows(connection: sqlite3.Connection, sql: str, parameters: Any, *, siz
 
 
 def _too_large(error: OverflowError) -> sqlite3.DataError:
-    """Return what SQLite would say of a number that its driver cannot hand to it."""
+    """Return SQLite's error for a number that its driver cannot pass on."""
     return sqlite3.DataError(f"a whole number is too large for a column ({error})")
 
 
@@ -288,7 +288,7 @@ def _stop_all() -> None:
 
 
 def retry_while_busy(attempt: Callable[[], _T]) -> _T:
-    """Return what `attempt` returns; try again while other processes hold the database. It blocks the thread."""
+    """Run `attempt` and return its result; retry while other processes lock the database. Blocks the thread."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     pause = 0.001
     while True:

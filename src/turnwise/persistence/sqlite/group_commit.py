@@ -67,7 +67,7 @@ class GroupCommit:
         self._closing = False
 
     async def submit(self, work: Job[_T]) -> _T:
-        """Return what `work` returned, once it is committed.
+        """Run `work` and return its result once it is committed.
 
         If the caller is cancelled before the work begins, it is never done; if later, the call waits until it is over.
 

@@ -258,7 +258,7 @@ def _claimable(
 
 
 def _as_sqlite_sorts(row: tuple[Any, int, str, object]) -> tuple[int, Any, int]:
-    """Return what orders chats as SQLite does: a time that is garbled may be text, or bytes."""
+    """Return a sort key that orders chats as SQLite does: a time that is garbled may be text, or bytes."""
     since, number, *_ = row
     return (isinstance(since, str) + 2 * isinstance(since, bytes), since, number)
 
