@@ -16,9 +16,9 @@ from tests.client.client_clock import ClientClock
 from support.wire.server import Answer, End, Server, problem
 from turnwise import InvalidArgument, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, BodyTooLarge, ClientSettings, NotAllowed, RateLimited, ServiceFailed
-from turnwise.client.connection import Connection, Request, pieces_of
-from turnwise.client.errors import ServiceUnreachable, error_in, error_of
-from turnwise.client.requests import InterruptibleBody, lines_in, lines_out
+from turnwise.client.connection import Connection, Request, read_pieces
+from turnwise.client.errors import ServiceUnreachable, parse_error, parse_problem
+from turnwise.client.requests import InterruptibleBody, decode_lines, encode_lines
 from turnwise.client.settings import Backoff
 from turnwise.http_problems import InvalidRequest, NotAuthenticated
 from turnwise.states.errors import ChatUnreadable, EngineClosed, EngineInUse
@@ -152,7 +152,7 @@ async def test_broken_off_body_raises_its_problem(server: Server, connection: Co
     """A proxy may make a clean end of a body that was cut off."""
     damaged = problem("chat-unreadable", column="messages.body", problem="gone")
     server.script = [Answer(["one", MARK + json.dumps(damaged)], headers={"X-Problem-After": MARK}, end=end)]
-    async with aclosing(pieces_of(connection, GET)) as pieces:  # type: ignore[type-var]
+    async with aclosing(read_pieces(connection, GET)) as pieces:  # type: ignore[type-var]
         assert await anext(pieces) == b"one"
         with pytest.raises(ChatUnreadable, match="as it was said"):
             await anext(pieces)
@@ -239,7 +239,7 @@ async def each(*items: Any) -> AsyncIterator[Any]:
     ],
 )
 async def test_lines_are_read_from_any_chunking(pieces: list[bytes], lines: list[str]) -> None:
-    assert [line async for line in lines_out(each(*pieces))] == lines
+    assert [line async for line in decode_lines(each(*pieces))] == lines
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ async def test_lines_are_read_from_any_chunking(pieces: list[bytes], lines: list
     ],
 )
 async def test_lines_are_sent_with_one_line_feed(lines: Any, body: list[bytes]) -> None:
-    assert [line async for line in lines_in(lines)] == body
+    assert [line async for line in encode_lines(lines)] == body
 
 
 # Which error is made of an answer
@@ -282,7 +282,7 @@ def told_of(name: str, **fields: Any) -> dict[str, Any]:
 def test_service_error_is_the_clients_own(
     told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
 ) -> None:
-    error = error_in(WHERE, told)
+    error = parse_problem(WHERE, told)
     assert (type(error), vars(error)) == (kind, facts)
     assert (str(error) == "as it was said") is (kind is not ServiceFailed)
 
@@ -300,7 +300,7 @@ def test_service_error_is_the_clients_own(
     ],
 )
 def test_malformed_problem_is_a_bad_answer(told: dict[str, Any], wrong: str) -> None:
-    error = error_in(WHERE, told)
+    error = parse_problem(WHERE, told)
     assert (type(error), vars(error)) == (BadAnswer, {"url": WHERE, "problem": wrong})
 
 
@@ -318,7 +318,7 @@ def test_malformed_problem_is_a_bad_answer(told: dict[str, Any], wrong: str) -> 
 def test_foreign_answer_is_quoted(
     status: int, media_type: str, body: bytes, kind: type[TurnwiseError], facts: dict[str, Any]
 ) -> None:
-    error = error_of(WHERE, status, media_type, body)
+    error = parse_error(WHERE, status, media_type, body)
     assert (type(error), vars(error)) == (kind, facts)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from support.node import CLIENT, NODE, needs_node
-from turnwise.service.problems import problem_of
+from turnwise.service.problems import build_problem
 from turnwise.states.errors import ChatUnreadable
 
 pytestmark = [needs_node, pytest.mark.timeout(60)]
@@ -98,7 +98,7 @@ def test_custom_address_needs_the_end_mark() -> None:
 @pytest.mark.parametrize("reported", ["as an answer", "in the stream"])
 def test_unreadable_chat_ends_the_stream(reported: str) -> None:
     """It would come back for ever: no later try mends the chat."""
-    unreadable = problem_of(ChatUnreadable("chats.facts", "is no JSON", chat_id="c1"))
+    unreadable = build_problem(ChatUnreadable("chats.facts", "is no JSON", chat_id="c1"))
     answer = {"status": 500, "body": json.dumps(unreadable), "type": "application/problem+json"}
     event = {"body": f"event: problem\ndata: {json.dumps(unreadable)}\n\n"}
     assert read(answer if reported == "as an answer" else event) == ["Problem", 500, 1]

@@ -27,7 +27,7 @@ from support.served import GENEROUS, TOKENS, Served, served
 from turnwise import Engine, SettingsError
 from turnwise.http_problems import NotAuthenticated
 from turnwise.service import JWTs, Principal, ServiceSettings, StaticTokens, add_problem_handlers, caller, router
-from turnwise.service.app import policy_of
+from turnwise.service.app import build_policy
 from turnwise.service.caller import Caller
 from turnwise.service.service import Service
 from turnwise.states.errors import ChatNotFound
@@ -341,7 +341,7 @@ async def test_404_takes_a_multiple_of_the_delay(passed: float, waited: float, m
     async with Engine("sqlite://", model="demo") as engine:
         hers = await engine.create_chat(owner="ada")
         settings = ServiceSettings(not_found_seconds=2)
-        service = Service(engine, TOKENS, settings, policy_of(settings))
+        service = Service(engine, TOKENS, settings, build_policy(settings))
         bob = Caller(service, Principal("bob"), since=64)
         for chat_id in ("c1", hers.id):
             with pytest.raises(ChatNotFound):
@@ -440,7 +440,7 @@ async def test_stream_ends_when_the_token_expires(
 async def test_expired_token_reads_no_stored_events(demo: Served) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     await demo.engine.ask(chat.id, "Hello!")
-    service = Service(demo.engine, TOKENS, ServiceSettings(), policy_of(ServiceSettings()))
+    service = Service(demo.engine, TOKENS, ServiceSettings(), build_policy(ServiceSettings()))
     now = datetime.now(UTC)
     hour = timedelta(hours=1)
     for until, told in ((None, chat.id), (now + hour, chat.id), (now - hour, None)):

@@ -13,7 +13,7 @@ from turnwise import Agent, Engine, Settings, tool
 from turnwise.diagrams import slide, svg
 from turnwise.http_problems import InvalidRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.service.routes.preconditions import version_in
+from turnwise.service.routes.preconditions import parse_version
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
 
@@ -283,11 +283,11 @@ VERSIONS: Final = {
 
 @pytest.mark.parametrize(("said", "version"), VERSIONS.items())
 def test_version_is_read_from_a_tag(said: str | None, version: int | None) -> None:
-    assert version_in(said) == version
+    assert parse_version(said) == version
 
 
 @pytest.mark.parametrize("said", ["", "one", '"10000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
 def test_malformed_version_is_refused(said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        version_in(said)
+        parse_version(said)
     assert refused.value.problems == ({"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'},)

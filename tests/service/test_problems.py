@@ -10,9 +10,9 @@ from fastapi import APIRouter, FastAPI, HTTPException
 
 from support.served import listening
 from turnwise import http_problems as own
-from turnwise.client.errors import error_of
+from turnwise.client.errors import parse_error
 from turnwise.service import ProblemRoute, add_problem_handlers, problem_response
-from turnwise.service.problems import problem_of, status_of
+from turnwise.service.problems import build_problem, http_status
 from turnwise.service.routes.table import ROUTES
 from turnwise.states import errors, model_errors
 from turnwise.states.errors import TurnwiseError
@@ -74,7 +74,7 @@ def test_every_error_has_a_status() -> None:
     known = (kinds_in(errors) | kinds_in(model_errors)) - {TurnwiseError}
     assert {type(error) for _, error in (*TOLD, *HIDDEN)} == known
     assert {type(error) for _, error in OWN} == kinds_in(own)
-    assert {status_of(error) for _, error in (*TOLD, *OWN)} <= {401, 403, 429, 503} | {
+    assert {http_status(error) for _, error in (*TOLD, *OWN)} <= {401, 403, 429, 503} | {
         status for row in ROUTES for status in (400, *row.problems)
     }, "each is one that OpenAPI describes"
 
@@ -82,7 +82,7 @@ def test_every_error_has_a_status() -> None:
 def test_notes_of_an_error_stay_in_the_log() -> None:
     error = errors.QueueFull(20)
     error.add_note(SECRET)
-    assert problem_of(error) == {
+    assert build_problem(error) == {
         "type": "urn:turnwise:problem:queue-full",
         "title": "Queue full",
         "status": 429,
@@ -120,7 +120,7 @@ async def test_problem_has_fields_but_no_secrets() -> None:
         else:
             assert problem.keys() >= vars(error).keys()
         if (status, error) in TOLD:
-            known = error_of(url, answer.status_code, answer.headers["content-type"], answer.content)
+            known = parse_error(url, answer.status_code, answer.headers["content-type"], answer.content)
             assert (type(known), str(known), vars(known)) == (type(error), str(error), vars(error))
 
 
@@ -157,7 +157,7 @@ def test_internal_errors_are_logged() -> None:
 def test_store_error_says_whether_it_wrote() -> None:
     for written, words in (("no", "nothing was written"), ("unknown", "it is not known whether anything was written")):
         error = errors.StoreError(SECRET, written=written)  # type: ignore[arg-type] - one of the two
-        assert problem_of(error) == {
+        assert build_problem(error) == {
             "type": "urn:turnwise:problem:store-error",
             "title": "Store error",
             "status": 503,
@@ -170,7 +170,7 @@ def test_unlisted_error_is_internal() -> None:
     class Unheard(TurnwiseError):
         """It is in no table."""
 
-    assert problem_of(Unheard(SECRET)) == {
+    assert build_problem(Unheard(SECRET)) == {
         "type": "urn:turnwise:problem:unheard",
         "title": "Unheard",
         "status": 500,

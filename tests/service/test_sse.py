@@ -18,8 +18,8 @@ from support.served import Served, listening
 from turnwise import Engine, FileNotFound, StoreError, TurnwiseError
 from turnwise.http_problems import PROBLEM_AFTER, InvalidRequest
 from turnwise.service import event_stream, sse
-from turnwise.service.problems import problem_of
-from turnwise.service.routes.streamed import lines_of, streamed
+from turnwise.service.problems import build_problem
+from turnwise.service.routes.streamed import read_lines, streamed
 from turnwise.service.sse import Stream, event_bytes
 
 GREETING: Final = b": turnwise\nretry: 1000\n\n"
@@ -191,13 +191,13 @@ def request_of(*pieces: bytes) -> Request:
     ],
 )
 async def test_body_is_read_line_by_line(pieces: list[bytes], lines: list[str]) -> None:
-    assert [line async for line in lines_of(request_of(*pieces))] == lines
+    assert [line async for line in read_lines(request_of(*pieces))] == lines
 
 
 @pytest.mark.parametrize("pieces", [[b"\xff\n"], [b"one\n", b"\xc3"], [b"one\n\xc3", b"\n"]])
 async def test_body_that_is_no_utf8_is_refused(pieces: list[bytes]) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        assert [line async for line in lines_of(request_of(*pieces))] == ["never"]
+        assert [line async for line in read_lines(request_of(*pieces))] == ["never"]
     assert refused.value.problems == ({"field": "body", "problem": "must be UTF-8"},)
 
 
@@ -221,7 +221,7 @@ async def test_broken_body_ends_with_its_problem(error: TurnwiseError) -> None:
         await body_of(response, body)
     content, _, problem = b"".join(body).partition(response.headers[PROBLEM_AFTER].encode())
     assert (content, response.headers["etag"]) == (b"so much and", "x")
-    assert json.loads(problem) == problem_of(error)
+    assert json.loads(problem) == build_problem(error)
     assert b"secret" not in problem
     another = await streamed(broken([b"so much"], error), media_type="a/b", headers={})
     assert another.headers[PROBLEM_AFTER] != response.headers[PROBLEM_AFTER]

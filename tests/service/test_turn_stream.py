@@ -20,8 +20,8 @@ from turnwise.providers.demo import DemoModel
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import AGUIEncoder, AISDKEncoder
-from turnwise.service.routes.threads import turns_of
-from turnwise.service.routes.turn_stream import TurnRange, lines_of_turns
+from turnwise.service.routes.threads import to_turn_range
+from turnwise.service.routes.turn_stream import TurnRange, stream_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
 from turnwise.testing.conformance import plans
@@ -58,7 +58,7 @@ async def told(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, l
     async with reader, anyio.create_task_group() as tasks:
 
         async def follow() -> None:
-            stream = lines_of_turns(reader, "c", TurnRange(0), recorder, last=b"last", hold_back=hold_back)
+            stream = stream_turns(reader, "c", TurnRange(0), recorder, last=b"last", hold_back=hold_back)
             lines.extend([line async for line in stream])
 
         tasks.start_soon(follow)
@@ -83,7 +83,7 @@ async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
 async def both_of(engine: Engine, turns: TurnRange) -> list[list[dict[str, Any]]]:
     """Return what a run of AG-UI and a page of the AI SDK are told of turns."""
     return [
-        [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, turns.chat.id, turns, one)]
+        [json.loads(line.removeprefix(b"data: ")) async for line in stream_turns(engine, turns.chat.id, turns, one)]
         for one in (AGUIEncoder("t", "r"), AISDKEncoder())
     ]
 
@@ -100,7 +100,7 @@ async def test_unanswered_message_ends_as_its_chat(*, stopped: bool) -> None:
             await engine.interrupt(chat.id)
         model.gate.set()
         chat = await engine.wait(chat.id, timeout=60)
-        run, page = await both_of(engine, turns_of([waiting]))
+        run, page = await both_of(engine, to_turn_range([waiting]))
     assert (chat.state, chat.queued) == ("interrupted" if stopped else "error", 1)
     if stopped:
         assert [one.get("outcome") for one in run] == [{"type": "cancelled"}]
@@ -120,7 +120,7 @@ async def test_message_behind_open_calls_is_an_error() -> None:
         waiting = await engine.send_message(chat.id, "Two")
         model.gate.set()
         chat = await engine.wait(chat.id, timeout=60)
-        run, page = await both_of(engine, turns_of([waiting]))
+        run, page = await both_of(engine, to_turn_range([waiting]))
     assert (chat.state, chat.queued) == ("requires_action", 1)
     assert [(one["type"], one["code"]) for one in run] == [("RUN_ERROR", "message-queued")]
     assert page == [{"type": "start"}, {"type": "error", "errorText": run[0]["message"]}]
@@ -141,7 +141,7 @@ async def test_removed_message_is_an_error(way: str) -> None:
             await engine.edit_message(chat.id, one.message_id, "Another")
         model.gate.set()
         chat = await engine.wait(chat.id, timeout=60)
-        (ended_run,), (start, ended_page) = await both_of(engine, turns_of([mine]))
+        (ended_run,), (start, ended_page) = await both_of(engine, to_turn_range([mine]))
     assert (chat.state, chat.stop_reason) == ("waiting", "end_turn")
     assert (ended_run["type"], ended_run["code"]) == ("RUN_ERROR", "message-removed")
     assert (start["type"], ended_page) == ("start", {"type": "error", "errorText": ended_run["message"]})
@@ -175,7 +175,7 @@ async def test_resumed_turn_streams_to_its_last_end(later: str) -> None:
 
 
 async def _listen(engine: Engine, turns: TurnRange, recorder: Recorder) -> None:
-    async for _ in lines_of_turns(engine, turns.chat.id, turns, recorder):
+    async for _ in stream_turns(engine, turns.chat.id, turns, recorder):
         pass
 
 

@@ -13,7 +13,7 @@ import pydantic_core
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
-from turnwise.client.errors import BUSY, BadAnswer, ServiceFailed, ServiceUnreachable, error_in, error_of
+from turnwise.client.errors import BUSY, BadAnswer, ServiceFailed, ServiceUnreachable, parse_error, parse_problem
 from turnwise.client.requests import InterruptibleBody, Request
 from turnwise.client.settings import Backoff, ClientSettings
 from turnwise.http_problems import ON_BEHALF_OF, PROBLEM_AFTER, NotAllowed, NotAuthenticated, RateLimited
@@ -42,7 +42,7 @@ _UNKNOWN: Final = "; it is not known whether anything was written"
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
+def _ssl_context() -> ssl.SSLContext:
     """Return the certificates that clients trust. Reading them blocks the event loop for 20 ms: it is done once."""
     return httpx.create_ssl_context()
 
@@ -71,7 +71,7 @@ class Connection:
         if self._client is not None:
             raise EngineInUse
         try:
-            trusted = _trusted()
+            trusted = _ssl_context()
         except OSError as error:
             raise SettingsError("SSL_CERT_FILE, SSL_CERT_DIR", f"cannot be read: {error}") from error
         try:
@@ -113,7 +113,7 @@ class Connection:
                     await self._whole(response, request)
                     return response
             except TurnwiseError as error:
-                sent = sent or _was_perhaps_done(error, request)
+                sent = sent or _may_have_been_applied(error, request)
                 pause = error.retry_after if isinstance(error, RateLimited) else 0
                 if self.is_open and _may_pass(error, request, sent=sent) and await backoff.wait(pause):
                     continue
@@ -141,7 +141,7 @@ class Connection:
             BadAnswer: it is no value of the type `answer`.
         """
         try:
-            value: Answer = _adapter_of(cast("Any", answer)).validate_json(response.content)
+            value: Answer = _answer_adapter(cast("Any", answer)).validate_json(response.content)
         except ValidationError as error:
             wrong = error.errors()[0]
             place = ".".join(map(str, wrong["loc"]))
@@ -152,26 +152,28 @@ class Connection:
 
     @asynccontextmanager
     async def opened(self, request: Request, *, idle_timeout: float | None = None) -> AsyncIterator[httpx.Response]:
-        """Give the response to a request, whose body is still to be read. It is tried once.
+        """Send a request once and give its response, with the body unread.
 
         Args:
             request: what is asked.
-            idle_timeout: seconds within which the next piece of the body has to come; `Settings.timeout` by default.
+            idle_timeout: seconds to wait for the next piece of the body; `ClientSettings.timeout` by default.
 
         Raises:
             TurnwiseError: what the service says is wrong, or that it says nothing.
         """
         if self._client is None:
             raise EngineClosed(_NOT_OPEN)
-        built = self._built(self._client, request, idle_timeout)
+        built = self._build_request(self._client, request, idle_timeout)
         try:
             response = await self._client.send(built, stream=True)
         except httpx.HTTPError as error:
-            raise self.fault(error, sent=_may_have_been_done(error, request)) from error
+            raise self.fault(error, sent=_may_have_been_sent(error, request)) from error
         try:
             if response.status_code not in _OK:
                 body = await self._whole(response, request)
-                raise error_of(str(response.url), response.status_code, response.headers.get("content-type", ""), body)
+                raise parse_error(
+                    str(response.url), response.status_code, response.headers.get("content-type", ""), body
+                )
             yield response
         finally:
             await response.aclose()
@@ -186,10 +188,10 @@ class Connection:
         try:
             return await response.aread()
         except httpx.HTTPError as error:
-            raise self.fault(error, sent=_may_have_been_done(error, request)) from error
+            raise self.fault(error, sent=_may_have_been_sent(error, request)) from error
 
-    def _built(self, client: httpx.AsyncClient, request: Request, idle_timeout: float | None) -> httpx.Request:
-        headers = {name: _spelled(name, value) for name, value in request.headers.items() if value is not None}
+    def _build_request(self, client: httpx.AsyncClient, request: Request, idle_timeout: float | None) -> httpx.Request:
+        headers = {name: _check_header(name, value) for name, value in request.headers.items() if value is not None}
         content: Any = request.stream
         if request.body is not None:
             content = pydantic_core.to_json(request.body)
@@ -234,7 +236,7 @@ class ActingConnection(Connection):
             yield response
 
 
-async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[bytes]:
+async def read_pieces(connection: Connection, request: Request) -> AsyncIterator[bytes]:
     """Yield the body of a response, piece by piece.
 
     Raises:
@@ -250,7 +252,7 @@ async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[b
         except httpx.HTTPError as error:
             cut = error
         if body.problem is not None:  # also behind a clean end, which a proxy may make of a body that was cut off
-            raise error_in(str(response.url), body.problem) from cut
+            raise parse_problem(str(response.url), body.problem) from cut
         if body.rest:
             yield body.rest
         if cut is not None:
@@ -273,7 +275,7 @@ def _may_pass(error: TurnwiseError, request: Request, *, sent: bool) -> bool:
     return request.repeatable
 
 
-def _spelled(header: str, value: str) -> str:
+def _check_header(header: str, value: str) -> str:
     if not (value and value.isascii() and value.isprintable() and value == value.strip()):
         named = _ARGUMENTS.get(header, header)
         problem = "must be printable ASCII and not empty, because a header of HTTP carries it"
@@ -281,17 +283,17 @@ def _spelled(header: str, value: str) -> str:
     return value
 
 
-def _was_perhaps_done(error: TurnwiseError, request: Request) -> bool:
+def _may_have_been_applied(error: TurnwiseError, request: Request) -> bool:
     """Whether the service may have done what was asked, although this error was the answer."""
     if isinstance(error, StoreError):
         return error.written == "unknown" and request.method != "GET"
     return isinstance(error, ServiceUnreachable) and error.sent
 
 
-def _may_have_been_done(error: httpx.HTTPError, request: Request) -> bool:
+def _may_have_been_sent(error: httpx.HTTPError, request: Request) -> bool:
     return request.method != "GET" and not isinstance(error, _UNSENT)
 
 
 @cache
-def _adapter_of(answer: Any) -> TypeAdapter[Any]:
+def _answer_adapter(answer: Any) -> TypeAdapter[Any]:
     return TypeAdapter(answer)

@@ -74,8 +74,8 @@ class BadAnswer(TurnwiseError):
         )
 
 
-def error_of(url: str, status: int, media_type: str, body: bytes) -> TurnwiseError:
-    """Return the error that an answer stands for.
+def parse_error(url: str, status: int, media_type: str, body: bytes) -> TurnwiseError:
+    """Convert an error response to the error that the service raised.
 
     Args:
         url: what was asked.
@@ -83,17 +83,17 @@ def error_of(url: str, status: int, media_type: str, body: bytes) -> TurnwiseErr
         media_type: of its body.
         body: a problem, if it is an answer of turnwise.
     """
-    problem = _read(body) if media_type.partition(";")[0].strip() == MEDIA_TYPE else None
+    problem = _parse_json(body) if media_type.partition(";")[0].strip() == MEDIA_TYPE else None
     if problem is not None and str(problem.get("type")).startswith(TYPE):
-        return error_in(url, problem)
+        return parse_problem(url, problem)
     text = problem.get("detail") if problem is not None else f"{body[:100].decode(errors='replace')!r}"
     if status >= 500:  # noqa: PLR2004 - where HTTP's errors of servers begin
         return ServiceFailed(status, str(text))
     return BadAnswer(url, f"status {status}, {text}")
 
 
-def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
-    """Return the error that a problem describes: of the same class, with the same fields and text."""
+def parse_problem(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
+    """Convert a problem to the error that it describes: of the same class, with the same fields and text."""
     name = str(problem.get("type")).removeprefix(TYPE)
     kind, detail = _ERRORS.get(name), problem.get("detail")
     if not isinstance(detail, str):
@@ -102,8 +102,8 @@ def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
         status = problem.get("status")
         return ServiceFailed(status if isinstance(status, int) else 500, detail)
     try:
-        fields = {key: _as_it_was(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
-        error = _made(kind, {"problem": detail} | fields)
+        fields = {key: _restore_field(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
+        error = _build_error(kind, {"problem": detail} | fields)
     except (KeyError, TypeError, ValueError, AttributeError):
         return BadAnswer(url, f"a problem {name!r} without the fields of one")
     error.args = (detail,)
@@ -111,20 +111,20 @@ def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
     return error
 
 
-def _made(kind: Callable[..., TurnwiseError], fields: Mapping[str, Any]) -> TurnwiseError:
+def _build_error(kind: Callable[..., TurnwiseError], fields: Mapping[str, Any]) -> TurnwiseError:
     """Return an error of that class, constructed from its required fields."""
     needed = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
     placed = [fields[one.name] for one in needed if one.kind is not one.KEYWORD_ONLY]
     return kind(*placed, **{one.name: fields[one.name] for one in needed if one.kind is one.KEYWORD_ONLY})
 
 
-def _as_it_was(name: str, value: Any) -> Any:
+def _restore_field(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return datetime.fromisoformat(value) if name == "deleted_at" else value
 
 
-def _read(body: bytes) -> dict[str, Any] | None:
+def _parse_json(body: bytes) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):

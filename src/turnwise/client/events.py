@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from turnwise.client.connection import Connection, is_passing
-from turnwise.client.errors import BadAnswer, error_in
+from turnwise.client.errors import BadAnswer, parse_problem
 from turnwise.client.requests import Request
 from turnwise.client.settings import Backoff
 from turnwise.engine.config.results import Chat
@@ -65,7 +65,7 @@ class EventReader(msgspec.Struct):
                 raise broken
 
     async def _is_over(self) -> bool:
-        """Return whether nothing is left to read of a stream that ended without saying so.
+        """Whether a stream that ended without an end event has nothing left to read.
 
         Its service may say no ends; or the stream was cut off, and a proxy has made a clean end of that.
 
@@ -96,7 +96,7 @@ class EventReader(msgspec.Struct):
                         self._has_ended = True
                         return
                     if kind == "problem":
-                        raise error_in(url, _OBJECT.decode(data))
+                        raise parse_problem(url, _OBJECT.decode(data))
                     event = _EVENT.decode(data)
                     if event.seq > self.cursor or (isinstance(event, HistoryResetEvent) and event.begins_anew):
                         yield event
@@ -110,7 +110,7 @@ class EventReader(msgspec.Struct):
 
 
 def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:
-    """Return whether a chat stays in one of these states."""
+    """Whether a chat stays in one of these states."""
     if chat.unreadable is not None or (chat.state is ChatState.interrupted and not chat.settled):
         return False
     return chat.state in states and not (states == RESTING and chat.awaits == "subagents")

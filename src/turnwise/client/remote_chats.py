@@ -13,10 +13,10 @@ import httpx
 from msgspec.structs import replace
 from pydantic import Field, InstanceOf, SkipValidation
 
-from turnwise.client.connection import Connection, pieces_of
+from turnwise.client.connection import Connection, read_pieces
 from turnwise.client.errors import ServiceUnreachable
 from turnwise.client.events import EventReader, has_arrived
-from turnwise.client.requests import Request, decoded, lines_in, lines_out, new_key, path_of, request_of
+from turnwise.client.requests import Request, build_request, chat_path, decode_file, decode_lines, encode_lines, new_key
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.answer_format import format_of
 from turnwise.engine.blobs.streams import FileContent, source_of
@@ -72,9 +72,9 @@ class RemoteChats(Chats):
         Raises:
             ServiceUnreachable: the lines end before the last one of a chat.
         """
-        request = Request(method="GET", path=path_of(chat_id, "export"))
+        request = Request(method="GET", path=chat_path(chat_id, "export"))
         line = ""
-        async with aclosing(lines_out(pieces_of(self._connection, request))) as lines:
+        async with aclosing(decode_lines(read_pieces(self._connection, request))) as lines:
             async for line in lines:
                 yield line
         if not is_checkpoint(line):
@@ -85,7 +85,9 @@ class RemoteChats(Chats):
 
         The lines are sent to their end, even if the service has refused the first.
         """
-        return await self._connection.ask(Request(method="POST", path="/chats/import", stream=lines_in(lines)), Chat)
+        return await self._connection.ask(
+            Request(method="POST", path="/chats/import", stream=encode_lines(lines)), Chat
+        )
 
     # Files
 
@@ -98,7 +100,7 @@ class RemoteChats(Chats):
         name: Label | None = None,
     ) -> FilePart:
         """Keep a file for a chat, and return the part by which messages of it refer to it, see `Engine.put_file`."""
-        path_of(chat_id)  # which no chat may have
+        chat_path(chat_id)  # which no chat may have
         source = await source_of(content)
         async with aclosing(source.pieces) as pieces:
             request = Request(
@@ -117,7 +119,7 @@ class RemoteChats(Chats):
         if not isinstance(file, FilePart | str):
             raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
         if isinstance(file, FilePart) and file.data is not None:
-            yield decoded(file)
+            yield decode_file(file)
             return
         digest = file.blob if isinstance(file, FilePart) else str.__str__(file)
         if digest is None:
@@ -126,7 +128,7 @@ class RemoteChats(Chats):
             await self.get_chat(chat_id)
             raise FileNotFound(chat_id, digest)
         request = Request(method="GET", path=f"/files/{digest}", query={"chat": chat_id})
-        pieces = pieces_of(self._connection, request)
+        pieces = read_pieces(self._connection, request)
         async with aclosing(pieces), aclosing(intact(digest, pieces)) as whole:  # type: ignore[type-var]
             try:
                 async for piece in whole:
@@ -143,7 +145,7 @@ class RemoteChats(Chats):
     ) -> Chat:
         """Return the chat once its state is in `until`, see `Engine.wait`."""
         states = frozenset(state_of(state, "until") for state in until)
-        look = Request(method="GET", path=path_of(chat_id), repeatable=True, waits_out_limits=True)
+        look = Request(method="GET", path=chat_path(chat_id), repeatable=True, waits_out_limits=True)
         with anyio.fail_after(timeout or None):
             chat = await self.get_chat(chat_id)
             while not has_arrived(states, chat):
@@ -171,7 +173,7 @@ class RemoteChats(Chats):
         `verify_export` checks an exported log here.
         """
         published(checkpoints, public_key)
-        verdict = await self._get(path_of(chat_id, "verify"), Verdict, family=family, files=files)
+        verdict = await self._get(chat_path(chat_id, "verify"), Verdict, family=family, files=files)
         if checkpoints is None or not verdict.ok:
             return verdict
         return verify_export(await self.export_audit(chat_id), checkpoints=checkpoints, public_key=public_key)
@@ -179,7 +181,7 @@ class RemoteChats(Chats):
     async def _run(self, call: CommandCall) -> Any:
         if (history := call.arguments.get("history")) is not None:
             imported_history(history, limit=sys.maxsize)  # the service knows its own limit
-        request = request_of(call)
+        request = build_request(call)
         if call.command.is_paged:
             return await self._all(request, call.command.result)
         if get_origin(call.command.result) is Page:
@@ -199,7 +201,7 @@ class RemoteChats(Chats):
 
     def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         arguments = dict(call.arguments)
-        path, after = path_of(arguments.pop("chat_id"), "events"), arguments.pop("after")
+        path, after = chat_path(arguments.pop("chat_id"), "events"), arguments.pop("after")
         return EventReader(self._connection, path, after, **arguments).events()
 
     async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
@@ -208,7 +210,7 @@ class RemoteChats(Chats):
         within = 0 if question.at_once else min(_LONGEST_WAIT, self._connection.settings.timeout / 2)
         request = Request(
             method="POST",
-            path=path_of(question.chat_id, "ask"),
+            path=chat_path(question.chat_id, "ask"),
             query={"within": within},
             headers={"Idempotency-Key": key},
             body={"content": parts_of(question.content)},

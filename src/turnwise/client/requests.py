@@ -41,7 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to retry it after a 429, too: it continues an operation that the service has accepted."""
 
 
-def request_of(call: CommandCall) -> Request:
+def build_request(call: CommandCall) -> Request:
     """Return the request of a call. Arguments at their defaults are left out, so that older services take it, too.
 
     Without a `client_id` a new one is sent, so that what is asked for is not done twice if its answer is lost.
@@ -79,8 +79,8 @@ def new_key() -> str:
     return f"client-{secrets.token_hex(16)}"
 
 
-def path_of(chat_id: str, *rest: str) -> str:
-    """Return the path of what belongs to a chat.
+def chat_path(chat_id: str, *rest: str) -> str:
+    """Return the path of a resource of a chat.
 
     Raises:
         ChatNotFound: no chat can have this id.
@@ -96,8 +96,8 @@ def _segment(name: str, value: str) -> str:
     raise InvalidArgument(name, f"must be the id of a message; it was {shown(value)}")
 
 
-async def lines_out(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
-    """Yield the lines in a body, each with its line feed."""
+async def decode_lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
+    """Decode the lines of a body, each with its line feed."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -107,8 +107,8 @@ async def lines_out(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
         yield rest.decode()
 
 
-async def lines_in(lines: Any) -> AsyncGenerator[bytes, None]:
-    """Yield lines as the body of a request.
+async def encode_lines(lines: Any) -> AsyncGenerator[bytes, None]:
+    """Encode lines as the body of a request.
 
     Raises:
         InvalidArgument: they are no lines, or one of them is no string.
@@ -117,11 +117,11 @@ async def lines_in(lines: Any) -> AsyncGenerator[bytes, None]:
     async for line in _each(lines):
         if not isinstance(line, str):
             raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
-        yield _encoded(line, number)
+        yield _encode_line(line, number)
         number += 1
 
 
-def _encoded(line: str, number: int) -> bytes:
+def _encode_line(line: str, number: int) -> bytes:
     try:
         return (str.__str__(line).removesuffix("\n") + "\n").encode()
     except UnicodeEncodeError:
@@ -140,7 +140,7 @@ async def _each(lines: Any) -> AsyncIterator[Any]:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
 
 
-def decoded(file: FilePart) -> bytes:
+def decode_file(file: FilePart) -> bytes:
     """Return the bytes of a file that is given inline."""
     return base64.b64decode(file.data or "")
 

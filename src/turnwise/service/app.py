@@ -17,7 +17,7 @@ from starlette.types import Lifespan
 from turnwise.engine.engine import Engine
 from turnwise.http_problems import PROBLEM_AFTER
 from turnwise.service.auth import Authenticator, Role
-from turnwise.service.caller import authenticated
+from turnwise.service.caller import authenticate_request
 from turnwise.service.guard import GuardedRoute
 from turnwise.service.inspector import add_inspector
 from turnwise.service.openapi import describe, described, shown_to
@@ -67,14 +67,14 @@ def router(
     settings = settings or ServiceSettings()
     if settings.allow_origins:
         raise SettingsError("allow_origins", "is for `create_app` and `serve`; give your application a CORSMiddleware")
-    service = Service(engine, auth, settings, policy_of(settings))
+    service = Service(engine, auth, settings, build_policy(settings))
     end_process_with(engine, settings)
     routes = APIRouter()
     add_routes(routes, service, MOUNTED, operation_prefix, role="owner")
     return routes
 
 
-def policy_of(settings: ServiceSettings) -> Policy:
+def build_policy(settings: ServiceSettings) -> Policy:
     """Return the policy of a service with these settings."""
     return Policy(OPERATIONS, frozenset(settings.owners_may), settings.policy)
 
@@ -161,10 +161,10 @@ def application(
         openapi_url=None,
     )
     add_problem_handlers(app)
-    service = Service(engine, auth, settings, policy_of(settings))
+    service = Service(engine, auth, settings, build_policy(settings))
     add_routes(app.router, service, (*ROUTES, *OPEN_ROUTES))
     describe(app)
-    app.add_route("/openapi.json", _document_of(app, service))
+    app.add_route("/openapi.json", _build_document(app, service))
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -176,13 +176,13 @@ def application(
     return app
 
 
-def _document_of(app: FastAPI, service: Service) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers with the OpenAPI document of what the caller may do; without a token, of what owners may."""
+def _build_document(app: FastAPI, service: Service) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint for the OpenAPI document of the caller's operations; without a token, of those of owners."""
 
     async def answer(request: Request) -> Response:
         role: Role = "owner"
         if "authorization" in request.headers:
-            role = (await authenticated(service, request)).principal.role
+            role = (await authenticate_request(service, request)).principal.role
         document = shown_to(role, service.policy, app.openapi())
         if root_path := request.scope.get("root_path", "").rstrip("/"):
             document["servers"] = [{"url": root_path}]

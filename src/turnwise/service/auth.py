@@ -27,7 +27,7 @@ _CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
 _Said = Annotated[str, AfterValidator(said)]
 
 
-def _zoned(time: datetime) -> datetime:
+def _require_zone(time: datetime) -> datetime:
     if time.utcoffset() is None:
         raise Misfit(f"must be a time with its zone; it was {shown(time)}")
     return time
@@ -44,7 +44,7 @@ class Principal:
     name: Annotated[str, AfterValidator(said), AfterValidator(at_most(512))]
     """Of an owner: the `owner` of their chats."""
     role: Role = "owner"
-    until: Annotated[datetime, AfterValidator(_zoned)] | None = field(default=None, compare=False)
+    until: Annotated[datetime, AfterValidator(_require_zone)] | None = field(default=None, compare=False)
     """When what names them expires: from then on no request is taken, and open streams end. `None` for never."""
 
     @property
@@ -80,7 +80,7 @@ class StaticTokens:
     """
 
     def __init__(self, tokens: Annotated[Mapping[str, Principal], SkipValidation]) -> None:
-        self._principals = [(_digest_of(token), principal) for token, principal in _entries(tokens)]
+        self._principals = [(_token_digest(token), principal) for token, principal in _entries(tokens)]
         if not self._principals:
             raise SettingsError("tokens", "must name at least one token; there was none")
         if len({digest for digest, _ in self._principals}) < len(self._principals):
@@ -108,7 +108,7 @@ class StaticTokens:
         return cls(principals)
 
     def __call__(self, request: Request) -> Principal | None:
-        """Return whose token the request has."""
+        """Return the principal of the token in the request."""
         token = bearer_token(request)
         if token is None:
             return None
@@ -126,7 +126,7 @@ def _entries(tokens: Mapping[str, Principal]) -> list[tuple[str, Principal]]:
     return [(str.__str__(token), principal) for token, principal in entries]
 
 
-def _digest_of(token: str) -> bytes:
+def _token_digest(token: str) -> bytes:
     if token.startswith("sha256:"):
         try:
             digest = bytes.fromhex(token.removeprefix("sha256:"))
@@ -226,7 +226,7 @@ def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str
             raise SettingsError(
                 "key", f"is none that fits {algorithm.name}: no token that is signed so could be checked"
             )
-        least, bits = _least_bits(algorithm), min(map(_bits_of, fitting))
+        least, bits = _least_bits(algorithm), min(map(_key_bits, fitting))
         if bits < least:
             raise SettingsError(
                 "key", f"must have {least} bits for {algorithm.name}, or it can be guessed; it had {bits}"
@@ -235,11 +235,11 @@ def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str
 
 
 def _least_bits(algorithm: Any) -> int:
-    """Return how long a key of the algorithm has to be, by RFC 7518: an HMAC's as long as its digest."""
+    """Return the minimum key length of the algorithm, by RFC 7518. An HMAC key is as long as its digest."""
     return int(algorithm.name[2:]) if algorithm.key_type == "oct" else 2048 if algorithm.key_type == "RSA" else 0
 
 
-def _bits_of(key: Any) -> int:
+def _key_bits(key: Any) -> int:
     if key.key_type == "oct":
         return len(key.raw_value) * 8
     return int(key.raw_value.key_size) if key.key_type == "RSA" else 0

@@ -113,20 +113,20 @@ _EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def body_of(command: Command) -> type[BaseModel] | None:
+def build_body_model(command: Command) -> type[BaseModel] | None:
     """Return the model of a command's body; `None` without one. A field that stays if it is left out has no default."""
     if not command.has_body:
         return None
     name = "".join(map(str.capitalize, command.name.split("_"))) + "Body"
     example = _EXAMPLES.get(command.name)
-    fields: dict[str, Any] = {field: _field_of(command, field) for field in command.fields}
+    fields: dict[str, Any] = {field: _build_field(command, field) for field in command.fields}
     model = create_model(name, __base__=_Body, __doc__=command.doc.partition("\n")[0], **fields)
     if example is not None:
         model.model_config["json_schema_extra"] = {"examples": [dict(example)]}
     return model
 
 
-def _field_of(command: Command, name: str) -> tuple[Any, Any]:
+def _build_field(command: Command, name: str) -> tuple[Any, Any]:
     hint = _TYPES.get(name) or _json_type(command.hints[name])
     default = command.parameters[name].default
     description = _DESCRIPTIONS.get(name)

@@ -127,8 +127,8 @@ class Caller(msgspec.Struct, frozen=True):
         with suppress(ChatUnreadable):  # raised only if the caller may see the chat
             await self.chat(chat_id)
 
-    async def seen_of(self, chat_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the chats that the caller may see."""
+    async def filter_visible(self, chat_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return the ids of the chats that the caller may see."""
         if self.principal.sees_all:
             return tuple(chat_ids)
         return tuple([chat_id for chat_id in chat_ids if await self._sees(chat_id)])
@@ -238,8 +238,8 @@ async def _before(until: datetime, events: AsyncGenerator[Event]) -> AsyncGenera
             yield event
 
 
-async def authenticated(service: Service, request: Request) -> Caller:
-    """Return who sends a request.
+async def authenticate_request(service: Service, request: Request) -> Caller:
+    """Authenticate the sender of a request.
 
     Raises:
         NotAuthenticated: the sender is unknown, or their token has expired.
@@ -280,7 +280,7 @@ _OnBehalfOf = Annotated[
 async def caller(
     request: Request, _token: Annotated[object, Security(bearer)], on_behalf_of: _OnBehalfOf = None
 ) -> Caller:
-    """Return who sent a request, as it was found out before its body was read, if they may use the body's fields.
+    """Return the authenticated sender of a request, once the policy allows the fields of its body.
 
     Raises:
         NotAllowed: the policy does not allow a field, or only an operator may act for others.
@@ -291,15 +291,15 @@ async def caller(
             raise NotAllowed(sender.principal.role, f"'operator' to act on behalf of others ({ON_BEHALF_OF})")
         sender = replace(sender, on_behalf_of=on_behalf_of)
     operation: Operation = request.scope[OPERATION]
-    body = await _json_of(request) if operation.fields else None
+    body = await _parse_json(request) if operation.fields else None
     if isinstance(body, dict):
         own = {"owner"} if body.get("owner") == sender.principal.name else set()  # they say no more than the token
-        used = operation.used_in({key: value for key, value in body.items() if key not in own})
+        used = operation.find_used_fields({key: value for key, value in body.items() if key not in own})
         await sender.check(*used, chat_id=named_chat(request))
     return sender
 
 
-async def _json_of(request: Request) -> object:
+async def _parse_json(request: Request) -> object:
     try:
         return await request.json()  # FastAPI has read it, and the request keeps it
     except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ from turnwise.engine.config.results import Chat, Page, SubmissionReceipt
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
-from turnwise.service.pages import chat_at, page_of, place_of
+from turnwise.service.pages import chat_at, first_page, list_position
 from turnwise.service.problems import rest_of_request
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidContent
@@ -45,18 +45,18 @@ class CallerChats(ActingChats):
         """List chats, newest first, a page at a time."""
         before = None if after is None else await chat_at(self._caller, after)
         page = await self._caller.engine.list_chats(
-            owner=self._owner_of(owner), limit=min(limit, _MOST_CHATS), after=before, **wanted
+            owner=self._list_owner(owner), limit=min(limit, _MOST_CHATS), after=before, **wanted
         )
-        items = page_of(page.items)
+        items = first_page(page.items)
         has_more = page.next is not None or len(items) < len(page.items)
-        return Page(items, place_of(items[-1].id, items[-1].created_at) if has_more else None)
+        return Page(items, list_position(items[-1].id, items[-1].created_at) if has_more else None)
 
     async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
         """List the ids of chats, the latest change of state first, unreadable ones included."""
-        return await self._caller.engine.chat_ids(prefix, owner=self._owner_of(owner), limit=limit)
+        return await self._caller.engine.chat_ids(prefix, owner=self._list_owner(owner), limit=limit)
 
-    def _owner_of(self, owner: str | None) -> str | None:
-        """Return whose chats are listed: an owner sees its own only."""
+    def _list_owner(self, owner: str | None) -> str | None:
+        """Return the owner whose chats are listed. Owners see their own only."""
         return owner if self._caller.principal.sees_all else self._caller.principal.name
 
     async def create_chat(
@@ -124,7 +124,7 @@ class CallerChats(ActingChats):
         await self._caller.check_sees(chat_id)
         erasure = await self._caller.chats.erase(chat_id, messages=messages, what=what)
         with rest_of_request():
-            return replace(erasure, forks=await self._caller.seen_of(erasure.forks))
+            return replace(erasure, forks=await self._caller.filter_visible(erasure.forks))
 
     async def delete_chat(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
@@ -133,10 +133,12 @@ class CallerChats(ActingChats):
             await caller.check_sees(chat_id)
         left = await caller.chats.delete_chat(chat_id, if_version=if_version)
         with rest_of_request():
-            return replace(left, forks=await caller.seen_of(left.forks), children=await caller.seen_of(left.children))
+            return replace(
+                left, forks=await caller.filter_visible(left.forks), children=await caller.filter_visible(left.children)
+            )
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
-        """Return what is left of a deleted chat, for operators and auditors; `null` if the chat is still there."""
+        """Return the tombstone of a deleted chat, for operators and auditors; `null` if the chat still exists."""
         if self._caller.principal.sees_all:
             return await self._caller.engine.tombstone(chat_id)
         await self._caller.check_sees(chat_id)
@@ -172,16 +174,16 @@ def _check_shown(history: Sequence[Any]) -> None:
             problem = f"history[{place}].audience: must not be 'model': only an operator may say what users do not see"
             raise InvalidContent(problem, argument=f"history[{place}].audience")
         parts = message.get("parts")
-        hidden = [name for part in (parts if isinstance(parts, list) else ()) for name in _hidden_in(part)]
+        hidden = [name for part in (parts if isinstance(parts, list) else ()) for name in _find_hidden(part)]
         if hidden:
             problem = f"history[{place}].parts: must not have {hidden[0]!r}, which is the provider's own; leave it out"
             raise InvalidContent(problem, argument=f"history[{place}].parts")
 
 
-def _hidden_in(part: Any) -> Iterator[str]:
+def _find_hidden(part: Any) -> Iterator[str]:
     """Yield the names of the fields of a part, and of its files, that no client is shown."""
     if isinstance(part, dict):
         yield from (name for name in ("metadata", "signature") if part.get(name) is not None)
         attachments = part.get("attachments")
         for file in attachments if isinstance(attachments, list) else ():
-            yield from _hidden_in(file)
+            yield from _find_hidden(file)

@@ -95,6 +95,6 @@ class HTTPConnection(_HTTP):  # type: ignore[misc] # uvicorn's own, by h11 or ht
 
 
 def connections(settings: ServiceSettings) -> Any:
-    """Return what makes the connections of one server, for uvicorn's `Config(http=...)`."""
+    """Return the protocol factory of one server, for uvicorn's `Config(http=...)`."""
     unauthenticated = UnauthenticatedConnections(settings.anonymous_connections)
     return partial(HTTPConnection, unauthenticated=unauthenticated, timeout_s=settings.header_timeout)

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from turnwise.http_problems import BodyTooLarge, EncodedBody, InvalidRequest
 from turnwise.logger import logger
-from turnwise.service.caller import CALLER, OPERATION, SERVICE, authenticated, named_chat
+from turnwise.service.caller import CALLER, OPERATION, SERVICE, authenticate_request, named_chat
 from turnwise.service.problems import ProblemRoute, other_problem, problem_response
 from turnwise.service.routes.table import HISTORIES, OPERATIONS, UPLOADS, RouteSpec
 from turnwise.service.service import Service
@@ -41,7 +41,7 @@ class GuardedRoute(ProblemRoute):
     outcome: ClassVar[str] = "; nothing was written"  # only FastAPI raises errors of HTTP here, as it reads the body
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return whether a request is for this route; HEAD is for that of GET."""
+        """Whether a request matches this route. HEAD matches the route of GET."""
         return super().matches(_as_get(scope))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,14 +61,14 @@ class GuardedRoute(ProblemRoute):
         settings = service.settings
         route = self.routes[self.endpoint]
         operation = None if route.is_open else OPERATIONS[route.name]
-        limit = _limit_of(route.path, settings)
+        limit = _body_limit(route.path, settings)
 
         async def handle_guarded(request: Request) -> Response:
             request.scope[SERVICE] = service
-            guarded = Request(request.scope, _limited(request.receive, limit, settings))
+            guarded = Request(request.scope, _limit_body(request.receive, limit, settings))
             try:
                 if operation is not None:  # before the body is read, so that refused requests use no memory
-                    sender = request.scope[CALLER] = await authenticated(service, guarded)
+                    sender = request.scope[CALLER] = await authenticate_request(service, guarded)
                     request.scope[OPERATION] = operation
                     await sender.check(operation.name, chat_id=named_chat(request))
                 _check_encoding(request)
@@ -112,7 +112,7 @@ def _other_method(
     return other_problem(405, "Method Not Allowed", f"may be {allowed}; nothing was written", {"Allow": allowed})
 
 
-def _limit_of(path: str, settings: ServiceSettings) -> int:
+def _body_limit(path: str, settings: ServiceSettings) -> int:
     if path in UPLOADS:
         return settings.upload_limit_bytes
     return settings.history_limit_bytes if path in HISTORIES else settings.body_limit_bytes
@@ -125,18 +125,18 @@ def _check_encoding(request: Request) -> None:
 
 
 def _check_length(request: Request, limit: int) -> None:
-    """Refuse a body that is too long by its own word, before any of it is read."""
+    """Refuse a body whose `Content-Length` is too long, before reading it."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:_MOST_DIGITS]) > limit:
         raise BodyTooLarge(limit)
 
 
-def _limited(receive: Receive, limit: int, settings: ServiceSettings) -> Receive:
-    """Return a way to receive a body that is neither longer nor slower than it may be."""
+def _limit_body(receive: Receive, limit: int, settings: ServiceSettings) -> Receive:
+    """Wrap `receive`: refuse a body that is too long or arrives too slowly."""
     seen = 0
     waited = 0.0
 
-    async def limited() -> Message:
+    async def receive_limited() -> Message:
         nonlocal seen, waited
         allowed = settings.upload_timeout + seen / SLOWEST_BYTES_PER_SECOND
         began = time.monotonic()
@@ -151,7 +151,7 @@ def _limited(receive: Receive, limit: int, settings: ServiceSettings) -> Receive
             raise BodyTooLarge(limit)
         return message
 
-    return limited
+    return receive_limited
 
 
 def _in_pieces(message: Message) -> Iterator[Message]:

@@ -118,7 +118,7 @@ def _answer(route: RouteSpec, routes: Sequence[RouteSpec], operation_prefix: str
 
 
 def _problem(status: int) -> dict[str, Any]:
-    """Return how a problem is described: with its schema in place, so that it is whole in any application."""
+    """Describe a problem. Its schema is inline, so that the document is complete in any application."""
     problem: dict[str, Any] = {
         "description": _MEANINGS[status],
         "content": {MEDIA_TYPE: {"schema": _problem_schema()}},
@@ -162,7 +162,7 @@ def describe(app: FastAPI) -> None:
     """
     read = app.openapi
 
-    def completed() -> dict[str, Any]:
+    def complete_document() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
         document = read()
@@ -177,7 +177,7 @@ def describe(app: FastAPI) -> None:
             schemas.pop("ValidationError", None)
         return document
 
-    app.openapi = completed  # type: ignore[method-assign] # as FastAPI has it done
+    app.openapi = complete_document  # type: ignore[method-assign] # as FastAPI has it done
 
 
 def _complete(operation: dict[str, Any]) -> None:
@@ -192,7 +192,7 @@ def _complete(operation: dict[str, Any]) -> None:
 
 
 def shown_to(role: Role, policy: Policy, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a role may do of the OpenAPI document of an application of the service's own."""
+    """Reduce the OpenAPI document of the service's own application to the operations of a role."""
     shown = copy.deepcopy(dict(document))
     schemas = shown["components"]["schemas"]
     for path, ways in [*shown["paths"].items()]:
@@ -209,7 +209,7 @@ def shown_to(role: Role, policy: Policy, document: Mapping[str, Any]) -> dict[st
                     del links[other]
         if not ways:
             del shown["paths"][path]
-    needed = _needed({"Event"} | set(_referred(shown["paths"])), schemas)
+    needed = _find_needed({"Event"} | set(_find_references(shown["paths"])), schemas)
     shown["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in needed}
     return shown
 
@@ -218,7 +218,7 @@ def _hide(operation: dict[str, Any], fields: Collection[str], schemas: Mapping[s
     """Leave fields out of an operation's parameters, and out of the schema of its body."""
     parameters = [one for one in operation.pop("parameters", ()) if one["name"] not in fields]
     operation |= {"parameters": parameters} if parameters else {}
-    for name in _referred(operation.get("requestBody", {})):
+    for name in _find_references(operation.get("requestBody", {})):
         properties = schemas[name].get("properties", {})
         schemas[name]["properties"] = {key: one for key, one in properties.items() if key not in fields}
         for example in schemas[name].get("examples", ()):
@@ -226,22 +226,22 @@ def _hide(operation: dict[str, Any], fields: Collection[str], schemas: Mapping[s
                 example.pop(field, None)
 
 
-def _referred(value: Any) -> Iterator[str]:
-    """Yield the names of the schemas that a part of the document refers to."""
+def _find_references(value: Any) -> Iterator[str]:
+    """Yield the names of schemas that a part of the document references."""
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"].removeprefix(_REF)
         value = list(value.values())
     for one in value if isinstance(value, list) else ():
-        yield from _referred(one)
+        yield from _find_references(one)
 
 
-def _needed(names: set[str], schemas: Mapping[str, Any]) -> set[str]:
-    """Return the names of schemas with those of all that they refer to."""
+def _find_needed(names: set[str], schemas: Mapping[str, Any]) -> set[str]:
+    """Return the names with those of all schemas that they reference."""
     found, waiting = set[str](), names & schemas.keys()
     while waiting:
         found |= waiting
-        waiting = {name for one in waiting for name in _referred(schemas[one])} - found
+        waiting = {name for one in waiting for name in _find_references(schemas[one])} - found
     return found
 
 

@@ -25,22 +25,22 @@ _CREATED: Final = re.compile(r"\A-?[0-9]+~")
 T = TypeVar("T")
 
 
-def page_of(items: Sequence[T]) -> Sequence[T]:
+def first_page(items: Sequence[T]) -> Sequence[T]:
     """Return the items of the first page: at least one, and about `ANSWER_BYTES` of JSON."""
     size = 0
     for count, item in enumerate(items, start=1):
-        size += size_of(item)
+        size += json_size(item)
         if size >= ANSWER_BYTES:
             return items[:count]
     return items
 
 
-def size_of(item: Any) -> int:
-    """Return how many bytes of JSON an item has, about."""
-    return len(msgspec.json.encode(item, enc_hook=_spelled))
+def json_size(item: Any) -> int:
+    """Return the approximate size of an item in bytes of JSON."""
+    return len(msgspec.json.encode(item, enc_hook=_to_text))
 
 
-def _spelled(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return str(value)
 
 
@@ -60,7 +60,7 @@ class _Paging:
     def page(self, items: Sequence[T]) -> list[T]:
         """Return the items of this page."""
         rest = items[self._skip :]
-        page = page_of(rest)
+        page = first_page(rest)
         if len(page) < len(rest):
             self._link(len(page))
         return [*page]
@@ -75,7 +75,7 @@ class _Paging:
                         self._link(len(page))
                         return page
                     page.append(item)
-                    size += size_of(item)
+                    size += json_size(item)
                 left = max(left - len(items), 0)
         return page
 
@@ -91,7 +91,7 @@ Paging = Annotated[_Paging, Depends()]
 # Pages of chats
 
 
-def place_of(chat_id: str, created_at: datetime | None) -> str:
+def list_position(chat_id: str, created_at: datetime | None) -> str:
     """Return the place of a chat in lists: its id, and the microsecond of its creation, if that is known."""
     return chat_id if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
 
@@ -122,4 +122,4 @@ async def _was_there(caller: Caller, place: str, chat_id: str) -> bool:
         return False
     if tombstone is None or caller.principal.sees_all:
         return tombstone is not None
-    return place != chat_id and place == place_of(chat_id, tombstone.created_at)
+    return place != chat_id and place == list_position(chat_id, tombstone.created_at)

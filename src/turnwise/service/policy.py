@@ -89,7 +89,7 @@ class Operation(msgspec.Struct, frozen=True):
         """The names of the operation and of its fields."""
         return (self.name, *(f"{self.name}.{field}" for field in self.fields))
 
-    def used_in(self, body: Mapping[str, Any]) -> Iterator[str]:
+    def find_used_fields(self, body: Mapping[str, Any]) -> Iterator[str]:
         """Yield the full names of the fields that a request body sets to other than their defaults."""
         for name, field in self.fields.items():
             keys = {name, field.other_key or name}
@@ -108,7 +108,7 @@ class Field(msgspec.Struct, frozen=True):
     """A second key for the field in a body."""
 
     def is_usual(self, value: object) -> bool:
-        """Return whether a value has the same effect as leaving the field out."""
+        """Whether a value has the same effect as omitting the field."""
         return not self.is_change and (value is None or value == self.usual)
 
 
@@ -137,7 +137,7 @@ class Policy(msgspec.Struct, frozen=True):
         return tuple(name for operation in self.operations.values() for name in operation.names)
 
     def allows(self, role: Role, name: str) -> bool:
-        """Return whether a role may use an operation or field."""
+        """Whether a role may use an operation or field."""
         operation, _, field = name.partition(".")
         if role != "owner":
             return role == "operator" or self.operations[operation].is_read

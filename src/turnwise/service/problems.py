@@ -98,14 +98,14 @@ class Problem(BaseModel):
     detail: str
 
 
-def status_of(error: TurnwiseError) -> int:
+def http_status(error: TurnwiseError) -> int:
     """Return the HTTP status of an error."""
     return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
-def problem_of(error: TurnwiseError) -> dict[str, Any]:
-    """Return an error as a problem. From status 500 on, it has only the text for clients."""
-    status = status_of(error)
+def build_problem(error: TurnwiseError) -> dict[str, Any]:
+    """Convert an error to a problem. From status 500 on, it has only the text for clients."""
+    status = http_status(error)
     kind = _public_kind(error)
     problem: dict[str, Any] = {
         "type": TYPE + name_of(kind),
@@ -113,7 +113,7 @@ def problem_of(error: TurnwiseError) -> dict[str, Any]:
         "status": status,
     }
     if status >= _HIDDEN and not isinstance(error, _SAYS_ITSELF):
-        return {**problem, **_hidden(error)}
+        return {**problem, **_client_text(error)}
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
     return {**jsonable_encoder(fields), **problem, "detail": str(error)}
 
@@ -124,7 +124,7 @@ def _public_kind(error: TurnwiseError) -> type:
     return next(kinds, type(error))
 
 
-def _hidden(error: TurnwiseError) -> dict[str, str]:
+def _client_text(error: TurnwiseError) -> dict[str, str]:
     """Return the text for clients of an error whose own text is only logged: whether anything was written."""
     if not isinstance(error, errors.StoreError):
         return {"detail": f"{_CANNOT}; nothing was written"}
@@ -148,7 +148,7 @@ def rest_of_request(*, has_begun: bool = True) -> Iterator[None]:
 @checked
 def problem_response(error: TurnwiseError) -> Response:
     """Return the response for an error."""
-    status = status_of(error)
+    status = http_status(error)
     if status >= _HIDDEN:
         _log_failure(error)
     headers: dict[str, str] = {}
@@ -158,7 +158,7 @@ def problem_response(error: TurnwiseError) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, errors.EngineClosed):
         headers["Retry-After"] = "1"
-    return JSONResponse(problem_of(error), status, headers, media_type=MEDIA_TYPE)
+    return JSONResponse(build_problem(error), status, headers, media_type=MEDIA_TYPE)
 
 
 def _log_failure(error: Exception) -> None:
@@ -235,7 +235,7 @@ def _http_problem(error: HTTPException, outcome: str = "") -> Response:
 
 
 def _invalid(error: RequestValidationError) -> InvalidRequest:
-    """Return what a request got wrong, without the values: they may be private."""
+    """Return the problems of a request, without the values: they may be private."""
     return InvalidRequest(
         [
             {"field": ".".join(str(place) for place in one["loc"])[:_LONGEST], "problem": str(one["msg"])[:_LONGEST]}

@@ -17,7 +17,7 @@ from starlette.types import Send
 
 from turnwise.engine.engine import Engine
 from turnwise.http_problems import NotAuthenticated
-from turnwise.service.problems import problem_of
+from turnwise.service.problems import build_problem
 from turnwise.service.shutdown import open_requests
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event
@@ -103,7 +103,7 @@ async def _event_fields(
     except (EngineClosed, NotAuthenticated):
         yield _EventFields("reconnect", json.dumps({"after": cursor}).encode())
     except TurnwiseError as error:
-        yield _EventFields("problem", json.dumps(problem_of(error)).encode())
+        yield _EventFields("problem", json.dumps(build_problem(error)).encode())
 
 
 class Stream(StreamingResponse):

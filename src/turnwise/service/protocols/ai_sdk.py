@@ -34,7 +34,7 @@ _REASONS: Final = {
 _CUT_SHORT: Final = "The call was not made: the reply was cut short."
 
 
-def address_of(file: FilePart) -> str | None:
+def file_address(file: FilePart) -> str | None:
     """Return a file's address, or its inline data as one; `None` for a file that the chat's store keeps."""
     if file.url is not None:
         return file.url
@@ -66,7 +66,7 @@ class AISDKEncoder:
         version: Version = 6,
         known_calls: Collection[Text] = (),
         answered: Collection[Text] = (),
-        file_address: FileAddress = address_of,
+        file_address: FileAddress = file_address,
         for_owner: bool = False,
     ) -> None:
         self._message_id = message_id
@@ -119,7 +119,7 @@ class AISDKEncoder:
         self._started = True
         reader = self._reader
         if self._message_id is None and reader.turn is not None:
-            self._message_id = message_id_of(reader.chat_id, reader.turn)
+            self._message_id = ai_sdk_message_id(reader.chat_id, reader.turn)
         yield {"type": "start"} if self._message_id is None else {"type": "start", "messageId": self._message_id}
 
     def _finish_step(self) -> Iterator[dict[str, Any]]:
@@ -150,9 +150,9 @@ class AISDKEncoder:
                 mark = _by_provider(by_provider=call.executor is Executor.provider)
                 yield available | {"input": call.arguments} | mark
             case p.CallAborted():
-                yield _aborted(piece)
+                yield _abort_call(piece)
             case p.CallRemoved():
-                yield _removed(piece.call_id)
+                yield _remove_part(piece.call_id)
             case p.WholePart():
                 yield from self._whole(piece.part, f"{piece.step}-{piece.index}")
             case p.CallResult():
@@ -189,9 +189,9 @@ class AISDKEncoder:
         for text in reset.open_texts:
             yield {"type": f"{text.kind}-end", "id": _id_of(text)}
         for call in reset.open_calls:
-            yield _aborted(call)
+            yield _abort_call(call)
         for call_id in reset.complete_calls:
-            yield _removed(call_id)
+            yield _remove_part(call_id)
         data = {"step": reset.step, "attempt": reset.attempt, "reason": reset.reason}
         yield {"type": "data-discarded", "id": f"discarded-{reset.step}-{reset.attempt}", "data": data}
         yield from self._finish_step()
@@ -218,7 +218,7 @@ def encode_ai_sdk(events: Iterable[Event], *, version: Version = 6) -> Iterator[
     yield from encoder.end()
 
 
-def message_id_of(chat_id: str, turn: int) -> str:
+def ai_sdk_message_id(chat_id: str, turn: int) -> str:
     """Return the id of the UI message that answers a turn."""
     return f"{chat_id}-t{turn}"
 
@@ -242,12 +242,12 @@ def stored_file(file: FilePart) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _aborted(call: p.CallAborted) -> dict[str, Any]:
+def _abort_call(call: p.CallAborted) -> dict[str, Any]:
     named = {"toolCallId": call.call_id, "toolName": call.name}
     return {"type": "tool-input-error", **named, "input": None, "errorText": _CUT_SHORT}
 
 
-def _removed(call_id: str) -> dict[str, Any]:
+def _remove_part(call_id: str) -> dict[str, Any]:
     return {"type": "tool-output-error", "toolCallId": call_id, "errorText": _CUT_SHORT}
 
 

@@ -103,7 +103,7 @@ class AISDKRequest(BaseModel):
 
 
 def new_input_of_ai_sdk(request: AISDKRequest) -> NewInput:
-    """Return what is new in the messages of an AI SDK page."""
+    """Find the new messages and answers in a request of an AI SDK page."""
     messages: list[tuple[str, Content]] = []
     behind: UIMessage | None = None
     for message in reversed(request.messages):
@@ -157,7 +157,7 @@ def _ui_answer(part: dict[str, Any]) -> ToolResult | None:
 
 
 def new_input_of_agui(request: RunAgentInput) -> NewInput:
-    """Return what is new in the messages of an AG-UI client."""
+    """Find the new messages and answers in a request of an AG-UI client."""
     messages: list[tuple[str, Content]] = []
     answers: dict[str, ToolResult] = {}
     behind: str | None = None

@@ -97,7 +97,7 @@ class PieceReader:
         self._after_end: list[e.Event] = []
 
     def read(self, event: e.Event) -> Iterator[p.Piece]:
-        """Yield what the event adds."""
+        """Yield the pieces that the event adds."""
         ended, self._after_end = self._after_end, []
         if self.finished is None or _begins_turn_after(self.finished.turn, event):
             ended = [event]
@@ -139,7 +139,7 @@ class PieceReader:
                 self.finished = event
 
     def close(self, *, is_over: bool) -> Iterator[p.Piece]:
-        """Yield what ends the open reply here. Its calls stand, unless it `is_over`."""
+        """Yield the pieces that end the open reply. Its calls remain, unless it `is_over`."""
         if self._reply is not None:
             yield from self._end_step(self._reply, None, is_over=is_over)
 
@@ -272,7 +272,7 @@ class PieceReader:
         self._step_seen, self._gap = True, False
 
     def _show_rest(self, reply: _OpenReply, message: Message) -> Iterator[p.Piece]:
-        """Yield what is missing of the message. A reader that joined in the middle has missed the text before it."""
+        """Yield the missing pieces of the message: a reader that joined late has missed earlier text."""
         texts = reply.texts.items()
         unmatched = {kind: [one for one in texts if one[1].kind == kind] for kind in ("text", "reasoning")}
         missed = not reply.is_whole and bool(reply.texts or reply.complete_calls or reply.whole_parts)
@@ -328,7 +328,7 @@ class PieceReader:
 
 
 def _begins_with(message: Message, reply: _OpenReply) -> bool:
-    """Whether what was shown of a reply is the beginning of what is stored of it."""
+    """Whether the streamed reply is a prefix of the stored one."""
     for kind in ("text", "reasoning"):
         beginnings = [text_part.text for text_part in reply.texts.values() if text_part.kind == kind]
         parts = (part for part in message.parts if isinstance(part, TextPart | ReasoningPart) and part.type == kind)
@@ -345,6 +345,6 @@ def _begins_turn_after(turn: int, event: e.Event) -> bool:
 
 
 def _resumes(turn: int, event: e.Event) -> bool:
-    """Return whether an event shows that a turn went on after its end."""
+    """Whether an event shows that a turn was resumed after its end."""
     ends_again = isinstance(event, e.TurnFinishedEvent) and event.turn == turn
     return ends_again or (isinstance(event, e.StatusEvent) and event.state in AT_WORK)

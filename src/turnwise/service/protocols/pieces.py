@@ -160,5 +160,5 @@ Piece = (
 
 
 def has_failed(result: ToolResultPart) -> bool:
-    """Return whether it holds no output of the tool, but an error or a sentence about an interrupted call."""
+    """Whether the result holds an error, or a note about an interrupted call, and no output of the tool."""
     return result.is_error or result.outcome is not CallStatus.succeeded

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from turnwise.service.protocols.ai_sdk import AISDKEncoder, address_of, as_text, message_id_of, stored_file
+from turnwise.service.protocols.ai_sdk import AISDKEncoder, ai_sdk_message_id, as_text, file_address, stored_file
 from turnwise.service.protocols.pieces import has_failed
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ActionRequiredEvent, MessageEvent
@@ -126,7 +126,7 @@ def to_ai_sdk_messages(
         else:
             asked = open_calls if turn == messages[-1].turn else ()
             parts = _fold_chunks(_encode_answer(group, asked, for_owner=for_owner))
-            ui_messages.append({"id": message_id_of(chat_id, turn), "role": "assistant", "parts": parts})
+            ui_messages.append({"id": ai_sdk_message_id(chat_id, turn), "role": "assistant", "parts": parts})
     return ui_messages
 
 
@@ -135,7 +135,7 @@ def _ai_sdk_user_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
     for part in parts:
         if isinstance(part, TextPart):
             own_parts.append({"type": "text", "text": part.text})
-        elif isinstance(part, FilePart) and (address := address_of(part)) is not None:
+        elif isinstance(part, FilePart) and (address := file_address(part)) is not None:
             named = {} if part.name is None else {"filename": part.name}
             own_parts.append({"type": "file", "mediaType": part.media_type, "url": address, **named})
         elif isinstance(part, FilePart):

@@ -18,19 +18,19 @@ from turnwise.service.bodies import Permissions
 from turnwise.service.caller import ChatId, Sender
 from turnwise.service.routes.preconditions import (
     IfNoneMatch,
+    build_etag,
     is_known,
-    tag_of,
-    tagged,
+    with_etag,
 )
-from turnwise.service.routes.streamed import JSON_LINES, lines_of, messages_in, streamed
+from turnwise.service.routes.streamed import JSON_LINES, iterate_pages, read_lines, streamed
 
 
 async def get_chat(caller: Sender, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:
     """Return a chat as it stands; its version is the `ETag`."""
     chat = await caller.chat(chat_id)
-    if is_known(tag_of(chat), if_none_match):
-        return Response(status_code=304, headers={"ETag": tag_of(chat)})
-    return tagged(response, chat)
+    if is_known(build_etag(chat), if_none_match):
+        return Response(status_code=304, headers={"ETag": build_etag(chat)})
+    return with_etag(response, chat)
 
 
 async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
@@ -41,21 +41,23 @@ async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
     """
     chat = await caller.chat(chat_id)
     name = f'attachment; filename="{quote(chat_id)}.jsonl"'
-    lines = _exported(caller.engine, chat_id) if caller.principal.sees_all else _seen(caller.engine, chat)
+    lines = (
+        _stream_export(caller.engine, chat_id) if caller.principal.sees_all else _stream_visible(caller.engine, chat)
+    )
     return await streamed(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
 
 
-async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
+async def _stream_export(engine: Engine, chat_id: str) -> AsyncIterator[str]:
     async with aclosing(engine.export_chat(chat_id)) as lines:
         async for line in lines:
             yield line
 
 
-async def _seen(engine: Engine, chat: Chat) -> AsyncIterator[str]:
+async def _stream_visible(engine: Engine, chat: Chat) -> AsyncIterator[str]:
     """Yield the chat and its messages as an owner sees them, and a last line by which a client knows the end."""
     yield _line(chat)
     rows = 1
-    async with aclosing(messages_in(engine.transcript_pages(chat.id))) as pages:
+    async with aclosing(iterate_pages(engine.transcript_pages(chat.id))) as pages:
         async for messages in pages:
             for message in messages:
                 yield _line(message)
@@ -75,9 +77,9 @@ async def import_chat(caller: Sender, request: Request, response: Response) -> C
         if not caller.sees(chat):
             raise NotAllowed(caller.principal.role, "'operator' to import a chat of another owner")
 
-    taken = await caller.chats.import_chat(lines_of(request), permit=permit)
+    taken = await caller.chats.import_chat(read_lines(request), permit=permit)
     response.headers["Location"] = quote(taken.id)
-    return tagged(response, taken)
+    return with_etag(response, taken)
 
 
 async def list_agents(caller: Sender) -> dict[str, list[str]]:
@@ -86,7 +88,7 @@ async def list_agents(caller: Sender) -> dict[str, list[str]]:
 
 
 async def read_principal(caller: Sender) -> Permissions:
-    """Return who sends the request, and what they may do: the operations and fields that the policy allows."""
+    """Return the caller, with the operations and fields that the policy allows."""
     principal = caller.principal
     may = await caller.service.policy.permitted(principal)
     return Permissions(name=principal.name, role=principal.role, until=principal.until, may=may)

@@ -14,11 +14,11 @@ from starlette.responses import Response
 from turnwise.engine.chats.chats import COMMANDS
 from turnwise.engine.chats.declaration import Command
 from turnwise.engine.config.results import Chat
-from turnwise.service.bodies import ValueBody, body_of
+from turnwise.service.bodies import ValueBody, build_body_model
 from turnwise.service.caller import ChatId, Sender
 from turnwise.service.caller_chats import CallerChats
 from turnwise.service.pages import Paging
-from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, location_of, tagged, version_in
+from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, build_location, parse_version, with_etag
 
 _MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
 _CREATED: Final = 201
@@ -35,10 +35,10 @@ _CHECKED_BY_CLIENTS: Final = frozenset({"checkpoints", "public_key"})
 """Arguments that stay with the client, which checks what it gets by them."""
 
 
-def endpoint_of(name: str) -> Callable[..., Any]:
+def build_endpoint(name: str) -> Callable[..., Any]:
     """Return the function by which FastAPI takes a command of that name, and describes it."""
     command = COMMANDS[name]
-    body = body_of(command)
+    body = build_body_model(command)
 
     async def endpoint(caller: Any, response: Response, **given: Any) -> Any:
         method = getattr(CallerChats(caller), command.name)
@@ -48,8 +48,8 @@ def endpoint_of(name: str) -> Callable[..., Any]:
             return paging.page(result)
         if isinstance(result, Chat):
             if command.status == _CREATED:
-                response.headers["Location"] = location_of(command.path, result)
-            tagged(response, result)
+                response.headers["Location"] = build_location(command.path, result)
+            with_etag(response, result)
         return result
 
     endpoint.__name__ = command.operation
@@ -62,7 +62,7 @@ def _arguments(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a request. What its body leaves out has the default of the command."""
     body = given.pop("body", None)
     if "if_version" in given:
-        given["if_version"] = version_in(given["if_version"])
+        given["if_version"] = parse_version(given["if_version"])
     fields = () if body is None else body.model_fields_set
     return given | {name: _value(getattr(body, name)) for name in fields}
 

@@ -16,10 +16,10 @@ from starlette.responses import Response, StreamingResponse
 from turnwise.engine.config.results import Chat
 from turnwise.http_problems import InvalidRequest
 from turnwise.service.caller import Sender, Subscriber
-from turnwise.service.pages import ANSWER_BYTES, size_of
+from turnwise.service.pages import ANSWER_BYTES, json_size
 from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
-from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
+from turnwise.service.protocols.ai_sdk import AISDKEncoder, ai_sdk_message_id
 from turnwise.service.protocols.new_input import (
     AGUIRequest,
     AISDKRequest,
@@ -33,14 +33,14 @@ from turnwise.service.routes.streamed import streamed
 from turnwise.service.routes.subagent_calls import open_subagent_calls
 from turnwise.service.routes.threads import (
     act,
-    chat_of,
     check_messages,
     clients_calls,
     create,
+    find_chat,
     regenerate,
     turn_start,
 )
-from turnwise.service.routes.turn_stream import TurnRange, lines_of_turns
+from turnwise.service.routes.turn_stream import TurnRange, stream_turns
 from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.messages import Message
@@ -60,7 +60,7 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     ]
     agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
     new_input = new_input_of_agui(body)
-    old = await chat_of(caller, body.thread_id)
+    old = await find_chat(caller, body.thread_id)
     await check_messages(caller, old, new_input)
     chat, is_new = (old, False) if old else await create(caller, body.thread_id, agent, tools, new_input)
     asked = clients_calls(chat).union(call.call_id for call in await open_subagent_calls(caller, chat))
@@ -75,7 +75,7 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
     if nothing_new and not messages:  # it was opened anew: it gets what was said before, too
-        messages = [*to_agui_messages(chat.id, await _newest_said(caller, chat))]
+        messages = [*to_agui_messages(chat.id, await _newest_messages(caller, chat))]
     encoder = AGUIEncoder(
         body.thread_id,
         body.run_id,
@@ -85,22 +85,22 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
         for_owner=caller.principal.role == "owner",
     )
     opening = list(encoder.begin(anew=nothing_new))
-    return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=opening), chat.id)
+    return _stream(stream_turns(caller, chat.id, turns, encoder, first=opening), chat.id)
 
 
-async def _newest_said(caller: Sender, chat: Chat) -> Iterable[Message]:
-    """Return what was said before the turn's answer: if that is too long for one event, the newest questions on."""
+async def _newest_messages(caller: Sender, chat: Chat) -> Iterable[Message]:
+    """Return the messages before the turn's answer. If they are too long for one event, return the newest turns."""
     said, size = deque[Message](), 0
     async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
         async for page in pages:
             for one in page.messages:
                 if one.turn < chat.turn or (one.turn == chat.turn and one.role == "user"):
                     said.append(one)
-                    size += size_of(one)
+                    size += json_size(one)
             while size > ANSWER_BYTES and len(said) > 1:
-                size -= size_of(said.popleft())
+                size -= json_size(said.popleft())
                 while len(said) > 1 and said[0].role != "user":
-                    size -= size_of(said.popleft())
+                    size -= json_size(said.popleft())
     return said
 
 
@@ -110,7 +110,7 @@ async def chat_ai_sdk(caller: Subscriber, body: AISDKRequest, version: SDKVersio
     tools = [ClientTool(**tool.model_dump()) for tool in body.client_tools]
     if not new_input.messages and not new_input.answers:
         raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
-    old = await chat_of(caller, body.id)
+    old = await find_chat(caller, body.id)
     await check_messages(caller, old, new_input)
     chat, is_new = (old, False) if old else await create(caller, body.id, body.agent, tools, new_input)
     do = regenerate if body.trigger == "regenerate-message" and new_input.messages else act
@@ -118,13 +118,13 @@ async def chat_ai_sdk(caller: Subscriber, body: AISDKRequest, version: SDKVersio
         turns = await do(caller, chat, new_input, is_new=is_new)
     own_turn = chat.turn if not new_input.messages else chat.turn + 1 if turns.has_started else None
     encoder = AISDKEncoder(
-        None if own_turn is None else message_id_of(chat.id, own_turn),
+        None if own_turn is None else ai_sdk_message_id(chat.id, own_turn),
         version=7 if version == "7" else 6,
         known_calls=() if new_input.messages else new_input.known_calls,
         answered=() if new_input.messages else new_input.answered - turns.corrected,
         for_owner=caller.principal.role == "owner",
     )
-    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
+    return _ui_stream(stream_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
 
 
 async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
@@ -132,7 +132,7 @@ async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
 
     The answer is streamed: the service holds about a page of it at a time, and the last turn.
     """
-    chat = await chat_of(caller, thread_id)
+    chat = await find_chat(caller, thread_id)
     if chat is None:
         return []
     lines = _stream_ai_sdk_messages(caller, chat, await open_subagent_calls(caller, chat))
@@ -167,17 +167,17 @@ async def resume_ai_sdk(
     finished: Annotated[bool, Query(description="Also replay a turn that has ended.")] = False,
 ) -> Response:
     """Replay the turn under way from its start, and go on with it; 204 if there is none."""
-    chat = await chat_of(caller, thread_id)
+    chat = await find_chat(caller, thread_id)
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
     turns = TurnRange(await turn_start(caller.engine, chat), chat=chat)
     encoder = AISDKEncoder(
-        message_id_of(chat.id, chat.turn),
+        ai_sdk_message_id(chat.id, chat.turn),
         version=7 if version == "7" else 6,
         for_owner=caller.principal.role == "owner",
     )
     hold_back = version == "6"
-    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE, hold_back=hold_back), chat.id)
+    return _ui_stream(stream_turns(caller, chat.id, turns, encoder, last=_DONE, hold_back=hold_back), chat.id)
 
 
 def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:

@@ -39,7 +39,7 @@ async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, ane
     if not names and not is_of_fork:
         return {}
     history = await engine.messages(chat.id)
-    turn = _turn_of(new_input.behind, history)
+    turn = _find_turn(new_input.behind, history)
     later = [message for message in history if message.role == "user" and message.turn > (turn or 0)]
     by_id = {message.id: message for message in later}
     by_name = {name: by_id[name] for name in names & by_id.keys()}
@@ -94,7 +94,7 @@ def says(message: Message, content: Content) -> bool:
     return message.text == text and len(kept) == len(files)
 
 
-def _turn_of(answer_id: str | None, history: Sequence[Message]) -> int | None:
+def _find_turn(answer_id: str | None, history: Sequence[Message]) -> int | None:
     """Return the turn of an answer, by its id in a page; 0 if there is no answer, `None` if it is unknown."""
     if answer_id is None:
         return 0

@@ -37,7 +37,7 @@ IfNoneMatch = Annotated[
 ]
 
 
-def version_in(if_match: str | None) -> int | None:
+def parse_version(if_match: str | None) -> int | None:
     """Return the version that a caller has seen; `None` if any will do.
 
     Raises:
@@ -52,25 +52,25 @@ def version_in(if_match: str | None) -> int | None:
 
 
 def is_known(tag: str, if_none_match: str | None) -> bool:
-    """Return whether a caller has what the tag stands for; whether tags are weak does not matter here."""
+    """Whether a caller already has the version of the tag. Weak and strong tags are equal here."""
     if if_none_match is None:
         return False
     tags = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
     return "*" in tags or tag.removeprefix("W/") in tags
 
 
-def tagged(response: Response, chat: Chat) -> Chat:
+def with_etag(response: Response, chat: Chat) -> Chat:
     """Return the chat, with its version as the response's tag."""
-    response.headers["ETag"] = tag_of(chat)
+    response.headers["ETag"] = build_etag(chat)
     return chat
 
 
-def tag_of(chat: Chat) -> str:
+def build_etag(chat: Chat) -> str:
     """Return a chat's version as an entity tag."""
     return f'W/"{chat.version}"'
 
 
-def location_of(path: str, chat: Chat) -> str:
+def build_location(path: str, chat: Chat) -> str:
     """Return the address of a new chat, relative to the path by which it was created."""
     above = path.count("/") - 2
     return f"chats/{quote(chat.id)}" if above < 0 else f"{'../' * above}{quote(chat.id)}"

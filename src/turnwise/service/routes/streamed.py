@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from turnwise.http_problems import PROBLEM_AFTER, InvalidRequest
-from turnwise.service.problems import problem_of
+from turnwise.service.problems import build_problem
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.messages import Message
 from turnwise.states.transcript import Transcript
@@ -40,20 +40,20 @@ async def streamed(pieces: AsyncIterator[Piece], *, media_type: str, headers: Ma
             async for piece in pieces:
                 yield piece
         except TurnwiseError as error:
-            yield mark + json.dumps(problem_of(error))
+            yield mark + json.dumps(build_problem(error))
             raise
 
     return StreamingResponse(whole(), media_type=media_type, headers={**headers, PROBLEM_AFTER: mark})
 
 
-async def messages_in(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[list[Message]]:
+async def iterate_pages(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[list[Message]]:
     """Yield the messages of a transcript, a page at a time."""
     async with aclosing(pages):
         async for page in pages:
             yield page.messages
 
 
-async def lines_of(request: Request) -> AsyncIterator[str]:
+async def read_lines(request: Request) -> AsyncIterator[str]:
     """Yield the text of a request's body, piece by piece.
 
     Raises:

@@ -16,7 +16,7 @@ from turnwise.service.bodies import AuditEntry
 from turnwise.service.policy import Field, Operation
 from turnwise.service.protocols.new_input import UIMessage
 from turnwise.service.routes import chats, files, front_ends, health, reports, turns
-from turnwise.service.routes.declared import endpoint_of
+from turnwise.service.routes.declared import build_endpoint
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.states.transcript import Transcript
 
@@ -50,7 +50,7 @@ class RouteSpec(NamedTuple):
         if command.is_read:
             problems = _ABOUT if command.path_parameters else ()
         verb = command.verb or "GET"
-        return cls(verb, command.path, endpoint_of(name), command.status, problems, command=command)
+        return cls(verb, command.path, build_endpoint(name), command.status, problems, command=command)
 
     @property
     def name(self) -> str:

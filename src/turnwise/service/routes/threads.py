@@ -33,7 +33,7 @@ _STOPPED: Final = frozenset({ChatState.interrupted, ChatState.error})
 """States in which no message of the queue is answered by itself."""
 
 
-async def chat_of(caller: Caller, name: str) -> Chat | None:
+async def find_chat(caller: Caller, name: str) -> Chat | None:
     """Return the caller's chat of that name: of its own choice, or a chat's id. `None` if there is none."""
     for chat_id in (chat_id_for(caller.principal.name, name), name):
         try:
@@ -118,27 +118,27 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput, *, is_new: bool) 
     if not has_answered and not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
     with rest_of_request(has_begun=has_answered):
-        sent = await _sent(caller, chat, new_input, instead=not answers, anew=False, is_new=is_new)
+        sent = await _send_messages(caller, chat, new_input, instead=not answers, anew=False, is_new=is_new)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
-    return TurnRange(after, _ids(new)) if has_answered or not new else turns_of(new)
+    return TurnRange(after, _ids(new)) if has_answered or not new else to_turn_range(new)
 
 
 async def regenerate(caller: Caller, chat: Chat, new_input: NewInput, *, is_new: bool) -> TurnRange:
     """Let the last message be answered anew; or first of all, if it is new or waits in the queue."""
-    sent = await _sent(caller, chat, new_input, instead=True, anew=True, is_new=is_new)
+    sent = await _send_messages(caller, chat, new_input, instead=True, anew=True, is_new=is_new)
     if new := [receipt for receipt in sent if not receipt.replayed]:
-        return turns_of(new)
+        return to_turn_range(new)
     queued_ids = {queued.id for queued in await caller.engine.queued(chat.id)}
     if waiting := [receipt for receipt in sent if receipt.message_id in queued_ids]:
         if chat.state in _STOPPED or _asks_client(chat):  # or else its turn comes by itself
             await caller.check("promote_queued", chat_id=chat.id)
             await caller.chats.promote_queued(chat.id, waiting[0].message_id)
-        return turns_of(waiting)
-    edited = await _said_again(caller, sent[-1], new_input.messages[-1][1])
+        return to_turn_range(waiting)
+    edited = await _edit_again(caller, sent[-1], new_input.messages[-1][1])
     return TurnRange(await turn_start(caller.engine, edited))
 
 
-async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) -> Chat:
+async def _edit_again(caller: Caller, receipt: SendReceipt, content: Content) -> Chat:
     """Replace a message by what its page says, under the id that it has by now.
 
     Raises:
@@ -159,7 +159,7 @@ async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) ->
             tried = message_id  # another page has given it the next id since it was looked for
 
 
-async def _sent(
+async def _send_messages(
     caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool, anew: bool, is_new: bool
 ) -> list[SendReceipt]:
     """Send the messages of a request, each once; the first new one may come instead of answers that are awaited.
@@ -174,7 +174,7 @@ async def _sent(
         try:
             with rest_of_request(has_begun=any(not receipt.replayed for receipt in sent)):
                 if client_id in by_name:
-                    receipt = await _receipt_of_known(caller.engine, chat, client_id, by_name[client_id], content)
+                    receipt = await _known_receipt(caller.engine, chat, client_id, by_name[client_id], content)
                 else:
                     receipt = await caller.chats.send_message(
                         chat.id,
@@ -185,7 +185,7 @@ async def _sent(
         except ConflictingReplay as conflict:
             if client_id != new_input.messages[-1][0]:
                 continue  # refused when it was the last: what follows it is not refused, too
-            receipt = await _receipt_of_edit(caller.engine, chat, conflict, content)
+            receipt = await _edit_receipt(caller.engine, chat, conflict, content)
         moves_on = moves_on and receipt.replayed
         sent.append(replace(receipt, replayed=False) if is_new else receipt)
     return sent
@@ -195,7 +195,7 @@ def _asks_client(chat: Chat) -> bool:
     return chat.awaits in ("client", "both")
 
 
-def turns_of(sent: Sequence[SendReceipt]) -> TurnRange:
+def to_turn_range(sent: Sequence[SendReceipt]) -> TurnRange:
     """Return the turns in which messages are answered, each once it has come."""
     return TurnRange(sent[0].seq, _ids(sent), has_started=False, chat=sent[0].chat)
 
@@ -204,9 +204,7 @@ def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:
     return tuple(receipt.message_id for receipt in sent)
 
 
-async def _receipt_of_known(
-    engine: Engine, chat: Chat, client_id: str, message: Message, content: Content
-) -> SendReceipt:
+async def _known_receipt(engine: Engine, chat: Chat, client_id: str, message: Message, content: Content) -> SendReceipt:
     """Return the receipt of a message that a page knows by an id of the store.
 
     Raises:
@@ -218,7 +216,7 @@ async def _receipt_of_known(
     return SendReceipt(chat, message.id, queued=False, replayed=True, seq=before)
 
 
-async def _receipt_of_edit(engine: Engine, chat: Chat, conflict: ConflictingReplay, content: Content) -> SendReceipt:
+async def _edit_receipt(engine: Engine, chat: Chat, conflict: ConflictingReplay, content: Content) -> SendReceipt:
     """Return the receipt of a message that was edited, and says by now what its page says.
 
     Raises:
@@ -237,7 +235,7 @@ async def turn_start(engine: Engine, chat: Chat) -> int:
 
 
 async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> TurnRange:
-    """Return what follows answers to calls that are closed, and how those ended of which the client says otherwise."""
+    """Return the turns after answers to closed calls, and the results that differ from the client's answers."""
     turn = await _last_turn(engine, chat)
     asked_for = {call.call_id for event in turn if isinstance(event, ActionRequiredEvent) for call in event.calls}
     results = [
@@ -253,7 +251,7 @@ async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> Tur
 
 
 async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:
-    """Return what is stored of a chat's last turn, but for parts of replies."""
+    """Return the stored events of a chat's last turn, except parts of replies."""
     look_back = _LOOK_BACK
     while True:
         start = max(0, chat.last_seq - look_back)
@@ -267,7 +265,7 @@ async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:
 
 
 def _is_earlier(event: Event, turn: int) -> bool:
-    """Return whether an event is a part of a reply, or a message of an earlier turn: these may be large."""
+    """Whether an event is a part of a reply, or a message of an earlier turn: these may be large."""
     return isinstance(event, PartEvent) or (isinstance(event, MessageEvent) and event.message.turn < turn)
 
 

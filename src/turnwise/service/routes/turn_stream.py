@@ -14,7 +14,7 @@ from turnwise.engine.config.results import Chat
 from turnwise.engine.subscriptions.turns import AT_WORK
 from turnwise.http_problems import TYPE, NotAuthenticated
 from turnwise.service.caller import Caller
-from turnwise.service.problems import problem_of
+from turnwise.service.problems import build_problem
 from turnwise.service.routes.subagent_calls import with_subagent_calls
 from turnwise.service.sse import EventFeed
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
@@ -56,7 +56,7 @@ class TurnRange(msgspec.Struct, frozen=True):
     """The chat as it stood once the messages were accepted; a turn that had ended then may have been resumed since."""
 
 
-async def events_of(source: EventFeed, chat_id: str, turns: TurnRange, *, hold_back: bool) -> AsyncGenerator[Event]:
+async def follow_turns(source: EventFeed, chat_id: str, turns: TurnRange, *, hold_back: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
 
     For a chat that rests behind open calls an error says that the message waits. The calls are not repeated: a second
@@ -122,7 +122,7 @@ class _Awaited(msgspec.Struct):
         return self.has_started
 
     def _is_behind_end(self, event: Event) -> bool:
-        """Return whether an event shows that the turn was not resumed after its end: the history goes on without it."""
+        """Whether an event shows that the turn was not resumed after its end: the history continues without it."""
         if self._ended is None:
             return False
         return not isinstance(event, MessageEvent) or event.message.turn > self._ended
@@ -174,15 +174,15 @@ class Encoder(Protocol):
     """Encodes the events of one turn."""
 
     def encode(self, event: Event) -> Iterator[dict[str, Any]]:
-        """Yield what an event adds."""
+        """Yield the chunks that an event adds."""
         ...
 
     def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield what ends the stream."""
+        """Yield the chunks that end the stream."""
         ...
 
 
-async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
+async def stream_turns(  # noqa: PLR0913 - what a stream is made of
     source: EventFeed,
     chat_id: str,
     turns: TurnRange,
@@ -208,7 +208,7 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
         yield _line(one)
     cut: str | None = None
     try:
-        shown = events_of(source, chat_id, turns, hold_back=hold_back)
+        shown = follow_turns(source, chat_id, turns, hold_back=hold_back)
         if isinstance(source, Caller):  # one who may answer for subagents
             shown = with_subagent_calls(shown, source, chat_id)
         async with aclosing(shown) as events:
@@ -228,7 +228,7 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
 
 def _gone(error: ChatNotFound) -> ErrorEvent:
     """Return the event that says that the chat is gone: a client that reconnects does not get it either."""
-    problem = problem_of(error)
+    problem = build_problem(error)
     return ErrorEvent(error=ErrorInfo(kind=problem["type"].removeprefix(TYPE), message=problem["detail"]))
 
 

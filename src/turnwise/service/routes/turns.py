@@ -20,7 +20,7 @@ from turnwise.engine.subscriptions.turns import after_receipt, answer_in
 from turnwise.service.bodies import NewContent
 from turnwise.service.caller import ChatId, Sender, Subscriber
 from turnwise.service.pages import Paging
-from turnwise.service.routes.streamed import messages_in, streamed
+from turnwise.service.routes.streamed import iterate_pages, streamed
 from turnwise.states.messages import Message, without_secrets
 from turnwise.states.transcript import Transcript
 
@@ -65,7 +65,7 @@ async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: H
         await caller.check("list_messages.view", chat_id=chat_id)
     await caller.chat(chat_id)
     if view == "user":
-        return await paging.page_from(messages_in(caller.engine.transcript_pages(chat_id)))
+        return await paging.page_from(iterate_pages(caller.engine.transcript_pages(chat_id)))
     return [without_secrets(one) for one in paging.page(await caller.engine.messages(chat_id, view=view))]
 
 
