@@ -76,7 +76,7 @@ def test_compatible_service_is_priced_by_its_url() -> None:
 def test_periodic_cost_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list may tell the price of a thousand tokens, or of three: each message carries its cost."""
     price = SimpleNamespace(calc_price=lambda *_, **__: SimpleNamespace(total_price=Decimal(1) / 3))
-    monkeypatch.setattr(figures, "_listed", lambda _model: (None, price))
+    monkeypatch.setattr(figures, "_find_prices", lambda _model: (None, price))
     found = priced(named(), COUNTED, NOW)
     assert str(found.cost) == "0.333333333333"
 

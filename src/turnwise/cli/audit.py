@@ -101,7 +101,7 @@ def timeline(records: Sequence[AuditRecord]) -> Table:
 
 
 def short_actor(actor: str) -> str:
-    """Return who acted; of a worker its process, which is what an operator looks for."""
+    """Return the actor. For a worker, return its process: operators look for that."""
     kind, _, name = actor.partition(":")
     _, *process = name.split(":")
     return f"{kind} {process[0]}" if kind == "worker" and process else actor

@@ -177,16 +177,16 @@ def _arguments(call: ToolCall | ToolCallPart, *, most: int | None = None) -> lis
     Whatever a model has written, no text looks like the end of one argument and the next, or like a line of its own.
     """
     return [
-        f"{name if name.isidentifier() else _quoted(name, most)}={_argument(value, most)}"
+        f"{name if name.isidentifier() else _quote(name, most)}={_argument(value, most)}"
         for name, value in call.arguments.items()
     ]
 
 
 def _argument(value: object, most: int | None) -> str:
-    return _quoted(value, most) if isinstance(value, str) else _cut(in_json(value), most)
+    return _quote(value, most) if isinstance(value, str) else _cut(in_json(value), most)
 
 
-def _quoted(text: str, most: int | None) -> str:
+def _quote(text: str, most: int | None) -> str:
     return f"'{_cut(text.translate(_IN_QUOTES), most)}'"
 
 

@@ -37,7 +37,7 @@ def exit_code_of(failure: BaseException) -> int:
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return STOPPED
     cause = next((cause for cause in causes if isinstance(cause, TurnwiseError)), causes[0])
-    _say(_sentence_of(cause))
+    _say(_to_sentence(cause))
     return MISUSE if isinstance(cause, _MISUSES) else PROBLEM
 
 
@@ -72,11 +72,11 @@ def _causes(failure: BaseException) -> Iterator[BaseException]:
 
 
 def _reader_left(error: BaseException) -> bool:
-    """Return whether the reader of the output has closed it, as `head` does."""
+    """Whether the reader of the output has closed it, as `head` does."""
     return isinstance(error, OSError) and error.errno == errno.EPIPE and error.filename is None
 
 
-def _sentence_of(error: BaseException) -> str:
+def _to_sentence(error: BaseException) -> str:
     if isinstance(error, TurnwiseError):
         return str(error)
     if isinstance(error, OSError):

@@ -76,7 +76,7 @@ class InputLines(msgspec.Struct, frozen=True):
 
 
 def read_file(option: str, path: Path) -> bytes:
-    """Return what is in a file that was named on the command line; `-` is standard input.
+    """Read a file that was named on the command line; `-` is standard input.
 
     Raises:
         SettingsError: there is no such file, or it cannot be read.
@@ -97,7 +97,7 @@ def _naming(option: str, name: str) -> Iterator[None]:
 
 
 def _waits(source: io.BufferedReader) -> bool:
-    """Return whether reading may have to wait for a writer."""
+    """Whether reading may have to wait for a writer."""
     try:
         number = source.fileno()
         mode = os.fstat(number).st_mode

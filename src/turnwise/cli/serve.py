@@ -138,7 +138,7 @@ def serve(  # noqa: PLR0913 - options
     )
     auth = _auth(tokens, token)
     with _listening(host, port) as listener:
-        started = f"serving on {_address_of(listener)}; SIGTERM or Ctrl-C stops it"
+        started = f"serving on {_listener_url(listener)}; SIGTERM or Ctrl-C stops it"
         _serve(engine, auth, listener, partial(console.print, started), settings=limits)
 
 
@@ -156,7 +156,7 @@ def _observers() -> tuple[Observer, ...]:
         ) from None
 
 
-def _address_of(listener: socket.socket) -> str:
+def _listener_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -205,7 +205,7 @@ def inspect(
     with _listening("127.0.0.1", port, option="--port") as listener:
 
         def on_listening() -> None:
-            _print_page(_address_of(listener), token)
+            _print_page(_listener_url(listener), token)
             console.print("Ctrl-C ends it")
 
         _serve(engine, auth, listener, on_listening)

@@ -138,7 +138,7 @@ def explain(
 
 
 def explanation_table(explanation: Explanation) -> Table:
-    """Return what is known, without the lines that have nothing to say."""
+    """Return the rows that have a value."""
     lines = {
         "why": clean(explanation.reason),
         "since": moment(explanation.since),

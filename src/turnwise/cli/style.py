@@ -130,12 +130,12 @@ def moment(at: datetime | None) -> str:
 
 
 def is_narrow() -> bool:
-    """Return whether the screen has no room for more than what matters most."""
+    """Whether the screen only has room for the most important columns."""
     return console.width < MAX_WIDTH - 10
 
 
 def tokens(usage: Usage) -> str:
-    """Return what was used, and what it cost, in words; what was not reported is unknown, not zero."""
+    """Describe usage and cost in words. Values that were not reported are unknown, not zero."""
     cost = "" if usage.cost is None else f" · {dollars(usage.cost)}{' at least' if usage.cost_partial else ''}"
     if usage.input_tokens is None or usage.output_tokens is None:
         return f"tokens unknown{cost}"

@@ -75,7 +75,7 @@ def engine_of(  # noqa: PLR0913 - the options of commands
         SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
             folder is missing; or it is an engine, and what it says itself was typed.
     """
-    named = _object_named(target)
+    named = _import_object(target)
     made = _call_factory(target, named) if callable(named) and not isinstance(named, type) else named
     if isinstance(made, Engine):
         for option, how in (own for name, own in _OF_AN_ENGINE.items() if name in typed):
@@ -112,7 +112,7 @@ def _call_factory(target: str, make: Callable[[], Any]) -> Any:
         raise SettingsError("MODULE:ATTRIBUTE", f"{target!r} raised {type(error).__name__}: {error}") from error
 
 
-def _object_named(target: str) -> Any:
+def _import_object(target: str) -> Any:
     name, _, attribute = target.partition(":")
     if not (name and attribute) or "/" in name or name.endswith(".py"):
         raise SettingsError("MODULE:ATTRIBUTE", f"must be like shop.agents:engine; it was {target!r}")

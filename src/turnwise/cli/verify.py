@@ -70,7 +70,7 @@ def verify(  # noqa: PLR0913 - the options of a command
 
 
 def is_log(target: str) -> bool:
-    """Return whether what was typed names an exported log, and not a chat."""
+    """Whether the argument names an exported log, and not a chat."""
     file = Path(target)
     return target == STANDARD_INPUT or bool(file.suffix) or len(file.parts) > 1 or os.path.exists(file)  # noqa: PTH110 - Path.exists raises if a name is too long
 

@@ -89,7 +89,7 @@ def arrows(picture: Picture) -> tuple[Arrow, ...]:
     drawn: list[Arrow] = []
     for name, members in GROUPS.items():
         for target in dict.fromkeys((*members, *(node.id for node in picture.states), SAME)):
-            lines = _shared(rest, members, target)
+            lines = _find_shared(rest, members, target)
             if lines:
                 drawn.append(Arrow(name, members, target, lines))
                 for line in lines:
@@ -122,7 +122,7 @@ def entries(picture: Picture) -> tuple[TableEntry, ...]:
     return tuple(sorted(unsorted, key=rank))
 
 
-def _shared(rest: Iterable[tuple[str, str, Line]], members: tuple[str, ...], target: str) -> tuple[Line, ...]:
+def _find_shared(rest: Iterable[tuple[str, str, Line]], members: tuple[str, ...], target: str) -> tuple[Line, ...]:
     present = set(rest)
     return tuple(
         line
@@ -177,7 +177,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 def machine_graph(picture: Picture, gathered: tuple[Arrow, ...]) -> Drawn:
-    """Return what is drawn of the machine; a group of states is a node beside them."""
+    """Return the graph of the machine. A group of states is a node of its own."""
     stays = {
         one.origin: tuple(dict.fromkeys(line.trigger for line in one.lines)) for one in gathered if one.target == SAME
     }
@@ -193,16 +193,16 @@ def machine_graph(picture: Picture, gathered: tuple[Arrow, ...]) -> Drawn:
 def _state(node: Node, stays: tuple[str, ...]) -> Block:
     job = [(f"job {node.job}", _SMALL)] if node.job else []
     invariants = ", ".join(map(words, node.invariants))
-    return Block((((node.id, _NAME), *job), *_wrapped(invariants, _BODY, _TEXT_WIDTH), *_stays(stays)))
+    return Block((((node.id, _NAME), *job), *_wrap(invariants, _BODY, _TEXT_WIDTH), *_stays(stays)))
 
 
 def _group(name: str, members: tuple[str, ...], stays: tuple[str, ...]) -> Block:
     listed = "" if len(members) == len(ChatState) else ", ".join(members)
-    return Block((((name, _GROUP),), *_wrapped(listed, _BODY, _TEXT_WIDTH), *_stays(stays)))
+    return Block((((name, _GROUP),), *_wrap(listed, _BODY, _TEXT_WIDTH), *_stays(stays)))
 
 
 def _stays(triggers: tuple[str, ...]) -> tuple[tuple[Piece, ...], ...]:
-    return _wrapped("stays on " + ", ".join(triggers), _SMALL, _TEXT_WIDTH) if triggers else ()
+    return _wrap("stays on " + ", ".join(triggers), _SMALL, _TEXT_WIDTH) if triggers else ()
 
 
 def _label(labels: tuple[Caption, ...]) -> Block:
@@ -210,9 +210,9 @@ def _label(labels: tuple[Caption, ...]) -> Block:
     for caption in labels:
         pen = Pen(11.5, PARTY_INK[caption.party], "600", family=MONO)
         lines += [((trigger, pen),) for trigger in caption.triggers]
-        lines += _wrapped(f"[{caption.condition}]", _SMALL, _LABEL_WIDTH) if caption.condition else ()
+        lines += _wrap(f"[{caption.condition}]", _SMALL, _LABEL_WIDTH) if caption.condition else ()
     return Block(tuple(lines))
 
 
-def _wrapped(words: str, pen: Pen, width: float) -> tuple[tuple[Piece, ...], ...]:
+def _wrap(words: str, pen: Pen, width: float) -> tuple[tuple[Piece, ...], ...]:
     return tuple(((line, pen),) for line in pen.lines(words, width))

@@ -85,7 +85,7 @@ class Layout(msgspec.Struct, frozen=True):
     edges: dict[str, Route]
 
     def fits(self, graph: Graph) -> bool:
-        """Return whether it is a layout of this graph: the same options, nodes, arrows and sizes."""
+        """Whether it is a layout of this graph: the same options, nodes, arrows and sizes."""
         sizes = {name: box.size for name, box in self.nodes.items()}
         labels = {name: route.label.size for name, route in self.edges.items()}
         return (self.options, sizes, labels) == (dict(graph.options), dict(graph.nodes), graph.labels)
@@ -123,7 +123,7 @@ def committed(path: Path = FILE) -> dict[str, Layout]:
 
 
 def is_current(graph: Graph) -> bool:
-    """Return whether the committed layout of a graph has the same options, nodes, arrows and sizes."""
+    """Whether the committed layout of a graph has the same options, nodes, arrows and sizes."""
     layout = committed().get(graph.name)
     return layout is not None and layout.fits(graph)
 

@@ -55,7 +55,7 @@ class Stay(msgspec.Struct, frozen=True):
     until: Instant | None
 
     def lasted(self, end: Instant) -> timedelta:
-        """Return how long it lasted, if the life so far ends at `end`."""
+        """Return its duration, if the life so far ends at `end`."""
         return (self.until or end).passed - self.since.passed
 
 

@@ -43,7 +43,7 @@ class Pen(msgspec.Struct, frozen=True):
         return {"font_size": self.size, "fill": self.fill, "font_weight": self.weight, "font_family": self.family}
 
     def width(self, words: str) -> float:
-        """Return how wide words are at most, in text of a language that has small letters."""
+        """Return the maximum width of words, in a language with small letters."""
         return len(words) * self.size * GLYPH_WIDTH
 
     def lines(self, words: str, width: float) -> list[str]:

@@ -91,7 +91,7 @@ def slide(state: str | None = None) -> str:
 
 
 def slide_graph() -> Graph:
-    """Return what is to be laid out: every state, and the arrows of the slide with their triggers."""
+    """Return the graph to lay out: every state, and the arrows of the slide with their triggers."""
     nodes = {node.id: START if node.kind == "start" else _NODE for node in machine().nodes if node.kind != "unknown"}
     labels = {pair: Block((((way.trigger.name, _LABEL),),)) for pair, way in WAYS.items()}
     return Graph("slide", OPTIONS, nodes, labels)

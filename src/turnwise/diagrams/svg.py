@@ -48,7 +48,7 @@ def svg(state: str | None = None, *, rows: bool = True) -> str:
     firing = {line.party for one in drawn.arrows for line in one.lines}
     parties = [party for party in PARTY_INK if party in firing]
     width, height = max(WIDTH, layout.size.width + 2 * _MARGIN), _TOP + layout.size.height + _MARGIN
-    drawn_rows, height = _listed(picture, height) if rows else ("", height)
+    drawn_rows, height = _draw_list(picture, height) if rows else ("", height)
     current_words = f" The chat stands in {current}." if current else ""
     return image(
         "The life of a chat",
@@ -133,11 +133,11 @@ def _start(node: Node, box: Box) -> str:
 @checked
 def table() -> str:
     """Return every row of the table as an SVG document of its own."""
-    drawn, height = _listed(machine(), 0)
+    drawn, height = _draw_list(machine(), 0)
     return image("Every row of the table", drawn, width=WIDTH, height=height)
 
 
-def _listed(picture: Picture, top: float) -> tuple[str, float]:
+def _draw_list(picture: Picture, top: float) -> tuple[str, float]:
     """Return the list as one group of elements, and the height at which it ends."""
     y = top + 20
     pieces = [text((40, y), "Every row", Pen(18, INK, "bold"))]

@@ -85,8 +85,8 @@ def _step(request: ModelRequest, history: Sequence[Message]) -> Iterator[ModelPa
     question, since = _question(history)
     results = [message.result for message in since if message.result is not None]
     if results:
-        yield from _think(f"I have what {_listed([result.name for result in results])} came back with.")
-        yield from _say(_summary_of(results))
+        yield from _think(f"I have what {_join_names([result.name for result in results])} came back with.")
+        yield from _say(_summarise(results))
         return
     offered = () if request.parameters.get("tool_choice") == "none" else request.tools
     wanted = wishes(question, offered)
@@ -94,7 +94,7 @@ def _step(request: ModelRequest, history: Sequence[Message]) -> Iterator[ModelPa
         yield from _think("No tool is asked for; I answer from what I know, which is little.")
         yield from _say(_small_talk(question, [tool.name for tool in offered]))
         return
-    names = _listed([wish.tool for wish in wanted])
+    names = _join_names([wish.tool for wish in wanted])
     yield from _think(f"The message asks for {names}.")
     yield from _say(f"Let me ask {names}.")
     for number, wish in enumerate(wanted, start=1):
@@ -102,7 +102,7 @@ def _step(request: ModelRequest, history: Sequence[Message]) -> Iterator[ModelPa
 
 
 def _question(history: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """Return what the user last asked, and what has happened since."""
+    """Return the user's last message, and the messages after it."""
     for place in range(len(history) - 1, -1, -1):
         if history[place].role == "user" and not history[place].synthetic:
             return history[place].text, history[place + 1 :]
@@ -124,7 +124,7 @@ def _call(call_id: str, wish: Wish) -> Iterator[ModelPart]:
     yield ModelPart("tool_call", id=call_id, name=wish.tool, arguments=wish.arguments)
 
 
-def _summary_of(results: Sequence[ToolResultPart]) -> str:
+def _summarise(results: Sequence[ToolResultPart]) -> str:
     if len(results) == 1:
         return f"{_result_line(results[0], 280)}\n\nThat is what I can tell you."
     lines = "\n".join(f"- {_result_line(result, 160)}" for result in results)
@@ -141,7 +141,9 @@ def _result_line(result: ToolResultPart, length: int) -> str:
 
 
 def _small_talk(question: str, tools: Sequence[str]) -> str:
-    can = f"I can call {_listed(tools)} when your message asks for it." if tools else "No tool is offered to me here."
+    can = (
+        f"I can call {_join_names(tools)} when your message asks for it." if tools else "No tool is offered to me here."
+    )
     if not question:
         return "I have read the summary of what was said so far. Tell me how to go on."
     if _ABOUT.search(question):
@@ -187,12 +189,12 @@ def _title(history: Sequence[Message]) -> str:
 
 def _prompt_tokens(request: ModelRequest) -> int:
     """Estimate the prompt: what was said, thought, called and returned, with the tools on offer."""
-    spoken = sum(len(_spoken(part)) for message in request.messages for part in message.parts)
+    spoken = sum(len(_part_text(part)) for message in request.messages for part in message.parts)
     offered = sum(len(tool.name) + len(tool.description) + len(_as_text(dict(tool.schema))) for tool in request.tools)
     return _tokens(len(request.system or "") + spoken + offered) + len(request.messages)
 
 
-def _spoken(part: object) -> str:
+def _part_text(part: object) -> str:
     match part:
         case TextPart() | ReasoningPart():
             return part.text
@@ -216,6 +218,6 @@ def _excerpt(text: str, length: int) -> str:
     return words if len(words) <= length else f"{words[: length - 1].rstrip()}…"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     unique = list(dict.fromkeys(names))
     return unique[0] if len(unique) == 1 else f"{', '.join(unique[:-1])} and {unique[-1]}"

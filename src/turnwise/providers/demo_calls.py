@@ -55,7 +55,7 @@ def wishes(text: str, tools: Iterable[ToolSpec]) -> list[Wish]:
         begin = mention.start if several else 0
         end = following if following > mention.end else len(text)
         rest = text[mention.end : end] if text[mention.end : end].strip(" .?!") else text[begin : mention.start]
-        calls += _filled(mention.tool, text[begin:end], rest)
+        calls += _fill_arguments(mention.tool, text[begin:end], rest)
     return calls
 
 
@@ -102,7 +102,7 @@ def _is_path(name: str) -> bool:
     return any(word in name.lower() for word in ("path", "file"))
 
 
-def _filled(tool: ToolSpec, segment: str, rest: str) -> list[Wish]:
+def _fill_arguments(tool: ToolSpec, segment: str, rest: str) -> list[Wish]:
     """Return one call, or one per path where a tool that takes one path is given several."""
     properties = tool.schema.get("properties", {})
     paths = _PATH.findall(segment)
@@ -129,7 +129,7 @@ class _Filler(msgspec.Struct):
 
     def fill_object(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
         required = schema.get("required", ())
-        properties = {name: _resolved(inner, root) for name, inner in schema.get("properties", {}).items()}
+        properties = {name: _resolve(inner, root) for name, inner in schema.get("properties", {}).items()}
         return {
             name: self.fill(name, wanted, root)
             for name, wanted in properties.items()
@@ -158,7 +158,7 @@ class _Filler(msgspec.Struct):
             case "boolean":
                 return True
             case "array":
-                return [self.fill(name, _resolved(schema.get("items", {}), root), root)]
+                return [self.fill(name, _resolve(schema.get("items", {}), root), root)]
             case "object":
                 return self.fill_object(schema, root)
         return schema["const"] if "const" in schema else self._words_for(name)
@@ -175,14 +175,14 @@ class _Filler(msgspec.Struct):
         return self.paths.pop(0) if self.paths else self.rest or self.segment.strip()
 
 
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Follow references and take the first alternative that is not null."""
     if "$ref" in schema:
-        return _resolved(root.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), root)
+        return _resolve(root.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), root)
     for choices in (schema.get("anyOf"), schema.get("oneOf"), schema.get("allOf")):
         for choice in choices or ():
             if choice.get("type") != "null":
-                return _resolved(choice, root)
+                return _resolve(choice, root)
     if isinstance(schema.get("type"), list):
         return {**schema, "type": next((kind for kind in schema["type"] if kind != "null"), "string")}
     return schema

@@ -66,10 +66,10 @@ def failure_of(raised: BaseException) -> ModelError | None:
 
     Exceptions are foreign objects. If an attribute raises, the result is `None`, too.
     """
-    return or_else(lambda: _failure_of(raised), None)
+    return or_else(lambda: _classify(raised), None)
 
 
-def _failure_of(raised: BaseException) -> ModelError | None:
+def _classify(raised: BaseException) -> ModelError | None:
     error: BaseException | None = raised
     for _ in range(_MOST_CAUSES):
         if error is None:
@@ -83,7 +83,7 @@ def _failure_of(raised: BaseException) -> ModelError | None:
         for source in (error, response):
             status = next((it for name in _STATUSES if is_error_status(it := getattr(source, name, None))), None)
             if status is not None:
-                wait = getattr(error, "retry_after", None) or _wait_in(source) or _wait_in(response)
+                wait = getattr(error, "retry_after", None) or _find_delay(source) or _find_delay(response)
                 return ModelError(kind_of_status(status), retry_after=wait, status=status, message=_text(raised))
         if _is_of_the_network(error):
             return ModelError("network", message=_text(raised))
@@ -98,7 +98,7 @@ def _is_of_the_network(error: BaseException) -> bool:
     return isinstance(error, _NETWORK) or any(name in _NETWORK_OF_CLIENTS for name in names)
 
 
-def _wait_in(source: object) -> float | None:
+def _find_delay(source: object) -> float | None:
     headers = getattr(source, "headers", None)
     return None if headers is None else retry_after_in(headers)
 
@@ -132,7 +132,7 @@ def kind_of_status(status: int) -> ModelErrorKind:
 
 
 def is_error_status(status: object) -> bool:
-    """Return whether a value is an HTTP error status, 400 to 599."""
+    """Whether a value is an HTTP error status, 400 to 599."""
     return isinstance(status, int) and _FIRST_ERROR <= status <= _LAST
 
 

@@ -66,7 +66,7 @@ def window_of(model: Model) -> int | None:
     limit = tokens(model.context_limit, "context_limit")
     if limit is not None:
         return limit
-    listed = _listed(model)
+    listed = _find_prices(model)
     return None if listed is None else listed[1].context_window
 
 
@@ -93,10 +93,10 @@ def priced_reply(model: Model, reply: ModelReply, at: datetime) -> ModelReply:
 def load_prices(model: Model) -> None:
     """Load the list, if it may have the model's price: it takes half a second, once in a process."""
     with suppress(Exception):  # without a price every call is made just the same
-        _listed(model)
+        _find_prices(model)
 
 
-def _listed(model: Model) -> tuple[Any, Any] | None:
+def _find_prices(model: Model) -> tuple[Any, Any] | None:
     """Return the provider and the model of the list; `None` if the list has no such model."""
     if model.provider in _OURS or find_spec("genai_prices") is None:
         return None
@@ -113,7 +113,7 @@ def _listed(model: Model) -> tuple[Any, Any] | None:
 
 def _cost(model: Model, usage: Usage, at: datetime) -> Decimal | None:
     try:
-        listed = _listed(model)
+        listed = _find_prices(model)
         if listed is None:
             return None
         from genai_prices import Usage as Counted  # noqa: PLC0415 - as above

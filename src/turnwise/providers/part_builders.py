@@ -60,7 +60,7 @@ class WordsBuilder(msgspec.Struct):
         return waits
 
     def take(self) -> Iterator[PartDelta]:
-        """Yield what was not shown yet."""
+        """Yield the deltas that were not shown yet."""
         if text := _taken(self):
             yield PartDelta(type=self.kind, delta=text)
 
@@ -103,7 +103,7 @@ class CallBuilder(msgspec.Struct):
         )
 
     def take(self) -> Iterator[PartDelta]:
-        """Yield what was not shown yet: the fragments, then the complete call."""
+        """Yield the deltas that were not shown yet: fragments, then the complete call."""
         piece = PartDelta(type="tool_call", call_id=self.call_id, name=self.name, executor=self.executor)
         part = self.part()
         fragments = _taken(self)

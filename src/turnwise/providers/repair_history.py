@@ -56,14 +56,14 @@ class HistoryRepair:
         there.
         """
         changes: list[str] = []
-        return _logged(request, _framed(self._paired(request, changes), changes), changes)
+        return _log_changes(request, _frame_history(self._pair_results(request, changes), changes), changes)
 
     def pair_results(self, request: ModelRequest) -> list[Message]:
         """Return the request's messages, each call followed by its one result, as `repair` does and no more."""
         changes: list[str] = []
-        return _logged(request, self._paired(request, changes), changes)
+        return _log_changes(request, self._pair_results(request, changes), changes)
 
-    def _paired(self, request: ModelRequest, changes: list[str]) -> list[Message]:
+    def _pair_results(self, request: ModelRequest, changes: list[str]) -> list[Message]:
         sendable: list[tuple[Message, _Checked]] = []
         for message in request.messages:
             checked = self.checked(message)
@@ -93,12 +93,12 @@ def _with_one_result_each(messages: Sequence[tuple[Message, _Checked]], changes:
             answered_at, answer = results.get(call.call_id, (place, message))
             if answered_at <= place or call.call_id in used:
                 changes.append(f"call {call.call_id} has no result")
-                answer = _unknown(message, call)
+                answer = _unknown_result(message, call)
             used.add(call.call_id)
             yield answer
 
 
-def _framed(messages: list[Message], changes: list[str]) -> list[Message]:
+def _frame_history(messages: list[Message], changes: list[str]) -> list[Message]:
     """Return the messages so that the user's comes first and the last one asks for an answer."""
     first = next((message for message in messages if message.role != "system"), None)
     if first is None:
@@ -114,7 +114,7 @@ def _framed(messages: list[Message], changes: list[str]) -> list[Message]:
     return messages
 
 
-def _logged(request: ModelRequest, messages: list[Message], changes: Sequence[str]) -> list[Message]:
+def _log_changes(request: ModelRequest, messages: list[Message], changes: Sequence[str]) -> list[Message]:
     if changes:
         logger.warning(
             "history_repaired",
@@ -173,7 +173,7 @@ def _is_empty(part: Part) -> bool:
             return False
 
 
-def _unknown(message: Message, call: ToolCallPart) -> Message:
+def _unknown_result(message: Message, call: ToolCallPart) -> Message:
     part = ToolResultPart(
         call_id=call.call_id, name=call.name, output=_NO_RESULT, is_error=True, outcome=CallStatus.unknown
     )
@@ -207,7 +207,7 @@ class PerMessage(Generic[Worked]):
         self._results: dict[int, tuple[ref[Message], Worked]] = {}
 
     def __len__(self) -> int:
-        """Return how many messages are known."""
+        """Return the number of known messages."""
         return len(self._results)
 
     def __call__(self, message: Message) -> Worked:

@@ -97,5 +97,5 @@ def outcome_of(word: object) -> ReplyOutcome:
 
 
 def is_rejected(word: object) -> bool:
-    """Return whether a finish reason means that the provider rejected the reply."""
+    """Whether a finish reason means that the provider rejected the reply."""
     return isinstance(word, str) and word.lower() in REJECTED_WORDS

@@ -59,7 +59,7 @@ class Play(msgspec.Struct):
                         return
 
     async def past(self, *, after: int = 0) -> list[Event]:
-        """Return what happened until now."""
+        """Return the events so far."""
         return [event async for event in self.engine.events(self.chat_id, after=after, follow=False)]
 
 
@@ -156,12 +156,12 @@ async def compacts(play: Play) -> None:
 
 
 def added(event: Event, *kinds: str) -> str:
-    """Return what an event adds to parts of some kinds, such as `text`."""
+    """Return the text that an event adds to parts of some kinds, such as `text`."""
     return (event.part.delta or "") if isinstance(event, PartEvent) and event.part.type in kinds else ""
 
 
 def succeeded(events: list[Event], tool: str) -> int:
-    """Return how often a tool succeeded."""
+    """Count the successful calls of a tool."""
     results = [event for event in events if event.kind == "tool_result" and event.name == tool]
     return [result.outcome for result in results].count(CallStatus.succeeded)
 

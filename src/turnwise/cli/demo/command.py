@@ -94,7 +94,7 @@ async def _is_audited(play: Play) -> None:
         f"all {len(records)} transitions are the table's, in the store and in the export",
         holds=(await engine.verify(chat_id)).ok and verify_export(log).ok,
     )
-    forged = verify_export(_forged(log))
+    forged = verify_export(_forge(log))
     stage.note("·", excerpt(verdict_line(forged).plain, 90), "yellow")
     stage.promise(
         "a forged log is found out", "one word was changed in a copy: the check names the place", holds=not forged.ok
@@ -109,7 +109,7 @@ async def _is_audited(play: Play) -> None:
     stage.say("Counted for every model call; the two that were cut off reported nothing, so the sum is marked partial.")
 
 
-def _forged(log: str) -> str:
+def _forge(log: str) -> str:
     header, *lines = log.splitlines()
     middle = len(lines) // 2
     lines[middle] = json.dumps(json.loads(lines[middle]) | {"actor": "mallory"})

@@ -144,7 +144,7 @@ class PydanticAIModel:
                     direct.model_request_stream(
                         self._model, history, model_settings=settings, model_request_parameters=offer
                     ) as stream,
-                    aclosing(_parts_read(reader, stream)) as parts,
+                    aclosing(_read_parts(reader, stream)) as parts,
                 ):
                     watched = WatchedStream(stream)
                     exchange.answered = True
@@ -183,11 +183,11 @@ class PydanticAIModel:
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:
         with writing():
-            settings, marks = self._settings_of(request)
+            settings, marks = self._build_settings(request)
             history = self._writer.history(self._history_repair.repair(request), marks)
             return history, settings, offer_of(request, self._native_tools)
 
-    def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, CacheTTL | None]:
+    def _build_settings(self, request: ModelRequest) -> tuple[ModelSettings, CacheTTL | None]:
         """Return the settings of a call, and how long marks keep its history in the prompt cache."""
         problem = refusal_of(self, request.tools, request.parameters)
         if problem is not None:
@@ -200,7 +200,7 @@ class PydanticAIModel:
         return with_provider_defined_tools(settings, request.tools, model_settings, native_tools), marks
 
 
-async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
+async def _read_parts(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
     """Yield the parts of a stream, and its usage as soon as that is known: the stream may never come to its end."""
     try:
         async for event in stream:

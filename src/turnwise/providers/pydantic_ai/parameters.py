@@ -82,7 +82,7 @@ def known_to_take_schema(model: Model, native_tools: Sequence[AbstractNativeTool
 
 
 def searches_web(model: Model) -> bool:
-    """Return whether a model supports web search by its provider."""
+    """Whether the provider can search the web for a model."""
     return WebSearchTool in model.profile.get("supported_native_tools", type(model).supported_native_tools())
 
 
@@ -107,7 +107,7 @@ def with_web_search(
 
 
 def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]) -> ModelRequestParameters:
-    """Return what the call offers: the system prompt, turnwise's tools as they were declared, the provider's own."""
+    """Build the parameters of a call: the system prompt, the tools of turnwise and the native tools of the provider."""
     return ModelRequestParameters(
         function_tools=[
             ToolDefinition(
@@ -118,10 +118,10 @@ def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]
         native_tools=list(with_web_search(native_tools, request.parameters.get("web_search"))),
         instruction_parts=[InstructionPart(request.system)] if request.system else [],
         output_mode="text" if request.answer_schema is None else "native",
-        output_object=None if request.answer_schema is None else _answer_of(request.answer_schema),
+        output_object=None if request.answer_schema is None else _output_object(request.answer_schema),
     )
 
 
-def _answer_of(schema: Mapping[str, Any]) -> OutputObjectDefinition:
+def _output_object(schema: Mapping[str, Any]) -> OutputObjectDefinition:
     """Return the form of answers; pydantic-ai makes it strict where the provider can be."""
     return OutputObjectDefinition(dict(schema), name="final_answer", description=schema.get("description"))

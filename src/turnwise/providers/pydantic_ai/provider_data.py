@@ -59,5 +59,5 @@ def stored_compaction(part: theirs.CompactionPart, origin: ProviderOrigin) -> Mo
 
 
 def is_compaction(part: Part) -> bool:
-    """Return whether a stored part is a compaction by the provider."""
+    """Whether a stored part is a compaction by the provider."""
     return isinstance(part, ReasoningPart) and (part.metadata or {}).get("kind") == _COMPACTION

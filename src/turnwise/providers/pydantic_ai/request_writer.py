@@ -49,12 +49,12 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
     @cached_property
     def replies(self) -> PerMessage[theirs.ModelResponse]:
         """The assistant's messages, as pydantic-ai sends them."""
-        return PerMessage(self._replied)
+        return PerMessage(self._convert_reply)
 
     @cached_property
     def prompts(self) -> PerMessage[theirs.ModelRequest]:
         """The other messages, as pydantic-ai sends them."""
-        return PerMessage(self._prompted)
+        return PerMessage(self._convert_prompt)
 
     def history(self, messages: Sequence[Message], marks: CacheTTL | None = None) -> list[theirs.ModelMessage]:
         """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives.
@@ -99,7 +99,7 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
             else:
                 yield theirs.UserPromptPart(message.text)
 
-    def _replied(self, message: Message) -> theirs.ModelResponse:
+    def _convert_reply(self, message: Message) -> theirs.ModelResponse:
         their_parts: list[theirs.ModelResponsePart] = []
         for part in message.parts:
             their_parts.extend(self._their_parts(part, self._own(part, partial=message.partial)))
@@ -131,7 +131,7 @@ class RequestWriter(msgspec.Struct, eq=False, dict=True):
             case FilePart(data=str(data)) if own:
                 yield theirs.FilePart(theirs.BinaryContent(b64decode(data), media_type=part.media_type), **own)
 
-    def _prompted(self, message: Message) -> theirs.ModelRequest:
+    def _convert_prompt(self, message: Message) -> theirs.ModelRequest:
         if message.result is not None:
             return theirs.ModelRequest([self._result(message.result)])
         if all(isinstance(part, TextPart) for part in message.parts):

@@ -69,7 +69,7 @@ class ResponseReader:
         measured = usage_of(response)
         if measured != self._measured:
             self._measured = measured
-            yield ModelPart("usage", usage=self._used(response))
+            yield ModelPart("usage", usage=self._current_usage(response))
 
     def pause(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
         """Yield what was left open of a response that the provider paused; what is read then is of the next one."""
@@ -117,7 +117,7 @@ class ResponseReader:
         Raises:
             ModelError: the stream was cut, or the provider failed without an error of its own.
         """
-        word = _word_of(response)
+        word = _finish_word(response)
         if word is None and not (closed and response.parts):
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
         is_empty = outcome_of(word) is ReplyOutcome.unknown and not any(part.has_content() for part in response.parts)
@@ -125,7 +125,7 @@ class ResponseReader:
             ending = "without a word" if word is None else f"with {word!r}"
             raise ModelError(REJECTED_REPLY, message=f"the provider ended the reply {ending}", finish_reason=word)
         yield from self._rest(response)
-        if refusal := _refusal_in(response):
+        if refusal := _refusal_text(response):
             gap = "\n\n" if any(isinstance(part, theirs.TextPart) and part.content for part in response.parts) else ""
             yield ModelPart("text_delta", text=gap + refusal)
         metadata: dict[str, Any] = {
@@ -135,9 +135,11 @@ class ResponseReader:
         }
         if self._before is not None:
             metadata["context_tokens"] = reported(usage_of(response)).input_tokens
-        yield ModelPart("finish", stop_reason=stop_reason_of(word), usage=self._used(response), metadata=metadata)
+        yield ModelPart(
+            "finish", stop_reason=stop_reason_of(word), usage=self._current_usage(response), metadata=metadata
+        )
 
-    def _used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
+    def _current_usage(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
         """Return what the reply has used so far; a single response is priced by whoever asked for it."""
         return usage_of(response) if self._before is None else self._sum(response)
 
@@ -264,7 +266,7 @@ def _is_readable(args: str | Mapping[str, Any] | None) -> bool:
     return whole(args) is not None if isinstance(args, str) else bool(args)
 
 
-def _word_of(response: theirs.ModelResponse) -> str | None:
+def _finish_word(response: theirs.ModelResponse) -> str | None:
     """Return the provider's word for why the response ended.
 
     Of a refusal pydantic-ai takes the word away, and other providers give none of their own. It says `stop` and
@@ -277,8 +279,8 @@ def _word_of(response: theirs.ModelResponse) -> str | None:
     return word or (response.finish_reason if response.finish_reason in ("length", "error") else None)
 
 
-def _refusal_in(response: theirs.ModelResponse) -> str:
-    """Return what a provider said when it refused to answer."""
+def _refusal_text(response: theirs.ModelResponse) -> str:
+    """Return the explanation of a provider that refused to answer."""
     details = response.provider_details or {}
     said = (details.get(name) for name in ("refusal", "block_reason_message"))
     return next((words for words in said if isinstance(words, str) and words.strip()), "")
