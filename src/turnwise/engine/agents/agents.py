@@ -63,7 +63,9 @@ class Agents:
         self._check_subagents()
         self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
         self._limits = settings.limits(None)
-        self._runs: tuple[tuple[int, ...], Mapping[str, frozenset[str]]] | None = None
+
+    def __contains__(self, agent: str) -> bool:
+        return agent in self._own
 
     @property
     def sources(self) -> Collection[ToolSource]:
@@ -78,11 +80,7 @@ class Agents:
     @property
     def runs(self) -> Mapping[str, frozenset[str]]:
         """The names of the agents that a worker with these agents runs, each with the names of its tools."""
-        current = {name: own.configuration for name, own in self._own.items()}
-        generations = tuple(own.generation for own in self._own.values())
-        if self._runs is None or self._runs[0] != generations:
-            self._runs = generations, {name: frozenset(own.toolbox.tools) for name, own in current.items()}
-        return self._runs[1]
+        return {name: frozenset(own.configuration.toolbox.tools) for name, own in self._own.items()}
 
     @property
     def inactive_tools(self) -> Mapping[str, Collection[str]]:
@@ -188,8 +186,9 @@ class Agents:
 
         What an interrupt has left is settled by any worker.
         """
-        tools = self.runs.get(facts.agent_needed)
-        return facts.state is ChatState.interrupted or (tools is not None and tools.issuperset(facts.calls.needs))
+        own = self._find_configuration(facts.agent_needed)
+        can_answer = own is not None and own.toolbox.tools.keys() >= {*facts.calls.needs}
+        return can_answer or facts.state is ChatState.interrupted
 
     def chosen(self, name: str | None) -> str:
         """Return the name of the agent that a new chat gets: the one asked for, or the only one, or `default`.

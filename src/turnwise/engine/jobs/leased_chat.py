@@ -246,7 +246,7 @@ class LeasedChat:
     def _limits_of(self, profile: Profile) -> Limits:
         """Return the limits of the chat's agent; those of the one that was run here, if others run that agent."""
         agents = self.runtime.agents
-        return agents.limits(profile) if profile.agent in agents.runs else self.configuration.limits
+        return agents.limits(profile) if profile.agent in agents else self.configuration.limits
 
     def _stop_if_moved(self, known: Facts, unit: UnitOfWork) -> None:
         if job_of(unit.facts) is not self.job or went_back(known, unit.facts):

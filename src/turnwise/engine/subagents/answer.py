@@ -78,7 +78,7 @@ def _find_answers(reply: Message, messages: Sequence[Message], subagent: Facts, 
     """
     agent = reply.agent or subagent.profile.agent
     form = agents.answer(agent)
-    if form is not None or agent not in agents.runs:
+    if form is not None or agent not in agents:
         results = [message.result for message in messages if message.result is not None]
         accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
         yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)

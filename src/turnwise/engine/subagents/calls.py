@@ -81,7 +81,7 @@ class SubagentCalls:
             Exception: that is what the first call ran into that has to be looked at again; all others were looked at.
         """
         failures: list[Exception] = []
-        is_own = self._parent.profile.agent in self._runtime.agents.runs
+        is_own = self._parent.profile.agent in self._runtime.agents
         for one in self._parent.open_calls if is_own else ():
             if not self._waits:
                 break

@@ -72,7 +72,7 @@ class Titles:
 
     def _may_name(self, facts: Facts) -> bool:
         """Whether the chat's agent is here, and wants titles. Only then is it known here what its hooks hide."""
-        is_own = facts.profile.agent in self._runtime.agents.runs
+        is_own = facts.profile.agent in self._runtime.agents
         return is_own and self._configuration(facts).settings.title is not None
 
     def _configuration(self, facts: Facts) -> Configuration:

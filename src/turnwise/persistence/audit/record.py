@@ -30,7 +30,6 @@ MOST: Final = 2**53 - 1
 """The largest number in a record: no reader of JSON rounds it."""
 
 _DIGEST_LETTERS: Final = 64
-_DIGEST: Final = re.compile("[0-9a-f]{64}").fullmatch
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -109,7 +108,7 @@ def split(fields: dict[str, Any]) -> tuple[str, bytes]:
     digests: list[str] = []
     writes: list[tuple[str, ...]] = []
     for write in fields["writes"]:
-        if _DIGEST(write["digest"]):
+        if len(write["digest"]) == _DIGEST_LETTERS:
             digests.append(write["digest"])
             writes.append((write["kind"], write["id"]))
         else:
