@@ -71,7 +71,7 @@ class ReplayedSQL(Contestant):
     def _as_of(self, chat: str, statement: Statement) -> Statement:
         method, sql, rows = statement
         one = method == "execute"
-        names_number = "(chat, " in sql
+        names_number = "(chat, " in sql or ", chat)" in sql
         renamed = [self._renamed(chat, row, names_number=names_number) for row in ([rows] if one else rows)]
         return method, sql, renamed[0] if one else renamed
 

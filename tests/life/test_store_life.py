@@ -82,7 +82,8 @@ class StoreLife(RuleBasedStateMachine):
         self.life = StoredLife(self.database, "c")
         self.walk = Walk(self.life, Random(0), Counter(), tools=("local", "once", "client", "deadline"))  # noqa: S311 - no secret
         self.walk.texts = ("words",)  # its first words were shown: a reply does not take them back
-        self.life.limits = SETTINGS.limits(100)
+        for one in (self.life, *self.processes):
+            one.limits = SETTINGS.limits(100)
         self.serial = 0
         self.accepted: dict[str, str] = {}
         """The text of each accepted message, by id."""
