@@ -36,7 +36,7 @@ help: ## list the targets
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
 
-test: $(INSTALLED_DEV) ## run the tests: every claim once, in three minutes
+test: $(INSTALLED_DEV) ## run the tests: every claim once, in three to five minutes
 	@$(PYTEST) -m "not deep" $(TESTS)
 
 prove: $(INSTALLED_DEV) ## find more faults in fifteen minutes: deep tests, and property tests with more examples
