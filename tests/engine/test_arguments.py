@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from turnwise import ClientTool, SettingsError, tool
 from turnwise.engine.tools import schemas
-from turnwise.engine.tools.arguments import BadArguments, checked, coerce, parse
+from turnwise.engine.tools.arguments import BadArguments, coerce, parse, validate
 from turnwise.engine.tools.schemas import check_name, check_schema, meant, problems_with
 from turnwise.providers.argument_text import ARGUMENT_TEXT
 from turnwise.states.values.plain import DEEPEST
@@ -160,7 +160,7 @@ def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, A
 )
 def test_invalid_arguments_are_named_and_never_quoted(declared: Any, given: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(BadArguments) as refused:
-        checked(declared, given)
+        validate(declared, given)
     message = str(refused.value)
     assert [word for word in words if word not in message] == [], message
     assert [word for word in ("private", "secret", "sss", "n" * 41, "http") if word in message] == []
@@ -169,19 +169,19 @@ def test_invalid_arguments_are_named_and_never_quoted(declared: Any, given: dict
 def test_failing_validator_is_logged() -> None:
     """The model is message the type of the error alone: whoever wrote the check has to learn what is wrong with it."""
     with structlog.testing.capture_logs() as logs, pytest.raises(BadArguments):
-        checked(fragile, {"value": 1})
+        validate(fragile, {"value": 1})
     (line,) = logs
     assert (line["event"], line["log_level"], type(line["exc_info"])) == ("check_failed", "error", RuntimeError)
 
     with structlog.testing.capture_logs() as logs, pytest.raises(BadArguments):
-        checked(rest, {"seconds": "soon"})
+        validate(rest, {"seconds": "soon"})
     assert logs == []
 
 
 def test_first_twenty_problems_and_fields_are_named() -> None:
     for given in ({f"f{n:02}": 1 for n in range(20)}, {f"f{n:02}": 1 for n in range(21)}):
         with pytest.raises(BadArguments) as refused:
-            checked(LOOK, given)
+            validate(LOOK, given)
         problems, _, fields = str(refused.value).partition("Received fields: ")
         assert fields.count("(int)") == 20
         assert ("f19" in fields, "f20" in fields) == (True, False)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import TypeAdapter
 
-from turnwise.engine.tools.arguments import BadArguments, checked, coerce, listed, problems_of
+from turnwise.engine.tools.arguments import BadArguments, coerce, join_problems, problems_of, validate
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import ALTERNATIVES, check_schema, problems_with
 from turnwise.foreign import guarded
@@ -68,7 +68,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         arguments = coerce(self.tool, answer)
         problems = problems_with(arguments, self.tool.schema)
         if problems:
-            raise BadArguments(f"The answer does not fit: {listed(problems)}.")
+            raise BadArguments(f"The answer does not fit: {join_problems(problems)}.")
         self.read(arguments)
         return arguments
 
@@ -120,7 +120,7 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
     check_schema(f"{whose}, output", schema)
 
     def read(arguments: Mapping[str, Any]) -> Any:
-        checked(tool, arguments)
+        validate(tool, arguments)
         return value(arguments if is_object else arguments[_WRAPPED])
 
     async def accept(**arguments: Any) -> str:
@@ -192,6 +192,6 @@ def _build_by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callabl
             with guarded():
                 return adapter.validate_json(json.dumps(answer))
         except Exception as error:
-            raise BadArguments(f"The answer does not fit: {listed(problems_of(error))}.") from error
+            raise BadArguments(f"The answer does not fit: {join_problems(problems_of(error))}.") from error
 
     return schema, value

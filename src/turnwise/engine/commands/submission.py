@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from turnwise.engine.tools.arguments import BadArguments, checked, coerce
+from turnwise.engine.tools.arguments import BadArguments, coerce, validate
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.idempotency import late_results
@@ -60,7 +60,7 @@ def edited_arguments(
             )
         try:
             edited[result.call_id] = coerce(tool, edits)
-            checked(tool, edited[result.call_id])
+            validate(tool, edited[result.call_id])
         except BadArguments as error:
             raise InvalidContent(f"the edited arguments of call {result.call_id!r}: {error}") from error
     return edited

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.prompt.history import is_blank
-from turnwise.engine.tools.arguments import fault_in
+from turnwise.engine.tools.arguments import parse_error_in
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.providers.failures import classified
@@ -70,14 +70,14 @@ def rejected_calls(reply: ModelReply, incomplete_call_ids: Collection[str]) -> d
     """Return the calls that must not run because of the finish reason, each with the text for the model.
 
     A refused reply rejects every call. A truncated reply rejects calls with incomplete arguments, even if they were
-    repaired. `fault_in` validates arguments of all replies.
+    repaired. `parse_error_in` validates arguments of all replies.
     """
     outcome = outcome_of(reply.finish.stop_reason)
     if outcome is ReplyOutcome.complete:
         return {}
     why = _REFUSED if outcome is ReplyOutcome.refused else _CUT_OFF
     rejected = [call for call in reply.calls if outcome is ReplyOutcome.refused or call.call_id in incomplete_call_ids]
-    faults = {call.call_id: fault_in(call.arguments) for call in rejected}
+    faults = {call.call_id: parse_error_in(call.arguments) for call in rejected}
     return {call_id: f"{why}." if fault is None else f"{why}: they {fault}." for call_id, fault in faults.items()}
 
 

@@ -254,8 +254,8 @@ class Attempt:
 
     def _read_arguments(self, name: str, raw: str | Mapping[str, Any], call_id: str) -> dict[str, Any]:
         step, held = self._leased.facts.step, self._leased.facts.profile.client_tools
-        about = {"step": step.number, "attempt": step.attempt, "tool": name, "call_id": call_id}
-        parsed = arguments.parse(raw, **about) if isinstance(raw, str) else arguments.spelled(raw)
+        log_context = {"step": step.number, "attempt": step.attempt, "tool": name, "call_id": call_id}
+        parsed = arguments.parse(raw, **log_context) if isinstance(raw, str) else arguments.to_json_values(raw)
         tool = self._leased.configuration.toolbox.tool_for(name, held)
         return arguments.coerce(tool, parsed)
 

@@ -12,7 +12,7 @@ import mcp
 from mcp import types
 
 from turnwise.engine.mcp.connection import ServerAnswer
-from turnwise.engine.tools.arguments import listed
+from turnwise.engine.tools.arguments import join_problems
 from turnwise.engine.tools.context import ToolContext, ToolOutput
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.limited_checks import TO_CALL, limited
@@ -122,7 +122,7 @@ def _find_problem(structured: Any, schema: Any) -> str | None:
     if structured is None:
         return "the server declared an output schema for this tool, and sent no structured content"
     problems = problems_with(structured, schema, trusted=False, whole="the result")
-    return f"the result does not fit the output schema of the server: {listed(problems)}" if problems else None
+    return f"the result does not fit the output schema of the server: {join_problems(problems)}" if problems else None
 
 
 def _is_same(text: str, structured: Any) -> bool:

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from turnwise.engine.tools.declare import Tool
 
-_LONG: Final = 40
-_MOST: Final = 20
+_MAX_NAME_CHARS: Final = 40
+_MAX_ITEMS: Final = 20
 
 
 class BadArguments(Exception):
     """The arguments don't fit the tool's schema. The text is for the model: it names, but never quotes, values."""
 
 
-def parse(text: str, **about: Any) -> dict[str, Any]:
-    """Return the JSON object that `text` was meant to be; text with which no call may run stands under `ARGUMENT_TEXT`.
+def parse(text: str, **log_context: Any) -> dict[str, Any]:
+    """Parse, and if needed repair, a JSON object.
 
-    So does an object that is nested deeper than `DEEPEST`: to copy and to check it could take more stack than there is.
-    `about` says in the log which call it is of.
+    If that fails, or the object is nested deeper than `DEEPEST`, return `{ARGUMENT_TEXT: text}`; a call with such
+    arguments is never run.
     """
     if not text.strip():
         return {}
@@ -41,15 +41,12 @@ def parse(text: str, **about: Any) -> dict[str, Any]:
     if value is None and fault_of(text) is None:
         value = bracketed(text) or _repair(text)
         if isinstance(value, dict):
-            logger.info("arguments_repaired", length=len(text), keys=len(value), **about)
+            logger.info("arguments_repaired", length=len(text), keys=len(value), **log_context)
     return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
 
 
-def fault_in(arguments: Mapping[str, Any]) -> str | None:
-    """Return why no call may run with these arguments, in words that follow "the arguments"; `None` if one may.
-
-    Every place that plans, runs, or asks for a call gets the answer from here.
-    """
+def parse_error_in(arguments: Mapping[str, Any]) -> str | None:
+    """Return why no call may run with these arguments, in words that follow "the arguments"; `None` if one may."""
     if ARGUMENT_TEXT not in arguments:
         return None
     text = str(arguments[ARGUMENT_TEXT])
@@ -57,20 +54,20 @@ def fault_in(arguments: Mapping[str, Any]) -> str | None:
     return f"{fault} ({len(text)} characters)"
 
 
-def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments that came as a mapping as the JSON that they are stored as: the tool is given nothing else.
+def to_json_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert arguments to the JSON values that are stored and passed to the tool.
 
     Raises:
-        InvalidContent: something in them has no JSON.
+        InvalidContent: an argument has no JSON form.
     """
-    return cast("dict[str, Any]", as_json(well_formed_json(_finite(dict(given)))))
+    return cast("dict[str, Any]", as_json(well_formed_json(_finite(dict(arguments)))))
 
 
 def coerce(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments as the tool's schema means them, at every depth: "30" is 30 where a number is wanted.
 
     The history, the events and the tool see the same values. Arguments that cannot be coerced come back as they are;
-    `checked` will say what is wrong with them.
+    `validate` describes what is wrong with them.
     """
     values: dict[str, Any] = _finite(dict(arguments))
     if tool is None or ARGUMENT_TEXT in values:
@@ -80,19 +77,19 @@ def coerce(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict
     for read in (lambda: values, lambda: meant(values, tool.schema)):  # the second takes longer
         try:
             fitting: dict[str, Any] = _finite(tool.signature.spelled(read()))
-        except Exception:  # noqa: BLE001, S112 - `checked` reports it, also what a type's own code raises
+        except Exception:  # noqa: BLE001, S112 - `validate` reports it, also what a type's own code raises
             continue
         return fitting
     return values
 
 
-def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def validate(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments to call the tool with.
 
     Raises:
         BadArguments: they don't fit; the text says to the model what to correct.
     """
-    fault = fault_in(arguments)
+    fault = parse_error_in(arguments)
     if fault is not None:
         raise BadArguments(f"Not run: the arguments of {tool.name} {fault}. Call it with one whole JSON object.")
     if not isinstance(tool, ClientTool) and tool.signature is not None:
@@ -106,7 +103,9 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
             problems += [f"{name}: is not for you to give" for name in filled_in(tool.run) if name in arguments]
         if not problems:
             return dict(arguments)
-    raise BadArguments(f"Invalid arguments for {tool.name}: {listed(problems)}. Received fields: {_fields(arguments)}.")
+    raise BadArguments(
+        f"Invalid arguments for {tool.name}: {join_problems(problems)}. Received fields: {_fields(arguments)}."
+    )
 
 
 def problems_of(error: Exception) -> list[str]:
@@ -136,9 +135,9 @@ def _without_value(detail: ErrorDetails) -> str:
     return f"Input tag under {context['discriminator']} must be one of {context['expected_tags']}"
 
 
-def listed(problems: Sequence[str]) -> str:
+def join_problems(problems: Sequence[str]) -> str:
     """Return problems in one line, the first ones of many."""
-    return "; ".join(problem[:300] for problem in problems[:_MOST])
+    return "; ".join(problem[:300] for problem in problems[:_MAX_ITEMS])
 
 
 def schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
@@ -174,12 +173,13 @@ def _finite(value: Any) -> Any:
 
 
 def _fields(arguments: Mapping[str, Any]) -> str:
-    fields = [f"{str(name)[:_LONG]} ({_measure(value)})" for name, value in list(arguments.items())[:_MOST]]
-    more = [f"and {len(arguments) - _MOST} more"] if len(arguments) > _MOST else []
+    first = list(arguments.items())[:_MAX_ITEMS]
+    fields = [f"{str(name)[:_MAX_NAME_CHARS]} ({_measure(value)})" for name, value in first]
+    more = [f"and {len(arguments) - _MAX_ITEMS} more"] if len(arguments) > _MAX_ITEMS else []
     return ", ".join([*fields, *more]) or "none"
 
 
 def _measure(value: Any) -> str:
-    if isinstance(value, str) and len(value) > _LONG:
+    if isinstance(value, str) and len(value) > _MAX_NAME_CHARS:
         return f"text of {len(value)} characters"
     return type(value).__name__

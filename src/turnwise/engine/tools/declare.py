@@ -13,8 +13,7 @@ from pydantic import SkipValidation
 
 from turnwise.engine.config.settings import PositiveSeconds
 from turnwise.engine.isolation.user_code import in_thread
-from turnwise.engine.tools.arguments import BadArguments, coerce, parse, spelled
-from turnwise.engine.tools.arguments import checked as checked_arguments
+from turnwise.engine.tools.arguments import BadArguments, coerce, parse, to_json_values, validate
 from turnwise.engine.tools.context import ToolContext, ToolOutput
 from turnwise.engine.tools.schemas import check_name
 from turnwise.engine.tools.signatures import (
@@ -148,8 +147,8 @@ class Tool:
         if context is not None and deps is not None:
             raise InvalidArgument("deps", "stands in the context; give either")
         try:
-            given = parse(arguments) if isinstance(arguments, str) else spelled(arguments)
-            values = checked_arguments(self, coerce(self, given))
+            given = parse(arguments) if isinstance(arguments, str) else to_json_values(arguments)
+            values = validate(self, coerce(self, given))
         except BadArguments as error:
             raise InvalidArgument("arguments", str(error).rstrip(".")) from error
         if self.context_parameter is not None:

@@ -16,7 +16,7 @@ from turnwise.engine.blobs.files import append_notes
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.error_texts import leaves_outcome_unknown, text_for_model
 from turnwise.engine.isolation.user_code import in_thread, was_cancelled
-from turnwise.engine.tools.arguments import BadArguments, checked, fault_in, schema_of
+from turnwise.engine.tools.arguments import BadArguments, parse_error_in, schema_of, validate
 from turnwise.engine.tools.context import ToolContext, ToolOutput
 from turnwise.engine.tools.declare import Reconciled, Tool
 from turnwise.foreign import guarded, only_error_in, text_of
@@ -143,13 +143,13 @@ class Toolbox(msgspec.Struct, frozen=True):
     def _refusal(self, part: ToolCallPart, tool: Tool | ClientTool | None, profile: Profile) -> str | None:
         if tool is None:
             return self._unknown(part.name, profile.client_tools)
-        delegates = isinstance(tool, Tool) and tool.subagent_action is not None
         if isinstance(tool, Tool) and tool.subagent is not None and profile.depth >= self.settings.subagent_depth:
             return f"Not done: subagents stand {self.settings.subagent_depth} deep at most. Do it yourself."
-        if isinstance(tool, Tool) and tool.policy == "auto" and not delegates and fault_in(part.arguments) is None:
+        runs_directly = isinstance(tool, Tool) and tool.policy == "auto" and tool.subagent_action is None
+        if runs_directly and parse_error_in(part.arguments) is None:
             return None  # it is checked as it runs
         try:
-            checked(tool, part.arguments)
+            validate(tool, part.arguments)
         except BadArguments as error:
             return str(error)
         return None
@@ -215,7 +215,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             )
         try:
             with guarded():
-                arguments = checked(tool, copied(call.arguments))
+                arguments = validate(tool, copied(call.arguments))
                 if tool.context_parameter is not None:
                     arguments[tool.context_parameter] = context
                 return await _call_tool(tool, arguments, context, begins, partial(self._build_success, call))
