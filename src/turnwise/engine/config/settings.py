@@ -1,4 +1,4 @@
-"""Settings: every constant of the engine, checked when it is built."""
+"""Validated configuration of engine and agents."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Folding = CompactionResult | None
 CompactionStrategy = Callable[[list[Message], CompactionInput], Folding | Awaitable[Folding]]
 """Folds a history, of which it gets a list of its own."""
 
-OF_ENGINE: Final = {"scope": "engine"}
+ENGINE_SCOPE: Final = {"scope": "engine"}
 """Marks a setting that is the same for every agent of an engine; the others are an agent's own."""
 
 LONGEST: Final = 946_684_800.0
@@ -119,7 +119,10 @@ class RetryPolicy:
 
     @checked
     def allows(self, failures: int, broken: int) -> bool:
-        """Whether there is another attempt after so many failures in a row, `broken` of them once open."""
+        """Whether to retry after `failures` consecutive failures, `broken` of them after the stream had opened.
+
+        `alike` is enforced elsewhere.
+        """
         opened_in_vain = failures - broken
         return (
             (self.attempts is None or failures < self.attempts)
@@ -148,8 +151,8 @@ class CompactionPolicy:
     model: Model | None = None
     """A model for the summaries; the chat's own by default."""
     after_final_step: AfterFinalStep = "continue"
-    """What a turn does whose last step made a compaction due. One that is to give an answer in a form, and a
-    subagent's, always rest: the answer stands."""
+    """What a turn does when its final step triggers compaction. Turns with structured output and subagent turns always
+    stop there."""
     max_reentries: Count = 3
     """How often a turn may go on after a compaction that followed its final step."""
     max_per_turn: Count | None = 10
@@ -179,14 +182,14 @@ class Settings:
         SettingsError: a value makes no sense; the text says which, and what would.
     """
 
-    run_worker: bool = field(default=True, metadata=OF_ENGINE)
-    max_running: Positive = field(default=100, metadata=OF_ENGINE)
+    run_worker: bool = field(default=True, metadata=ENGINE_SCOPE)
+    max_running: Positive = field(default=100, metadata=ENGINE_SCOPE)
     """Chats one worker runs at once."""
-    poll_interval: PositiveSeconds = field(default=1, metadata=OF_ENGINE)
-    lease: PositiveSeconds = field(default=30, metadata=OF_ENGINE)
-    renew_every: PositiveSeconds = field(default=10, metadata=OF_ENGINE)
-    shutdown_grace: NonNegativeSeconds = field(default=5, metadata=OF_ENGINE)
-    durability: Literal["full", "normal"] = field(default="full", metadata=OF_ENGINE)
+    poll_interval: PositiveSeconds = field(default=1, metadata=ENGINE_SCOPE)
+    lease: PositiveSeconds = field(default=30, metadata=ENGINE_SCOPE)
+    renew_every: PositiveSeconds = field(default=10, metadata=ENGINE_SCOPE)
+    shutdown_grace: NonNegativeSeconds = field(default=5, metadata=ENGINE_SCOPE)
+    durability: Literal["full", "normal"] = field(default="full", metadata=ENGINE_SCOPE)
     max_steps: Positive | None = 50
     turn_tokens: Positive | None = None
     turn_seconds: PositiveSeconds | None = None
@@ -205,30 +208,30 @@ class Settings:
     """For each call of a tool that has no limit of its own, and before it for opening deps."""
     output_limit_bytes: Positive = 65536
     """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
-    message_limit_bytes: Positive = field(default=33_554_432, metadata=OF_ENGINE)
+    message_limit_bytes: Positive = field(default=33_554_432, metadata=ENGINE_SCOPE)
     """The largest message of a user, system prompt, and edited arguments of a call. Of a message everything counts that
     its parts say: text, inline files in base64, names, addresses and metadata."""
     attachment_limit_bytes: Positive = 10 * 1024 * 1024
     """The limit for the bytes of all files together that one tool call returns inline; one above it is left out, with
     a note. Files that the tool has put into the file store do not count."""
-    inline_file_bytes: Positive = field(default=65536, metadata=OF_ENGINE)
+    inline_file_bytes: Positive = field(default=65536, metadata=ENGINE_SCOPE)
     """Files of at most so many bytes may stay inside messages and results; turnwise keeps larger ones apart from them,
     in the file store, and the message refers to them."""
-    file_limit_bytes: Positive = field(default=100 * 1024 * 1024, metadata=OF_ENGINE)
+    file_limit_bytes: Positive = field(default=100 * 1024 * 1024, metadata=ENGINE_SCOPE)
     """The largest file."""
-    file_types: Sequence[str] | None = field(default=None, metadata=OF_ENGINE)
+    file_types: Sequence[str] | None = field(default=None, metadata=ENGINE_SCOPE)
     """Media types that files may have, such as `image/png` or `image/*`; `None` allows all."""
-    picture_limit_pixels: Positive | None = field(default=8000, metadata=OF_ENGINE)
+    picture_limit_pixels: Positive | None = field(default=8000, metadata=ENGINE_SCOPE)
     """The most pixels of a picture on each side, as far as its first bytes tell them; `None` for no limit."""
-    request_file_bytes: Positive = field(default=20 * 1024 * 1024, metadata=OF_ENGINE)
+    request_file_bytes: Positive = field(default=20 * 1024 * 1024, metadata=ENGINE_SCOPE)
     """The bytes of all files together that are loaded from the file store for one request, the newest first; a note
     takes the place of any other."""
-    keep_unsent_files: PositiveSeconds = field(default=86400, metadata=OF_ENGINE)
+    keep_unsent_files: PositiveSeconds = field(default=86400, metadata=ENGINE_SCOPE)
     """How long a file is kept that was put and never sent."""
     describe_error: Callable[[BaseException], str] | None = None
     """Says what the model and the clients see of an error that a tool, deps, a model, a compaction or code around them
-    raised. By default the model reads the type and the message of a tool's error, cut; of any other clients read what
-    kind it is and what to do, and operators the rest."""
+    raised. By default the model sees a tool error's type and truncated message. For other errors, clients see the kind
+    and what to do; operators see the details."""
     startup_timeout: PositiveSeconds | None = 60
     """Opening the stream plus its first part. A function that makes the system prompt has as long before that, and so
     have `prepare_messages` and `reminders`. This, `idle_timeout` and `CompactionPolicy.timeout` double after each
@@ -244,11 +247,11 @@ class Settings:
     action_deadline: PositiveSeconds | None = None
     coalesce: NonNegativeSeconds = 0.03
     """How long text deltas are gathered before they are stored and shown."""
-    keep_parts: PositiveSeconds | None = field(default=86400, metadata=OF_ENGINE)
+    keep_parts: PositiveSeconds | None = field(default=86400, metadata=ENGINE_SCOPE)
     """How long the deltas of a reply that is over are kept; its message stays. `None` keeps them for ever."""
-    archive_after: PositiveSeconds | None = field(default=None, metadata=OF_ENGINE)
+    archive_after: PositiveSeconds | None = field(default=None, metadata=ENGINE_SCOPE)
     """How long a resting chat may be unchanged before a worker archives it; `None` archives none."""
-    delete_after: PositiveSeconds | None = field(default=None, metadata=OF_ENGINE)
+    delete_after: PositiveSeconds | None = field(default=None, metadata=ENGINE_SCOPE)
     """How long an archived chat may be unchanged before a worker deletes it, for good; `None` deletes none. Being
     archived is a change: what is archived after 30 days and deleted after 60 is gone after 90."""
     continue_prompt: Annotated[str, AfterValidator(said)] = "Continue."
@@ -273,16 +276,19 @@ class Settings:
     A client's tool NAME is called `client:NAME` here. Another name than of a tool is refused when the engine is made.
     """
 
-    _given: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The names of the settings that were given."""
+    _explicit: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of the settings that the caller passed."""
 
     def __new__(cls, *_by_place: object, **given: Any) -> Self:
-        """Note which settings are given: `dataclasses.replace` gives all, of which those count that are not usual."""
+        """Note which settings are explicit.
+
+        `dataclasses.replace` passes every field; then only non-default values count as explicit.
+        """
         settings = object.__new__(cls)
         names = frozenset(given)
         if names == _DEFAULTS.keys():
             names = frozenset(name for name in names if given[name] != _DEFAULTS[name])
-        object.__setattr__(settings, "_given", names)
+        object.__setattr__(settings, "_explicit", names)
         return settings
 
     def __post_init__(self) -> None:
@@ -303,16 +309,16 @@ class Settings:
     @staticmethod
     def scope(name: str) -> Literal["engine", "agent"]:
         """Whether a setting is the engine's, for all of its agents, or may differ between them."""
-        return "engine" if name in _OF_ENGINE else "agent"
+        return "engine" if name in _ENGINE_NAMES else "agent"
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """The given settings that are the engine's: an agent's own settings may hold none."""
-        return tuple(name for name in _DEFAULTS if name in self._given and name in _OF_ENGINE)
+        """The explicit settings that are the engine's: an agent's own settings may hold none."""
+        return tuple(name for name in _DEFAULTS if name in self._explicit and name in _ENGINE_NAMES)
 
     def over(self, engine: Settings) -> Settings:
-        """Return an agent's settings: those that were given, and the engine's for all others."""
-        return replace(engine, **{name: getattr(self, name) for name in self._given})
+        """Return an agent's settings: the explicit ones, and the engine's for all others."""
+        return replace(engine, **{name: getattr(self, name) for name in self._explicit})
 
     def limits(self, context_limit: int | None) -> Limits:
         """Return the limits for guards and actions, for a model with that context window."""
@@ -330,4 +336,4 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     for one in fields(Settings)
     if one.init
 }
-_OF_ENGINE: Final = frozenset(one.name for one in fields(Settings) if one.metadata == OF_ENGINE)
+_ENGINE_NAMES: Final = frozenset(one.name for one in fields(Settings) if one.metadata == ENGINE_SCOPE)
