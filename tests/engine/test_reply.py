@@ -199,7 +199,7 @@ class Attempt:
     def hear(self, text: str) -> None:
         """Take a delta of the reply, as the job does."""
         if self.builder.add(ModelPart("text_delta", text=text)):
-            self.live.changed()
+            self.live.schedule_flush()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -16,74 +16,73 @@ class LiveParts:
     """Stores the parts of one attempt, then shows them to subscribers, with adjacent deltas joined.
 
     The first delta opens a window of `Settings.coalesce` seconds; all deltas that come in it are stored together.
-    If that fails, the attempt is to `end` with the error.
+    If storing fails, `on_failure` is called with the error.
     """
 
-    def __init__(self, leased: LeasedChat, builder: ReplyBuilder, end: Callable[[Exception], object]) -> None:
+    def __init__(self, leased: LeasedChat, builder: ReplyBuilder, on_failure: Callable[[Exception], object]) -> None:
         self._leased = leased
         self._builder = builder
-        self._end = end
+        self._on_failure = on_failure
         self._step = leased.facts.step.number
         self._attempt = leased.facts.step.attempt
-        self._window: asyncio.TimerHandle | None = None
-        self._stored: asyncio.Event | None = None
-        """Set once the batch that is being stored is stored; `None` while none is."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_done: asyncio.Event | None = None
+        """Set once the current batch is stored; `None` while none is being stored."""
         self._closed = False
-        self._rest: list[PartEvent] = []
-        """What was never shown."""
+        self._unpublished: list[PartEvent] = []
         self.failure: Exception | None = None
         """Why parts could not be stored."""
 
-    def changed(self) -> None:
-        """Note that the builder has something to show."""
-        if self._window is None and self._stored is None:
+    def schedule_flush(self) -> None:
+        """Store what the builder has to show once the window ends; call it after each change of the builder."""
+        if self._timer is None and self._flush_done is None:
             # Real time even where a test moves the clock by hand: nothing promises when parts are shown.
             window = self._leased.configuration.settings.coalesce
             begin = self._leased.runtime.tasks.start_soon
-            self._window = asyncio.get_running_loop().call_later(window, begin, self._store)
+            self._timer = asyncio.get_running_loop().call_later(window, begin, self._store)
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """Show nothing more."""
         self._closed = True
-        if self._window is not None:
-            self._window.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    async def end(self) -> None:
+    async def drain(self) -> None:
         """Show nothing more, and wait for the batch that is being stored: the partial reply is read after it."""
-        self.stop()
-        if self._stored is not None:
-            await self._stored.wait()
+        self.cancel()
+        if self._flush_done is not None:
+            await self._flush_done.wait()
 
-    async def close(self) -> list[PartEvent]:
+    async def drain_remaining(self) -> list[PartEvent]:
         """Show nothing more, wait for the batch that is being stored, and return the events that were not shown.
 
-        The caller stores them with the commit that ends the attempt: if that is another one than it meant, it asks
-        again, and gets the same. Raises the error that prevented parts from being stored.
+        The caller stores them with the commit that ends the attempt. Idempotent: if the caller has to choose another
+        commit, calling again returns the same events. Raises the error that prevented parts from being stored.
         """
-        await self.end()
+        await self.drain()
         if self.failure is not None:
             raise self.failure
-        self._rest += self._events()
-        return self._rest
+        self._unpublished += self._events()
+        return self._unpublished
 
     async def _store(self) -> None:
         """Store the gathered parts, then show them."""
-        self._window = None
+        self._timer = None
         if self._closed:
             return
-        self._stored = stored = asyncio.Event()
+        self._flush_done = stored = asyncio.Event()
         try:
             leased, events, token = self._leased, self._events(), self._leased.token
             await leased.retry_while_unavailable(partial(leased.show, ChatState.streaming, events, token=token))
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True
-            self._end(failure)
+            self._on_failure(failure)
         finally:
-            self._stored = None
+            self._flush_done = None
             stored.set()
         if self._builder.has_news:
-            self.changed()
+            self.schedule_flush()
 
     def _events(self) -> list[PartEvent]:
         return [

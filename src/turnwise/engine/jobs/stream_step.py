@@ -101,12 +101,12 @@ class Attempt:
         try:
             await self._stream_watched(request)
         except Exception:
-            await self._live.end()
+            await self._live.drain()
             raise
         except BaseException:  # a cancelled job must not wait for the store
-            self._live.stop()
+            self._live.cancel()
             raise
-        rest = await self._live.close()
+        rest = await self._live.drain_remaining()
         async with Sending(leased.runtime.files, leased.chat_id) as sending:
             reply = self._reply(request)
             if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
@@ -140,7 +140,7 @@ class Attempt:
         # Raises the error that prevented parts from being stored, as in `run`, before anything is committed: they are
         # missing from `rest`, and what is stored of the reply must be what subscribers saw. The runner reads that from
         # the store.
-        rest = await self._live.close()
+        rest = await self._live.drain_remaining()
         step, policy = leased.facts.step, leased.configuration.settings.retry
         stays = policy.after_output == "never" and self._builder.visible
         paid, used = self._answered, self._builder.reply().usage
@@ -227,7 +227,7 @@ class Attempt:
                     self._answered = True
                     now = watchdog.note(part)
                     if builder.add(await names.renamed(part)):
-                        self._live.changed()
+                        self._live.schedule_flush()
                     if builder.finished:
                         call.give(None)  # the reply is complete; the attempt does not wait until the stream has closed
                         return
