@@ -18,9 +18,9 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
 from turnwise.engine.tools.sources import ToolSource
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
-from turnwise.providers.figures import load_prices
 from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model
+from turnwise.providers.usage_and_prices import load_prices
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts, Limits, Profile

@@ -19,9 +19,9 @@ from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.sources import Offer, sources_in, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.foreign import guarded
-from turnwise.providers.figures import window_of
 from turnwise.providers.parameters import FREE, forced_tool
 from turnwise.providers.protocol import Model, refusal_of, takes_answer_schema
+from turnwise.providers.usage_and_prices import context_window
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits, Profile
@@ -155,7 +155,7 @@ def check_tool_choice(
 
 def _limits(settings: Settings, model: Model, answer: AnswerFormat | None) -> Limits:
     """Return an agent's limits. After an answer in a form nothing is said: it would not have the form."""
-    limits = settings.limits(window_of(model))
+    limits = settings.limits(context_window(model))
     return limits if answer is None else replace(limits, after_final_step="rest")
 
 

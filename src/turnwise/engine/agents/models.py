@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.providers.failures import CannotAsk
-from turnwise.providers.figures import load_prices
 from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition
+from turnwise.providers.usage_and_prices import load_prices
 from turnwise.states.errors import SettingsError
 from turnwise.states.model_errors import ModelError, ModelErrorKind
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from turnwise.providers.figures import window_of
 from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model, ToolSpec
+from turnwise.providers.usage_and_prices import context_window
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits
 from turnwise.states.files import is_type_pattern
@@ -167,7 +167,7 @@ class CompactionPolicy:
 
     def strictest(self, context_limit: int | None) -> int | None:
         """Return the smaller of a context limit and the summary model's own; `None` if neither is known."""
-        own = window_of(self.model) if self.model is not None else None
+        own = context_window(self.model) if self.model is not None else None
         return min((limit for limit in (context_limit, own) if limit is not None), default=None)
 
 

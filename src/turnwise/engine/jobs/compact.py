@@ -22,7 +22,7 @@ from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, transient, u
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.foreign import UserCodeError, described
 from turnwise.logger import logger
-from turnwise.providers.figures import usage_of
+from turnwise.providers.usage_and_prices import validate_usage
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
 from turnwise.states.errors import InvalidContent
@@ -140,7 +140,7 @@ class CompactionJob:
             problem = f"the strategy returned {type_name(folded)!r}; it has to return a CompactionResult, or None"
             raise ModelError("bad_request", message=problem)
         if folded.usage is not None:
-            self._spending.add(usage_of(folded.usage))
+            self._spending.add(validate_usage(folded.usage))
         return folded.messages
 
     async def _fail(self, failure: ModelError) -> None:

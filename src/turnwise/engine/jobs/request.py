@@ -22,10 +22,10 @@ from turnwise.engine.tools.toolbox import CLIENT_PREFIX
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import guarded
 from turnwise.logger import logger
-from turnwise.providers.figures import is_for_answers
 from turnwise.providers.parameters import forced_tool, without_forced_choice
 from turnwise.providers.protocol import Model, ModelRequest, Purpose, SentReminder, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
+from turnwise.providers.usage_and_prices import is_too_small_for_summary
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.model_errors import STARTUP_TIMEOUT, ModelError
@@ -232,5 +232,5 @@ def _drop_answer_limits(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in parameters.items()
-        if name not in _FORCING and not (name in _LIMITS and is_for_answers(value))
+        if name not in _FORCING and not (name in _LIMITS and is_too_small_for_summary(value))
     }

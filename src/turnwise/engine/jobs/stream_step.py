@@ -36,10 +36,10 @@ from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.engine.tools import arguments
 from turnwise.logger import logger
 from turnwise.providers.failures import classified
-from turnwise.providers.figures import priced_reply, tokens
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.reply_outcome import ReplyOutcome, outcome_of, stop_reason_of
+from turnwise.providers.usage_and_prices import add_reply_cost, valid_token_count
 from turnwise.states.arguments import StepReply
 from turnwise.states.errors import StoreError
 from turnwise.states.messages import CHARACTERS_PER_TOKEN
@@ -260,7 +260,7 @@ class Attempt:
         return arguments.coerce(tool, parsed)
 
     def _priced(self, reply: ModelReply) -> ModelReply:
-        return priced_reply(self._leased.configuration.model, reply, self._leased.runtime.clock.now())
+        return add_reply_cost(self._leased.configuration.model, reply, self._leased.runtime.clock.now())
 
     def _reply(self, request: ModelRequest) -> StepReply:
         leased, reply = self._leased, self._builder.reply()
@@ -270,7 +270,7 @@ class Attempt:
         rejected = rejected_calls(reply, self._builder.unfinished_calls())
         parts, calls = split_calls(reply.parts, leased.facts, leased.configuration.toolbox, rejected=rejected)
         reported = _prompt_tokens(finish)
-        window = tokens(finish.context_limit, "context_limit")
+        window = valid_token_count(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
         may_be_refused = not calls and outcome_of(stop_reason) is ReplyOutcome.complete
         return StepReply(
@@ -326,7 +326,7 @@ def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[ob
 def _prompt_tokens(finish: ModelPart) -> int | None:
     """Return how long the prompt was; of a reply that took several requests, the last one's."""
     used = finish.usage.input_tokens if finish.usage is not None else None
-    return tokens(_said_at_the_end(finish.metadata, "context_tokens", used), "context_tokens")
+    return valid_token_count(_said_at_the_end(finish.metadata, "context_tokens", used), "context_tokens")
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:

@@ -19,8 +19,8 @@ from turnwise.engine.jobs.request import Requests, prepared_for
 from turnwise.engine.jobs.retries import longer, note_on_rejection
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, transient
 from turnwise.foreign import guarded
-from turnwise.providers.figures import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
+from turnwise.providers.usage_and_prices import add_reply_cost
 from turnwise.states.messages import (
     FilePart,
     Message,
@@ -125,7 +125,7 @@ class Summariser:
         try:
             with self._leased.runtime.observers.model_call(model, request, trace=self._leased.facts.turn.trace) as call:
                 reply = await self.in_time(partial(self._reply, model, request))
-                reply = priced_reply(model, reply, self._leased.runtime.clock.now())
+                reply = add_reply_cost(model, reply, self._leased.runtime.clock.now())
                 usage = reply.usage
                 if call is not None:
                     call.reply = unshared(reply)

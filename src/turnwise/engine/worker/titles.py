@@ -22,9 +22,9 @@ from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described
 from turnwise.logger import concerning, logger
-from turnwise.providers.figures import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
+from turnwise.providers.usage_and_prices import add_reply_cost
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatArchived, ChatNotFound
 from turnwise.states.facts import Facts, StepFacts
@@ -183,7 +183,7 @@ class Titles:
                 reply = await runtime.tasks.user_calls.run(
                     partial(generate_reply, model, request), "model title", chat_id=facts.chat_id
                 )
-                reply = priced_reply(model, reply, runtime.clock.now())
+                reply = add_reply_cost(model, reply, runtime.clock.now())
                 usage = reply.usage
                 if call is not None:
                     call.reply = unshared(reply)

@@ -15,7 +15,6 @@ from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
-from turnwise.providers.figures import priced
 from turnwise.providers.parameters import without_forced_choice
 from turnwise.providers.protocol import (
     ModelPart,
@@ -47,6 +46,7 @@ from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.pydantic_ai.streams import WatchedStream
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
+from turnwise.providers.usage_and_prices import add_cost
 from turnwise.states.errors import SettingsError
 from turnwise.states.model_errors import ModelError
 from turnwise.states.values.checked import checked
@@ -137,7 +137,7 @@ class PydanticAIModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
         history, settings, offer = self._ask(request)
-        reader = ResponseReader(self._origin, partial(priced, self))
+        reader = ResponseReader(self._origin, partial(add_cost, self))
         for more in reversed(range(_MOST_RESPONSES)):
             with classified(request.messages) as exchange:
                 async with (
@@ -164,7 +164,7 @@ class PydanticAIModel:
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the whole reply, asked for without streaming."""
         history, settings, offer = self._ask(request)
-        reader = ResponseReader(self._origin, partial(priced, self))
+        reader = ResponseReader(self._origin, partial(add_cost, self))
         parts: list[ModelPart] = []
         for more in reversed(range(_MOST_RESPONSES)):
             with classified(request.messages):

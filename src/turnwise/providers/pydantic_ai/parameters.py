@@ -12,9 +12,9 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from turnwise.providers.figures import is_for_answers
 from turnwise.providers.parameters import NAMES_IN_PYDANTIC_AI, PARAMETERS, without_forced_choice
 from turnwise.providers.protocol import ModelRequest, TakesAnswerSchema
+from turnwise.providers.usage_and_prices import is_too_small_for_summary
 from turnwise.states.model_errors import ModelError
 
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
@@ -54,7 +54,7 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
     settings |= {NAMES_IN_PYDANTIC_AI.get(name, name): value for name, value in parameters.items() if value is not None}
     settings = {**settings, **options, "max_retries": 0}
     most = settings.get("max_tokens", (preset or {}).get("max_tokens"))
-    if request.purpose != "step" and is_for_answers(most):
+    if request.purpose != "step" and is_too_small_for_summary(most):
         settings["max_tokens"] = None
     if is_free:
         before: dict[str, Any] = {**(preset or {})}

@@ -1,6 +1,6 @@
-"""Figures of models: their limits, the usage that they report, and its price by the list of `genai-prices`.
+"""Validates the limits and usage that models report, and adds the cost by the price list of `genai-prices`.
 
-An impossible figure counts as unknown. The list comes with the library, and nothing is downloaded.
+An invalid count is unknown. The list comes with the library, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from turnwise.states.usage import FIGURES, Usage
 from turnwise.states.values.plain import shown
 
 _MOST_TOKENS: Final = 10**15
-_ENOUGH_TOKENS: Final = 4096
-_OURS: Final = frozenset({"scripted", "demo", "simulated"})
+_MIN_SUMMARY_TOKENS: Final = 4096
+_BUILTIN_PROVIDERS: Final = frozenset({"scripted", "demo", "simulated"})
 """Providers that the list does not know: the models that turnwise ships."""
 _COMPATIBLE: Final = "openai-compatible"
 """The provider of models that are known by their address alone."""
@@ -30,12 +30,12 @@ _EXACT: Final = Context(prec=50)
 """For reckoning, whatever the application's own context rounds to."""
 
 
-def is_for_answers(limit: object) -> bool:
-    """Whether a limit of the output, in tokens, may be meant for answers alone: a summary could be cut short by it."""
-    return isinstance(limit, int | float) and not isinstance(limit, bool) and limit < _ENOUGH_TOKENS
+def is_too_small_for_summary(limit: object) -> bool:
+    """Whether an output token limit is so low that it could truncate a summary."""
+    return isinstance(limit, int | float) and not isinstance(limit, bool) and limit < _MIN_SUMMARY_TOKENS
 
 
-def tokens(figure: object, what: str) -> int | None:
+def valid_token_count(figure: object, what: str) -> int | None:
     """Return a number of tokens that a model reported as `what`: a whole one, not below 0; else `None`."""
     whole = int(figure) if isinstance(figure, float) and figure.is_integer() else figure
     if isinstance(whole, int) and not isinstance(whole, bool) and 0 <= whole <= _MOST_TOKENS:
@@ -44,13 +44,13 @@ def tokens(figure: object, what: str) -> int | None:
     return None
 
 
-def usage_of(usage: object) -> Usage | None:
-    """Return the usage that a model reported, each figure one that can be booked, or unknown."""
+def validate_usage(usage: object) -> Usage | None:
+    """Return the usage that a model reported; invalid counts become `None`."""
     if not isinstance(usage, Usage):
         _report(usage, "usage")
         return None
-    figures: dict[str, Any] = {name: tokens(getattr(usage, name), name) for name in FIGURES}
-    figures["compaction"] = None if usage.compaction is None else usage_of(usage.compaction)
+    figures: dict[str, Any] = {name: valid_token_count(getattr(usage, name), name) for name in FIGURES}
+    figures["compaction"] = None if usage.compaction is None else validate_usage(usage.compaction)
     figures |= {name: bool(getattr(usage, name)) for name in ("partial", "cost_partial")}
     changes = {name: figure for name, figure in figures.items() if figure is not getattr(usage, name)}
     return replace(usage, **changes) if changes else usage
@@ -61,22 +61,22 @@ def _report(figure: object, what: str) -> None:
         logger.warning("figure_unknown", figure=what, problem=f"a model reported {shown(figure)}; it counts as unknown")
 
 
-def window_of(model: Model) -> int | None:
+def context_window(model: Model) -> int | None:
     """Return a model's context window in tokens: what the model says, else what the list of `genai-prices` says."""
-    limit = tokens(model.context_limit, "context_limit")
+    limit = valid_token_count(model.context_limit, "context_limit")
     if limit is not None:
         return limit
     listed = _find_prices(model)
     return None if listed is None else listed[1].context_window
 
 
-def priced(model: Model, usage: Usage | None, at: datetime) -> Usage | None:
+def add_cost(model: Model, usage: Usage | None, at: datetime) -> Usage | None:
     """Return the usage of one call with its cost, by the list price of the time `at`; unchanged if that is unknown.
 
-    A figure that cannot be booked is unknown. A cost that the model reports itself stays. If input or output are
+    Invalid counts become `None`. A cost that the model reports itself stays. If input or output are
     unknown, the cost leaves them out and says so.
     """
-    usage = usage_of(usage)
+    usage = validate_usage(usage)
     if usage is None or usage.cost is not None:
         return usage
     unknown = (usage.input_tokens, usage.output_tokens).count(None)
@@ -84,9 +84,9 @@ def priced(model: Model, usage: Usage | None, at: datetime) -> Usage | None:
     return usage if cost is None else replace(usage, cost=cost, cost_partial=unknown > 0)
 
 
-def priced_reply(model: Model, reply: ModelReply, at: datetime) -> ModelReply:
+def add_reply_cost(model: Model, reply: ModelReply, at: datetime) -> ModelReply:
     """Return the reply with what it costs."""
-    usage = priced(model, reply.usage, at)
+    usage = add_cost(model, reply.usage, at)
     return reply if usage is reply.usage else replace(reply, finish=replace(reply.finish, usage=usage))
 
 
@@ -98,7 +98,7 @@ def load_prices(model: Model) -> None:
 
 def _find_prices(model: Model) -> tuple[Any, Any] | None:
     """Return the provider and the model of the list; `None` if the list has no such model."""
-    if model.provider in _OURS or find_spec("genai_prices") is None:
+    if model.provider in _BUILTIN_PROVIDERS or find_spec("genai_prices") is None:
         return None
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the list takes long to load
 
@@ -126,13 +126,13 @@ def _cost(model: Model, usage: Usage, at: datetime) -> Decimal | None:
             cache_write_tokens=usage.cache_write_tokens,
         )
         with localcontext(_EXACT):
-            return _plain(priced_model.calc_price(counted, provider, genai_request_timestamp=at).total_price)
+            return _round_cost(priced_model.calc_price(counted, provider, genai_request_timestamp=at).total_price)
     except Exception as problem:  # noqa: BLE001 - figures that contradict each other, or a list of another form
         logger.debug("price_not_computed", provider=model.provider, model=model.name, problem=str(problem))
         return None
 
 
-def _plain(price: Decimal) -> Decimal:
-    """Return a price without the digits that mean nothing."""
+def _round_cost(price: Decimal) -> Decimal:
+    """Return a price rounded to `_SMALLEST`, without trailing zeros."""
     rounded = price.quantize(_SMALLEST).normalize()
     return rounded.quantize(Decimal(1)) if rounded == rounded.to_integral_value() else rounded

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from turnwise import Usage
-from turnwise.providers import figures
+from turnwise.providers import usage_and_prices
 from turnwise.providers.demo import DemoModel
-from turnwise.providers.figures import load_prices, priced, tokens, usage_of, window_of
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.providers.usage_and_prices import add_cost, context_window, load_prices, valid_token_count, validate_usage
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 COUNTED = Usage(input_tokens=1000, output_tokens=500)
@@ -36,7 +36,7 @@ def named(name: str = "claude-sonnet-4-5", provider: str = "anthropic") -> Scrip
     ],
 )
 def test_cost_follows_the_price_list(usage: Usage, cost: str) -> None:
-    found = priced(named(), usage, NOW)
+    found = add_cost(named(), usage, NOW)
     assert (str(found.cost), found.cost_partial) == (cost, False)
 
 
@@ -44,7 +44,7 @@ def test_cost_follows_the_price_list(usage: Usage, cost: str) -> None:
     "usage", [None, Usage(), Usage(cache_read_tokens=4), Usage(input_tokens=1, output_tokens=1, cache_read_tokens=5)]
 )
 def test_missing_or_contradictory_counts_have_no_cost(usage: Usage | None) -> None:
-    assert priced(named(), usage, NOW) is usage
+    assert add_cost(named(), usage, NOW) is usage
 
 
 @pytest.mark.parametrize(
@@ -59,25 +59,25 @@ def test_missing_or_contradictory_counts_have_no_cost(usage: Usage | None) -> No
     ],
 )
 def test_unlisted_model_has_no_price(model: Any) -> None:
-    assert priced(model, COUNTED, NOW) is COUNTED
+    assert add_cost(model, COUNTED, NOW) is COUNTED
     load_prices(model)
 
 
 def test_compatible_service_is_priced_by_its_url() -> None:
     model: Any = named("deepseek-chat", "openai-compatible")
     model.address = "https://api.deepseek.com/v1/"
-    found = priced(model, COUNTED, NOW)
+    found = add_cost(model, COUNTED, NOW)
     assert found.cost is not None
-    assert window_of(model) is not None
+    assert context_window(model) is not None
     model.address = "http://localhost:8000/v1"
-    assert priced(model, COUNTED, NOW) is COUNTED
+    assert add_cost(model, COUNTED, NOW) is COUNTED
 
 
 def test_periodic_cost_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list may tell the price of a thousand tokens, or of three: each message carries its cost."""
     price = SimpleNamespace(calc_price=lambda *_, **__: SimpleNamespace(total_price=Decimal(1) / 3))
-    monkeypatch.setattr(figures, "_find_prices", lambda _model: (None, price))
-    found = priced(named(), COUNTED, NOW)
+    monkeypatch.setattr(usage_and_prices, "_find_prices", lambda _model: (None, price))
+    found = add_cost(named(), COUNTED, NOW)
     assert str(found.cost) == "0.333333333333"
 
 
@@ -86,11 +86,11 @@ import sys
 sys.addaudithook(lambda name, _: name.startswith("socket.") and exit(name))
 import turnwise
 from datetime import UTC, datetime
-from turnwise.providers.figures import priced
+from turnwise.providers.usage_and_prices import add_cost
 from turnwise.providers.scripted import ScriptedModel
 assert not [name for name in sys.modules if name.startswith("genai_prices")]
 usage = turnwise.Usage(input_tokens=1000, output_tokens=500)
-print(priced(ScriptedModel("x", name="gpt-5", provider="openai"), usage, datetime.now(UTC)).cost)
+print(add_cost(ScriptedModel("x", name="gpt-5", provider="openai"), usage, datetime.now(UTC)).cost)
 """
 
 
@@ -116,8 +116,8 @@ def windowed(context_limit: Any) -> ScriptedModel:
 
 
 def test_table_gives_the_window_of_known_models() -> None:
-    assert window_of(knows()) == 400_000
-    assert window_of(knows(name="no-such-model")) is None
+    assert context_window(knows()) == 400_000
+    assert context_window(knows(name="no-such-model")) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_table_gives_the_window_of_known_models() -> None:
 )
 def test_table_is_loaded_only_if_it_may_help(model: Any, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, TABLE, raising=False)
-    assert window_of(model) == window
+    assert context_window(model) == window
     assert TABLE not in sys.modules
 
 
@@ -161,7 +161,7 @@ def test_token_count_is_an_integer_or_unknown_and_logged(
     figure: Any, number: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        taken = tokens(figure, "context_limit")
+        taken = valid_token_count(figure, "context_limit")
     assert taken == number
     assert type(taken) is type(number)
     assert bool(caplog.records) == (number is None and figure is not None)
@@ -180,6 +180,6 @@ def test_token_count_is_an_integer_or_unknown_and_logged(
     ],
 )
 def test_invalid_usage_field_is_unknown_and_others_count(changes: Any, mended: Any) -> None:
-    usage = usage_of(replace(REPORTED, **changes))
+    usage = validate_usage(replace(REPORTED, **changes))
     assert usage == replace(REPORTED, **mended)
     assert [type(getattr(usage, name)) for name in mended] == [type(figure) for figure in mended.values()]
