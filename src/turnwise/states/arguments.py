@@ -135,6 +135,6 @@ class Erasing(Value, frozen=True, kw_only=True):
     """Whether to delete the rows in `quarantine`: it is unknown whose text they hold."""
 
     @property
-    def is_of_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the chat never had anything of what is to be erased; what is blank already is erased anew."""
         return self == Erasing(cut=self.cut)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.admin.diagnose import find_issues, is_repairable, repair
 from turnwise.engine.admin.erase import Erasure, ErasureRequest, summaries_after
-from turnwise.engine.admin.transfer import arrive, read
+from turnwise.engine.admin.transfer import read, store_import
 from turnwise.engine.config.results import Chat, chat_of
 from turnwise.engine.isolation.tasks import run_in_thread, run_shielded
 from turnwise.engine.transactions.chat_writer import UnitOfWork
@@ -85,14 +85,14 @@ class Admin(msgspec.Struct, frozen=True):
             labels=tuple(sorted(request.labels)),
             quarantined=rows.quarantined,
             may_quote=summaries_after(rows, names, request.labels),
-            forks=(await self._relatives(chat_id, earlier=relatives)).forks,
-            overwritten=await self._clean(unsent_of=chat_id if "everything" in request.what else None),
+            forks=(await self._relatives(chat_id, fallback=relatives)).forks,
+            overwritten=await self._remove_bytes(unsent_of=chat_id if "everything" in request.what else None),
         )
 
-    async def _clean(self, *, unsent_of: str | None = None) -> bool:
+    async def _remove_bytes(self, *, unsent_of: str | None = None) -> bool:
         """Remove the bytes of what is erased or deleted; return whether the database's files are free of it.
 
-        That it is erased or deleted is committed: a store that fails now is no reason to say that it is not.
+        The erasure or deletion is already committed, so a store failure here is logged, not raised.
         """
         store = self.runtime.store
         try:
@@ -104,29 +104,29 @@ class Admin(msgspec.Struct, frozen=True):
             logger.warning("bytes_not_removed", problem=error.problem)
             return False
 
-    async def _relatives(self, chat_id: str, *, earlier: _Relatives | None = None) -> _Relatives:
-        """Return who has to do with a chat; if the store fails, what it said `earlier`.
+    async def _relatives(self, chat_id: str, *, fallback: _Relatives | None = None) -> _Relatives:
+        """Return the chat's forks and children; if the store fails, return `fallback`.
 
-        It is asked before a chat is deleted, when an error may still say that nothing was written, and again after it:
-        a fork may have been made meanwhile.
+        Called before a deletion, when an error still means that nothing was written, and again after it: a fork may
+        have been made meanwhile.
         """
         try:
             return _Relatives(await self._forks(chat_id), tuple(await self.runtime.store.children(chat_id)))
         except StoreError as error:
-            if earlier is None:
+            if fallback is None:
                 raise
             logger.warning("forks_not_updated", chat_id=chat_id, problem=error.problem)
-            return earlier
+            return fallback
 
     async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         """Delete a chat, and return what is left of it and who has to do with it."""
-        return await run_shielded(self._delete(chat_id, partial(if_resting, if_version)))
+        return await run_shielded(self._delete(chat_id, partial(check_deletable, if_version)))
 
     async def _delete(self, chat_id: str, permission: Permission) -> Tombstone:
         relatives = await self._relatives(chat_id)
         tombstone = await self.runtime.writer.delete(chat_id, permission, actor=self.actor)
-        forks, children = await self._relatives(chat_id, earlier=relatives)
-        return replace(tombstone, forks=forks, children=children, overwritten=await self._clean())
+        forks, children = await self._relatives(chat_id, fallback=relatives)
+        return replace(tombstone, forks=forks, children=children, overwritten=await self._remove_bytes())
 
     async def import_chat(
         self,
@@ -139,27 +139,27 @@ class Admin(msgspec.Struct, frozen=True):
         with Spool() as spool:
             chat = await read(lines, spool, key=key)
             if permit is not None:
-                await self._ask(permit, chat_of(await run_in_thread(facts_in, chat)))
+                await self._call_permit(permit, chat_of(await run_in_thread(facts_in, chat)))
             if chat.blobs:
-                await self._refuse_known(chat.chat_id)
+                await self._check_new(chat.chat_id)
             await self.runtime.files.take_in(chat.chat_id, spool)
-            taken_in = self.runtime.writer.import_chat(chat, partial(arrive, chat), actor=self.actor)
+            taken_in = self.runtime.writer.import_chat(chat, partial(store_import, chat), actor=self.actor)
             return chat_of((await taken_in).facts)
 
-    async def _ask(self, permit: Callable[[Chat], object], chat: Chat) -> None:
+    async def _call_permit(self, permit: Callable[[Chat], object], chat: Chat) -> None:
         """Let `permit` refuse a chat by whatever it raises, at once or once it is awaited."""
         try:
             with guarded():
                 answer = permit(chat)
             if inspect.isawaitable(answer):
-                await self.runtime.tasks.user_calls.run(partial(_awaited, answer), "permit", chat_id=chat.id)
+                await self.runtime.tasks.user_calls.run(partial(_await, answer), "permit", chat_id=chat.id)
         except Exception as error:
             raised = only_error_in(error)
             if isinstance(raised, TurnwiseError):
                 raise raised from None
             raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error
 
-    async def _refuse_known(self, chat_id: str) -> None:
+    async def _check_new(self, chat_id: str) -> None:
         try:
             await self.runtime.store.rest(chat_id)
         except ChatDeleted:
@@ -184,24 +184,24 @@ class Admin(msgspec.Struct, frozen=True):
         return chat_of((await repaired).facts)
 
 
-async def _awaited(answer: Awaitable[object]) -> None:
+async def _await(answer: Awaitable[object]) -> None:
     await answer
 
 
 def _blank(erasing: Erasing, version: int, unit: UnitOfWork) -> None:
-    if unit.facts.version == version and not erasing.is_of_nothing:
+    if unit.facts.version == version and not erasing.is_empty:
         unit.fire(MessageErased(erasing=erasing))
 
 
-def if_resting(if_version: int | None, rest: PartialRead, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
+def check_deletable(if_version: int | None, read: PartialRead, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
     """Permit the deletion of a chat that rests, archived or not, or that cannot be read.
 
     Raises:
-        NotResting: it works.
-        VersionMismatch: it is not at the version that is asked for.
+        NotResting: the chat is running.
+        VersionMismatch: the chat's version is not `if_version`.
     """
-    readable = not rest.issues and rest.facts.stored_state is None
-    if if_version is not None and rest.facts.version != if_version:
-        raise VersionMismatch(rest.facts.chat_id, if_version, rest.facts.version)
-    if readable and not rest.facts.resting:
-        raise NotResting(rest.facts.chat_id, rest.facts.state)
+    readable = not read.issues and read.facts.stored_state is None
+    if if_version is not None and read.facts.version != if_version:
+        raise VersionMismatch(read.facts.chat_id, if_version, read.facts.version)
+    if readable and not read.facts.resting:
+        raise NotResting(read.facts.chat_id, read.facts.state)

@@ -121,7 +121,7 @@ async def _each(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
 
 
-def arrive(chat: WholeChat, unit: UnitOfWork) -> None:
+def store_import(chat: WholeChat, unit: UnitOfWork) -> None:
     """Begin the life of a chat in another store."""
     row = chat.rows.chat
     unit.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
