@@ -32,7 +32,7 @@ from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
 from turnwise.persistence.sqlite.write_rows import (
     contradiction,
     insert,
-    insert_events_as_found,
+    insert_events_if_unchanged,
     update,
 )
 from turnwise.persistence.stored_chat import is_count, is_hash
@@ -80,7 +80,7 @@ class OptimisticCommits:
         if not decisions or erasing(decisions):
             return None
         commit = commit_of(current, decisions, shown)
-        if not await self._submit(partial(update, commit, as_found=True)):
+        if not await self._submit(partial(update, commit, if_unchanged=True)):
             return None
         self._cache.put(commit.after)
         return commit.committed
@@ -95,7 +95,7 @@ class OptimisticCommits:
         before = cached.facts.last_seq
         events = numbered(shown, chat_id=chat_id, after=before, at=self._now())
         rows = rows_of(events)
-        if not await self._submit(partial(insert_events_as_found, chat_id, rows, before, held)):
+        if not await self._submit(partial(insert_events_if_unchanged, chat_id, rows, before, held)):
             return None
         self._cache.move(chat_id, events[-1].seq)
         return events
@@ -176,7 +176,7 @@ class SQLiteTransactions:
         if not shown:
             return ()
         events = numbered(shown, chat_id=chat_id, after=event_seq, at=self._now())
-        insert_events_as_found(chat_id, rows_of(events), event_seq, held, connection)
+        insert_events_if_unchanged(chat_id, rows_of(events), event_seq, held, connection)
         self._cache.move(chat_id, events[-1].seq)
         return events
 

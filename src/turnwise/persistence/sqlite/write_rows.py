@@ -26,7 +26,7 @@ _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat, body, salt) VALUES
 
 
 def insert(commit: Commit, parent: tuple[str, int] | None, db: SQLiteDatabase, *, unchanged: bool) -> None:
-    """Store the first commit of a chat, whose words are those that its parent, if it has one, had at a version.
+    """Insert a chat with its first commit. For a fork, `parent` is (chat id, version).
 
     Raises:
         TurnwiseError: as `ChatStore.create` says.
@@ -41,10 +41,10 @@ def insert(commit: Commit, parent: tuple[str, int] | None, db: SQLiteDatabase, *
     _fill(db.connection, commit, row[0])
 
 
-def update(commit: Commit, connection: sqlite3.Connection, *, as_found: bool = False) -> bool:
-    """Store a commit on a chat that was read in the same transaction, or still stands where its decisions found it.
+def update(commit: Commit, connection: sqlite3.Connection, *, if_unchanged: bool = False) -> bool:
+    """Store a commit. With `if_unchanged`, only if the chat row still matches `commit.before` (optimistic concurrency).
 
-    Return whether it did.
+    Return whether it was stored.
 
     Raises:
         DuplicateReceipt: a receipt's `client_id` has one already.
@@ -52,13 +52,15 @@ def update(commit: Commit, connection: sqlite3.Connection, *, as_found: bool = F
         ChatUnreadable: the next row exists already.
     """
     current = commit.before
-    proof = (current.facts.last_seq, current.head, *current.mark) if as_found else ()
+    expected = (current.facts.last_seq, current.head, *current.mark) if if_unchanged else ()
     more, values = "", _chat_row(commit)
     if commit.tables.profile is not None:
         more, values = _PUT_QUERIED, (*values, *commit.after.facts.profile.queried.values())
     if commit.tables.lease is not None or (commit.after.facts.lease is None and current.facts.lease is not None):
         more, values = more + _LEASE, (*values, *_lease(commit))
-    row = connection.execute(_update_sql(more, as_found=as_found), (*values, commit.chat_id, *proof)).fetchone()
+    row = connection.execute(
+        _update_sql(more, if_unchanged=if_unchanged), (*values, commit.chat_id, *expected)
+    ).fetchone()
     if row is None:
         return False
     _fill(connection, commit, row[0])
@@ -66,23 +68,23 @@ def update(commit: Commit, connection: sqlite3.Connection, *, as_found: bool = F
 
 
 @cache
-def _update_sql(more: str, *, as_found: bool) -> str:
-    proof = SQL["as_found"] if as_found else ""
-    return f"{SQL['update_chat'].replace('{more}', more)}\n{proof} RETURNING number"
+def _update_sql(more: str, *, if_unchanged: bool) -> str:
+    expected = SQL["if_unchanged"] if if_unchanged else ""
+    return f"{SQL['update_chat'].replace('{more}', more)}\n{expected} RETURNING number"
 
 
-def insert_events_as_found(
-    chat_id: str, rows: Sequence[EventRow], before: int, held: RequiredLease, connection: sqlite3.Connection
+def insert_events_if_unchanged(
+    chat_id: str, rows: Sequence[EventRow], before: int, lease: RequiredLease, connection: sqlite3.Connection
 ) -> bool:
-    """Insert events of a running job if the chat is held so, and `before` is its last number.
+    """Append events if the lease is still held and the last event number is `before` (compare-and-set).
 
-    Return whether it was.
+    Return whether they were stored.
 
     Raises:
         ChatUnreadable: one of the numbers is taken.
     """
-    values = (rows[-1].seq, chat_id, before, held.state.value, *held[:2])
-    row = connection.execute(SQL["move_on"], values).fetchone()
+    values = (rows[-1].seq, chat_id, before, lease.state.value, *lease[:2])
+    row = connection.execute(SQL["advance_event_seq"], values).fetchone()
     if row is None:
         return False
     _insert(connection, chat_id, "events", [(row[0], *columns) for columns in rows])

@@ -51,12 +51,12 @@ ON CONFLICT (id) DO NOTHING RETURNING number;
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
     head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ?{more} WHERE id = ?;
 
--- name: as_found
--- What follows `update_chat` where the chat was not read before: it must stand where the decision found it.
+-- name: if_unchanged
+-- Follows `update_chat` if the chat was not read before: the row must still match the cached one.
 AND event_seq = ? AND head = ? AND version = ? AND state = ? AND token IS ? AND facts = ?;
 
--- name: move_on
--- Takes numbers for events of a running job, if it still holds the chat and no other process took any.
+-- name: advance_event_seq
+-- Takes numbers for events of a running job, if its lease is still held and no other process took any.
 UPDATE chats SET event_seq = ?
 WHERE id = ? AND event_seq = ? AND state = ? AND token = ? AND worker = coalesce(?, worker) RETURNING number;
 
