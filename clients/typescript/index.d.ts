@@ -369,8 +369,8 @@ export interface CompactionEvent extends Numbered {
 }
 
 /**
- * The history was cut: the message `first_removed` and all after it are gone. Number 0 is not stored: the database lost
- * commits that this subscriber has read. Drop what you have; all events follow again from number 1.
+ * The history was cut: the message `first_removed` and all after it are gone. `seq` 0 marks an unstored full reset: the
+ * database lost commits this subscriber had seen. Discard all local state; events restart at `seq` 1.
  */
 export interface HistoryResetEvent extends Numbered {
   kind: "history_reset";

@@ -26,7 +26,7 @@ class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     kind: str
     """The kind of a `ModelError`, or an `OwnErrorKind`: `tool`, `deps`, `internal`, `unreadable`, `repaired`.
 
-    No closed set: a model of yours may say others.
+    Open set: custom models may add kinds.
     """
     message: str
     step: int | None = None
@@ -205,8 +205,8 @@ class CompactionEvent(_Event, frozen=True, kw_only=True):
 class HistoryResetEvent(_Event, frozen=True, kw_only=True):
     """The history was cut: the message `first_removed` and all after it are gone.
 
-    Number 0 is not stored: the database lost commits that this subscriber has read. Drop what you have; all events
-    follow again from number 1.
+    `seq` 0 marks an unstored full reset: the database lost commits this subscriber had seen. Discard all local state;
+    events restart at `seq` 1.
     """
 
     kind: ClassVar[Literal["history_reset"]] = "history_reset"
