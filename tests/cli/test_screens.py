@@ -365,7 +365,7 @@ def test_binary_drawing_is_not_printed_on_a_terminal(monkeypatch: pytest.MonkeyP
             screen = Screen(watched=watched)
             monkeypatch.setattr(sys, "stdout", screen)
             if form == "png" and watched:
-                with pytest.raises(SettingsError, match="a PNG is nothing to read"):
+                with pytest.raises(SettingsError, match="cannot write a PNG to a terminal"):
                     diagram(form="png", simple=True)
                 assert screen.printed == b""
             else:
@@ -411,8 +411,8 @@ def test_simple_machine_highlights_the_chat_state(tmp_path: Path, chat_url: str)
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"show": "timeline"}, "a timeline is that of a chat"),
-        ({"show": "sticker"}, "a sticker is that of a chat"),
+        ({"show": "timeline"}, "a timeline needs a chat"),
+        ({"show": "sticker"}, "a sticker needs a chat"),
         ({"show": "table", "chat": "last"}, "the same for every chat"),
         ({"show": "table", "simple": True}, "not the table"),
         ({"show": "path", "chat": "last", "form": "mermaid"}, "the path is drawn as svg or png"),

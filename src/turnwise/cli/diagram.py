@@ -18,8 +18,8 @@ from turnwise.states.events import Event
 
 Form = Literal["mermaid", "svg", "png", "json"]
 Subject = Literal["machine", "table", "path", "timeline", "sticker"]
-OF_A_CHAT: Final = frozenset({"path", "timeline", "sticker"})
-ENDINGS: Final[dict[str, Form]] = {
+NEEDS_CHAT: Final = frozenset({"path", "timeline", "sticker"})
+FORMAT_BY_SUFFIX: Final[dict[str, Form]] = {
     ".mmd": "mermaid",
     ".mermaid": "mermaid",
     ".svg": "svg",
@@ -35,7 +35,7 @@ MONO: Final = "DejaVu Sans Mono"
 
 @with_source()
 def diagram(
-    chat: Annotated[str | None, typer.Argument(metavar="[CHAT]", help="Light the state of this chat.")] = None,
+    chat: Annotated[str | None, typer.Argument(metavar="[CHAT]", help="Highlight this chat's state.")] = None,
     *,
     source: ChatSource,
     simple: Annotated[bool, typer.Option("--simple", help="The states and the happy path, for a slide.")] = False,
@@ -44,7 +44,9 @@ def diagram(
     ] = "machine",
     form: Annotated[
         Form | None,
-        typer.Option("--format", help="By default what FILE ends in, else mermaid, or svg where it has none."),
+        typer.Option(
+            "--format", help="Default: by FILE's suffix; otherwise mermaid for the machine, svg for the rest."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a file instead of printing.")] = None,
 ) -> None:
@@ -53,9 +55,9 @@ def diagram(
     JSON is the machine's table as data, for programs.
     """
     form = _form(form, out, "mermaid" if show == "machine" else "svg")
-    _check(chat, show, form, simple=simple)
+    _check_options(chat, show, form, simple=simple)
     if form == "png" and out is None and sys.stdout.isatty():
-        raise SettingsError("--format", "a PNG is nothing to read: name a file with --out, or send it through a pipe")
+        raise SettingsError("--format", "cannot write a PNG to a terminal: pass `--out FILE` or pipe it")
     drawing = machine_json() if form == "json" else _drawing(source, chat, show, simple=simple, form=form)
     content = png(drawing) if form == "png" else drawing.encode()
     if out is None:
@@ -65,9 +67,9 @@ def diagram(
         console.print(f"wrote {clean(str(out))}", soft_wrap=True)
 
 
-def _check(chat: str | None, show: Subject, form: Form, *, simple: bool) -> None:
-    if show in OF_A_CHAT and chat is None:
-        raise SettingsError("--show", f"a {show} is that of a chat: name one, or `last`")
+def _check_options(chat: str | None, show: Subject, form: Form, *, simple: bool) -> None:
+    if show in NEEDS_CHAT and chat is None:
+        raise SettingsError("--show", f"a {show} needs a chat: pass its id, or `last`")
     if show == "table" and chat is not None:
         raise SettingsError("--show", "the table is the same for every chat: name none")
     if simple and show != "machine":
@@ -114,10 +116,10 @@ def png(drawing: str) -> bytes:
 
 
 def _form(form: Form | None, out: Path | None, default: Form) -> Form:
-    ending = out.suffix.lower() if out is not None else ""
-    named = ENDINGS.get(ending)
-    if form is None and ending and named is None:
-        raise SettingsError("--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg, .png or .json")
+    suffix = out.suffix.lower() if out is not None else ""
+    named = FORMAT_BY_SUFFIX.get(suffix)
+    if form is None and suffix and named is None:
+        raise SettingsError("--out", f"there is no drawing as {suffix!r}; a name may end in .mmd, .svg, .png or .json")
     if form is not None and named not in (None, form):
-        raise SettingsError("--format", f"{form} does not belong into a file that ends in {ending}")
+        raise SettingsError("--format", f"{form} does not belong into a file that ends in {suffix}")
     return form or named or default
