@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.isolation.tasks import run_in_thread
-from turnwise.persistence.audit.check_rows import name_of
+from turnwise.persistence.audit.check_rows import row_key
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.chat_rows import KEYS, REFERRING, ChatRows, Place, Row, Rows, blobs_named_in
 from turnwise.persistence.rows import GARBLED, QUEUE, message_of
@@ -93,7 +93,7 @@ def _find_references(rows: Rows) -> Mapping[str, tuple[str, Row]]:
 
 
 def _describe(digest: str, problem: str, chat_id: str, table: str, row: Row) -> LostFile:
-    place = str(Place(table, name_of(table, row), ("body",)))
+    place = str(Place(table, row_key(table, row), ("body",)))
     for number, part in enumerate(_read_parts(chat_id, table, row)):
         for file in files_in([part]):
             if file.blob == digest:
@@ -136,6 +136,6 @@ async def _verify_references(files: Files, rows: ChatRows) -> Verdict:
     for digest, row in referring.items():
         problem = await files.problem_with(digest) if digest in held else NOT_HELD
         if problem is not None:
-            place = Place("messages", name_of("messages", row), ("body",))
+            place = Place("messages", row_key("messages", row), ("body",))
             return Verdict(ok=False, problem=f"The file {digest} {problem}.", position=row["added"], place=str(place))
     return Verdict(ok=True)

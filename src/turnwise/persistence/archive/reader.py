@@ -16,7 +16,7 @@ from turnwise.persistence.archive.format import (
     signature_of,
     unportable,
 )
-from turnwise.persistence.audit.check_rows import name_of
+from turnwise.persistence.audit.check_rows import row_key
 from turnwise.persistence.audit.record import GENESIS, Entry, object_of
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.spool import Spool
@@ -130,7 +130,7 @@ class ChatReader:
         for column, problem in unportable(table, row):
             self._refuse(f"{table}.{column}: {problem}")
         self._tables[table].append(row)
-        place = f"{table}[{row['version'] if table == 'audit' else name_of(table, row)}]"
+        place = f"{table}[{row['version'] if table == 'audit' else row_key(table, row)}]"
         if place in self._places and table != "quarantine":
             self._refuse(f"{place} is there twice: first on line {self._places[place]}")
         self._places.setdefault(table, self._line)
@@ -233,7 +233,7 @@ class ChatReader:
         """Refuse a chat that a store could not read, or that breaks a promise."""
         for row, issue in issues_in(whole):
             table = issue.column.partition(".")[0]
-            self._line = self._find_line(f"{table}[{name_of(table, row)}]")
+            self._line = self._find_line(f"{table}[{row_key(table, row)}]")
             self._refuse(f"{issue.column}: {issue.problem}")
 
     def _find_line(self, place: str) -> int:

@@ -1,4 +1,4 @@
-"""Evidence: compares the stored rows of a chat with what its audit log says."""
+"""Compares the stored rows of a chat with what its audit log says."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Mismatch(NamedTuple):
 
 _Fault = tuple[tuple[str, ...], str]
 """Columns of which at least one is wrong, and the problem."""
-_UNTOLD: Final = "no record tells of the row"
+_UNRECORDED: Final = "no audit record covers the row"
 _REASON_MISSING: Final = "the reason is missing, and was not erased"
 
 
-class Evidence:
+class RowComparison:
     """Compares the rows of a chat with its log."""
 
     def __init__(self, expected: ExpectedRows, stored: ChatRows) -> None:
@@ -61,7 +61,7 @@ class Evidence:
     def mismatches(self) -> Iterator[Mismatch]:
         """Yield every difference between rows and log, in no order. Never raises, whatever is stored."""
         yield from self._wrong_kinds()
-        yield from self._guard("audit", self._asides())
+        yield from self._guard("audit", self._check_audit_aside())
         yield from self._guard("messages", self._rows("messages"))
         yield from self._guard("boundaries", self._boundaries())
         yield from self._guard("calls", self._rows("calls"))
@@ -73,23 +73,23 @@ class Evidence:
         yield from self._guard("events", self._events())
         yield from self._guard("chats", self._chat())
 
-    def lasting(self) -> Iterator[Mismatch]:
-        """Yield the mismatches that no later record could explain, for a log of which only the beginning is sound."""
-        yield from filter(self._lasts, self.mismatches())
+    def definite_mismatches(self) -> Iterator[Mismatch]:
+        """Yield mismatches that remain mismatches when the log is truncated: no missing record could explain them."""
+        yield from filter(self._is_definite, self.mismatches())
 
-    def _lasts(self, mismatch: Mismatch) -> bool:
+    def _is_definite(self, mismatch: Mismatch) -> bool:
         table, name, columns = mismatch.place.table, mismatch.place.row, mismatch.place.columns
         rows = self._stored.tables.get(table, ())
-        row: Row = next((row for row in rows if name_of(table, row) == name), {})
-        lasts = {
+        row: Row = next((row for row in rows if row_key(table, row) == name), {})
+        definite = {
             "messages": name in self._expected.rows["messages"] and not row.get("erased") and columns != ("cut",),
             "receipts": name in self._expected.rows["receipts"] and '"content_digest":""' not in str(row.get("body")),
             "usage": name in self._expected.rows["usage"],
-            "boundaries": mismatch.problem != _UNTOLD and columns != ("cut",),
+            "boundaries": mismatch.problem != _UNRECORDED and columns != ("cut",),
             "audit": mismatch.problem != _REASON_MISSING,
             "events": name in self._expected.spans and not self._is_anything_erased(),
         }
-        return lasts.get(table, False)
+        return definite.get(table, False)
 
     def _is_anything_erased(self) -> bool:
         rows = self._stored.tables
@@ -104,7 +104,7 @@ class Evidence:
         if stored.lease is not None and log.lease is not None:
             named.append(("leases", stored.lease))
         for table, row in named:
-            name = name_of(table, row)
+            name = row_key(table, row)
             expected = log.rows.get(table, {}).get(name)
             for column, problem in wrong_values(table, row):
                 version = log.last if expected is None else expected.version
@@ -115,13 +115,13 @@ class Evidence:
         try:
             yield from mismatches
         except (*GARBLED, TurnwiseError) as error:
-            problem = f"it cannot be held against the log: {described(error)}"
+            problem = f"it cannot be compared with the log: {described(error)}"
             yield Mismatch(self._expected.last, Place(table), problem)
 
     def _rows(self, table: str) -> Iterator[Mismatch]:
         """Yield the rows that are missing, too many, or not what the log says of them."""
         expected_rows = self._expected.rows[table]
-        rows = {name_of(table, row): row for row in self._stored.tables[table]}
+        rows = {row_key(table, row): row for row in self._stored.tables[table]}
         for name, expected in expected_rows.items():
             if name not in rows:
                 yield Mismatch(expected.version, Place(table, name), "the row is missing")
@@ -129,13 +129,13 @@ class Evidence:
             try:
                 faults = list(_FAULTS[table](expected, rows[name]))
             except (*GARBLED, TurnwiseError) as error:
-                faults = [(("body",), f"it cannot be held against the log: {described(error)}")]
+                faults = [(("body",), f"it cannot be compared with the log: {described(error)}")]
             for columns, problem in faults:
                 yield Mismatch(expected.version, Place(table, name, columns), problem)
         for name in rows.keys() - expected_rows.keys():
-            yield Mismatch(self._expected.last, Place(table, name), _UNTOLD)
+            yield Mismatch(self._expected.last, Place(table, name), _UNRECORDED)
 
-    def _asides(self) -> Iterator[Mismatch]:
+    def _check_audit_aside(self) -> Iterator[Mismatch]:
         for record, entry in zip(self._expected.records, self._stored.audit, strict=True):
             place = Place("audit", str(record.version), ("aside",))
             try:
@@ -149,7 +149,7 @@ class Evidence:
             ):
                 yield Mismatch(record.version, place, "the reason is not the one that was given")
             elif aside.reason is None and aside.salt:
-                yield Mismatch(record.version, place, "there is a salt, and nothing that it is of")
+                yield Mismatch(record.version, place, "a salt is stored without a reason")
             elif aside.events and not any(write.kind == "events" for write in record.writes):
                 yield Mismatch(record.version, place, "there is a salt of events, and the record covers none")
             elif aside.reason is None and expected is not None and record.version > self._expected.reasons_erased:
@@ -170,11 +170,11 @@ class Evidence:
             position = row["position"]
             cuts = [cut.version for cut in self._expected.cuts if positions.get(cut.id, position + 1) <= position]
             expected.cut = min((version for version in cuts if version > expected.version), default=None)
-            demanded = {"reason": expected.kind.partition(":")[2], "step": int(expected.id), "cut": expected.cut}
-            for columns, problem in _unlike(row, demanded, "the log"):
+            log_values = {"reason": expected.kind.partition(":")[2], "step": int(expected.id), "cut": expected.cut}
+            for columns, problem in _differences(row, log_values, "the log"):
                 yield Mismatch(expected.version, Place("boundaries", name, columns), problem)
         for name in unmatched:
-            yield Mismatch(self._expected.last, Place("boundaries", name), _UNTOLD)
+            yield Mismatch(self._expected.last, Place("boundaries", name), _UNRECORDED)
 
     def _queue(self) -> Iterator[Mismatch]:
         log, rows = self._expected, {row["id"]: row for row in self._stored.tables["queue"]}
@@ -194,7 +194,7 @@ class Evidence:
         row = rows[0]
         if salted(row["salt"] or "", row["body"]) != expected.digest:
             place = Place("profiles", "", ("body", "salt"))
-            yield Mismatch(expected.version, place, "it is not what the log has the digest of")
+            yield Mismatch(expected.version, place, "it does not match the digest in the log")
         else:
             profile, needed = PROFILES.load(row["body"], self._stored.chat["id"]), self._calls().agent_needed
             for name, value in profile.queried.items():
@@ -210,7 +210,7 @@ class Evidence:
         row, expected = self._stored.lease, self._expected.lease
         if expected is None:
             if row is not None:
-                yield Mismatch(self._expected.last, Place("leases"), "the log says that nobody holds the chat")
+                yield Mismatch(self._expected.last, Place("leases"), "the log has no lease for this chat")
         elif row is None:
             yield Mismatch(expected.version, Place("leases"), "the lease is missing")
         elif str(row["token"]) != expected.id:
@@ -230,7 +230,7 @@ class Evidence:
             spanned = numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
             yield from self._span(expected, first, last, [rows.pop(seq) for seq in spanned if seq in rows])
         for seq in rows:
-            yield Mismatch(self._expected.last, Place("events", str(seq)), _UNTOLD)
+            yield Mismatch(self._expected.last, Place("events", str(seq)), _UNRECORDED)
 
     def _is_published(self, first: int, last: int) -> bool:
         newest = self._expected.facts
@@ -247,19 +247,19 @@ class Evidence:
             problem = f"the events are not those of the log, or `audit.aside` of version {expected.version} was changed"
             yield Mismatch(expected.version, Place("events", f"{first}-{last}", EVENT_COLUMNS), problem)
         for row in rows:
-            for columns, problem in _unlike(row, {"at": micros_of(at)}, "the log"):
+            for columns, problem in _differences(row, {"at": micros_of(at)}, "the log"):
                 yield Mismatch(expected.version, Place("events", str(row["seq"]), columns), problem)
 
     def _chat(self) -> Iterator[Mismatch]:
         row, log = self._stored.chat, self._expected
-        demanded = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
-        for columns, problem in _unlike(row, demanded, "the log"):
+        log_values = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
+        for columns, problem in _differences(row, log_values, "the log"):
             yield Mismatch(log.last, Place("chats", "", columns), problem)
-        if row["state"] == demanded["state"]:
-            yield from self._standing()
+        if row["state"] == log_values["state"]:
+            yield from self._check_chat_digest()
         yield from self._guard("chats", self._needs())
 
-    def _standing(self) -> Iterator[Mismatch]:
+    def _check_chat_digest(self) -> Iterator[Mismatch]:
         row, log, expected = self._stored.chat, self._expected, self._expected.facts
         if expected is None or expected.version != log.last:
             yield Mismatch(log.last, Place("chats"), "the last record does not cover the row")
@@ -270,7 +270,7 @@ class Evidence:
             yield Mismatch(log.last, Place("chats", "", ("event_seq",)), problem)
         elif not _is_as_digested(row, expected):
             place = Place("chats", "", ("settled", "archived", "calls", "facts", "since", "salt"))
-            yield Mismatch(log.last, place, "the chat does not stand where the log says")
+            yield Mismatch(log.last, place, "the chat row does not match its digest in the log")
 
     def _needs(self) -> Iterator[Mismatch]:
         chat, calls = self._stored.chat, self._calls()
@@ -293,11 +293,11 @@ def _parse_list(stored: Any) -> list[Any]:
     return [*(json.loads(stored) if isinstance(stored, str) else stored)]
 
 
-def name_of(table: str, row: Row) -> str:
+def row_key(table: str, row: Row) -> str:
     """Return the key of a row in its chat; bytes that are no text are escaped."""
     if table == "usage":
         return f"{row['version']}/{row['number']}"
-    column = _NAMED_BY.get(table)
+    column = _KEY_COLUMNS.get(table)
     name = row[column] if column is not None else ""
     return name.encode(errors="backslashreplace").decode() if isinstance(name, str) else f"{name!a:.80}"
 
@@ -312,18 +312,18 @@ def _is_as_digested(row: Row, expected: ExpectedRow) -> bool:
 
 
 def _faults_of_message(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
-    yield from _unlike(row, {"digest": expected.digest, "added": expected.version, "cut": expected.cut}, "the log")
+    yield from _differences(row, {"digest": expected.digest, "added": expected.version, "cut": expected.cut}, "the log")
     if row["salt"] and expected.erased == salted("", row["body"]):
         yield ("salt",), "the message was erased, and its salt is still there"
     elif salted(row["salt"] or "", row["body"]) != expected.digest_now:
-        yield ("body", "salt"), "it is not what the log has the digest of"
+        yield ("body", "salt"), "it does not match the digest in the log"
     else:
         try:
             message = message_of(row["format"], row["body"], row["chat_id"])
         except TurnwiseError as error:
             yield ("format", "body"), str(error)
             return
-        yield from _unlike(row, columns_of_message(message), "the body")
+        yield from _differences(row, columns_of_message(message), "the body")
 
 
 def _faults_of_call(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
@@ -334,27 +334,27 @@ def _faults_of_call(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
         return
     status = expected.kind.split(":")[1].replace("approved", "planned")
     if call.status != status or digest_of_call(call) != expected.digest_now:
-        yield ("body",), "it is not the call that the log has the digest of"
+        yield ("body",), "the call does not match its digest in the log"
     due = expected.deadline if call.status in OPEN_STATUSES else None
     if due != (None if call.deadline is None else digest_of_time(call.deadline)):
         yield ("body",), "its deadline is not the one that was set"
-    yield from _unlike(row, columns_of_call(call), "the body")
+    yield from _differences(row, columns_of_call(call), "the body")
 
 
-def _find_queue_faults(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
+def _faults_of_queued(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
     if salted(row["salt"] or "", row["body"]) != expected.digest:
         yield ("body", "salt"), "it is not the message that was queued"
 
 
 def _faults_of_body(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
     if salted("", row["body"]) != expected.digest_now:
-        yield ("body",), "it is not what the log has the digest of"
+        yield ("body",), "it does not match the digest in the log"
 
 
-def _unlike(row: Row, demanded: Mapping[str, Any], who: str) -> Iterator[_Fault]:
-    for column, value in demanded.items():
+def _differences(row: Row, expected: Mapping[str, Any], source: str) -> Iterator[_Fault]:
+    for column, value in expected.items():
         if row[column] != value:
-            yield (column,), f"it holds {row[column]!a:.80}, but {who} says {value!a:.80}"
+            yield (column,), f"it holds {row[column]!a:.80}, but {source} says {value!a:.80}"
 
 
 def _digest_of_boundary(row: Row) -> str | None:
@@ -365,7 +365,7 @@ def _digest_of_boundary(row: Row) -> str | None:
         return None
 
 
-_NAMED_BY: Final = {
+_KEY_COLUMNS: Final = {
     "messages": "id",
     "boundaries": "position",
     "calls": "call_id",
@@ -376,7 +376,7 @@ _NAMED_BY: Final = {
 _FAULTS: Final[Mapping[str, Any]] = {
     "messages": _faults_of_message,
     "calls": _faults_of_call,
-    "queue": _find_queue_faults,
+    "queue": _faults_of_queued,
     "receipts": _faults_of_body,
     "usage": _faults_of_body,
 }

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import InstanceOf
 
 from turnwise.persistence.audit import record as audit_log
-from turnwise.persistence.audit.check_rows import Evidence
+from turnwise.persistence.audit.check_rows import RowComparison
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, published
@@ -113,8 +113,8 @@ def verify_stored(chat_id: str, stored: ChatRows, elsewhere: Published | None = 
     sound = records[: walk.count]
     if not sound:
         return verdict
-    evidence = Evidence(ExpectedRows(sound), replace(stored, audit=stored.audit[: len(sound)]))
-    mismatches = list(evidence.mismatches() if verdict.ok else evidence.lasting())
+    comparison = RowComparison(ExpectedRows(sound), replace(stored, audit=stored.audit[: len(sound)]))
+    mismatches = list(comparison.mismatches() if verdict.ok else comparison.definite_mismatches())
     if not mismatches:
         return walk.compared(elsewhere) if verdict.ok else verdict
     version, place, problem = min(mismatches, key=lambda mismatch: mismatch.version)
