@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from turnwise.persistence.audit.record import Entry
-from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.rows import PARSE_ERRORS
 from turnwise.persistence.stored_chat import Stored, ids_of, is_count
 
 ORDER: Final = {
@@ -115,7 +115,7 @@ def stored_in(chat_id: str, rows: Rows) -> Stored:
     facts = chat["facts"] if "facts" in chat else next((row["body"] for row in rows.get("facts", ())), None)
     try:
         remembered = set(ids_of(chat["calls"]))
-    except GARBLED:
+    except PARSE_ERRORS:
         remembered = set()
     calls = [row for row in rows.get("calls", ()) if row["call_id"] in remembered]
     return Stored(

@@ -17,7 +17,7 @@ from turnwise.persistence.audit.digests import Aside, WriteRecord, digest_of_eve
 from turnwise.persistence.audit.record import Entry, object_of
 from turnwise.persistence.chat_rows import REFERRING, ChatRows, Row, blobs_named_in
 from turnwise.persistence.integrity.repair import is_mark
-from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
+from turnwise.persistence.rows import CALLS, MESSAGES, PARSE_ERRORS, RECEIPTS, message_of
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.events import FLEETING
@@ -279,7 +279,7 @@ def writes_in(entry: Entry) -> Sequence[WriteRecord]:
     """
     try:
         return [WriteRecord(kind, name, "") for kind, name, *_ in object_of(entry.body)["writes"]]
-    except GARBLED:
+    except PARSE_ERRORS:
         return ()
 
 
@@ -287,7 +287,7 @@ def aside_in(entry: Entry) -> Aside:
     """Return a record's aside; in place of one that cannot be read, one that an erasure can overwrite."""
     try:
         return Aside.load(entry.aside)
-    except GARBLED:
+    except PARSE_ERRORS:
         return Aside(reason="")
 
 

@@ -23,7 +23,7 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 _T = TypeVar("_T")
 
 
-GARBLED: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+PARSE_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """The errors that reading raises when a value is not what turnwise stored."""
 _MOST_CHARACTERS: Final = 300
 DEEPEST_STORED: Final = 160
@@ -75,7 +75,7 @@ class Body(Generic[_T]):
             value = self._decoder.decode(body)
             if _may_be_deep(body):
                 json_of(body)
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             raise unreadable(chat_id, self.column, error) from None
         return value
 
@@ -164,7 +164,7 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
         return cast("Event", msgspec.convert({**json_of(body), **content}, Event))
     except ChatUnreadable:
         raise
-    except GARBLED as error:
+    except PARSE_ERRORS as error:
         raise unreadable(chat_id, "events.body", error) from None
 
 

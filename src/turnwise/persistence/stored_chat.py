@@ -15,7 +15,7 @@ from turnwise.persistence.rows import (
     CALLS,
     DEEPEST_STORED,
     ELSEWHERE,
-    GARBLED,
+    PARSE_ERRORS,
     QUEUE,
     TOO_DEEP,
     Body,
@@ -99,7 +99,7 @@ def facts_of(stored: Stored) -> Facts:
     """
     try:
         return _build_facts(stored)
-    except (ChatUnreadable, *GARBLED) as error:
+    except (ChatUnreadable, *PARSE_ERRORS) as error:
         salvaged = salvage(stored)
         if salvaged.issues:
             raise salvaged.error from None
@@ -259,7 +259,7 @@ class _Salvage:
             return {}
         try:
             decoded = decode(body)
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             self._issues.append(IntegrityIssue(column, described(error)))
             return {}
         fields = self._check(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
@@ -273,7 +273,7 @@ class _Salvage:
         while True:
             try:
                 return read(stored_fields)
-            except GARBLED as error:
+            except PARSE_ERRORS as error:
                 self._issues.append(IntegrityIssue(column, described(error)))
                 place = place_and_problem(error)[0] if isinstance(error, msgspec.ValidationError) else ""
                 wrong = re.split(r"\W", place)[0]
@@ -285,7 +285,7 @@ class _Salvage:
         calls = self._each(CALLS, self._stored.calls)
         try:
             ids = ids_of(self._stored.call_ids)
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             self._issues.append(IntegrityIssue("chats.calls", described(error)))
             return calls
         if len(self._stored.calls) != len(ids):

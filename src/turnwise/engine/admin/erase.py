@@ -14,7 +14,7 @@ from turnwise.engine.config.results import Chat
 from turnwise.engine.prompt.views import erased, without_edits
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.erasure import writes_in
-from turnwise.persistence.rows import GARBLED, message_of, unreadable
+from turnwise.persistence.rows import PARSE_ERRORS, message_of, unreadable
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import InvalidArgument, MessageNotFound
 from turnwise.states.facts import Facts, Profile
@@ -83,7 +83,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
         try:
             messages = {message.id: (message, cut) for message, cut in _read_messages(rows)}
             queued = _queued_ids(rows) - messages.keys()
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             raise unreadable(facts.chat_id, "events.body", error) from error
         for name in self.messages:
             if name not in messages and name not in queued:

@@ -10,7 +10,7 @@ from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.persistence.audit.check_rows import row_key
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.chat_rows import KEYS, REFERRING, ChatRows, Place, Row, Rows, blobs_named_in
-from turnwise.persistence.rows import GARBLED, QUEUE, message_of
+from turnwise.persistence.rows import PARSE_ERRORS, QUEUE, message_of
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import StoreError, TurnwiseError
 from turnwise.states.messages import Part, files_in
@@ -106,7 +106,7 @@ def _read_parts(chat_id: str, table: str, row: Row) -> Sequence[Part]:
         if table == "messages":
             return message_of(row["format"], row["body"], chat_id).parts
         return QUEUE.load(row["body"], chat_id).parts if table == "queue" else ()
-    except (*GARBLED, TurnwiseError):
+    except (*PARSE_ERRORS, TurnwiseError):
         return ()
 
 

@@ -22,7 +22,7 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ORDER, ChatRows, Row, blobs_of
 from turnwise.persistence.integrity.examine import Found, examine, found_in
-from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
+from turnwise.persistence.rows import CALLS, PARSE_ERRORS, PROFILES
 from turnwise.states.errors import ImportRefused, TurnwiseError
 from turnwise.states.facts import QUERIED
 from turnwise.states.files import is_digest
@@ -87,7 +87,7 @@ class ChatReader:
             stated_hash = fields.pop("hash", None)
             signature = fields.pop("signature", None)
             chained = chain_hash(self._prev, fields)
-        except (*GARBLED, TurnwiseError) as error:
+        except (*PARSE_ERRORS, TurnwiseError) as error:
             self._refuse(f"it is no line of JSON: {str(error)[:200]}")
         is_header = not self._begun
         if is_header:

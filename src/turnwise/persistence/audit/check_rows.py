@@ -19,7 +19,7 @@ from turnwise.persistence.chat_rows import ChatRows, Place, Row
 from turnwise.persistence.integrity.columns import wrong_values
 from turnwise.persistence.rows import (
     CALLS,
-    GARBLED,
+    PARSE_ERRORS,
     PROFILES,
     FactsRow,
     columns_of_call,
@@ -114,7 +114,7 @@ class RowComparison:
         """Yield the mismatches of a table; if the comparison itself fails, yield that as a mismatch."""
         try:
             yield from mismatches
-        except (*GARBLED, TurnwiseError) as error:
+        except (*PARSE_ERRORS, TurnwiseError) as error:
             problem = f"it cannot be compared with the log: {described(error)}"
             yield Mismatch(self._expected.last, Place(table), problem)
 
@@ -128,7 +128,7 @@ class RowComparison:
                 continue
             try:
                 faults = list(_FAULTS[table](expected, rows[name]))
-            except (*GARBLED, TurnwiseError) as error:
+            except (*PARSE_ERRORS, TurnwiseError) as error:
                 faults = [(("body",), f"it cannot be compared with the log: {described(error)}")]
             for columns, problem in faults:
                 yield Mismatch(expected.version, Place(table, name, columns), problem)
@@ -140,7 +140,7 @@ class RowComparison:
             place = Place("audit", str(record.version), ("aside",))
             try:
                 aside = Aside.load(entry.aside)
-            except GARBLED as error:
+            except PARSE_ERRORS as error:
                 yield Mismatch(record.version, place, f"it cannot be read: {described(error)}")
                 continue
             expected = self._expected.reasons.get(record.version)
@@ -240,7 +240,7 @@ class RowComparison:
         at = self._expected.records[expected.version - 1].at
         try:
             salt = Aside.load(self._stored.audit[expected.version - 1].aside).events
-        except GARBLED:
+        except PARSE_ERRORS:
             return  # reported with its record
         digests = digest_of_events(first, last, map(digested_fields, rows), salt=salt)
         if [one.digest for one in digests] != [expected.digest]:
@@ -307,7 +307,7 @@ def _is_as_digested(row: Row, expected: ExpectedRow) -> bool:
     facts = FactsRow(row["id"], row["state"], row["settled"], row["archived"], row["version"], calls, row["facts"], 0)
     try:
         return digest_of_chat_row(facts, since=row["since"], salt=row["salt"] or "").digest == expected.digest
-    except (*GARBLED, TurnwiseError):
+    except (*PARSE_ERRORS, TurnwiseError):
         return False
 
 
@@ -361,7 +361,7 @@ def _digest_of_boundary(row: Row) -> str | None:
     try:
         carried = json.loads(row["carried"]) if isinstance(row["carried"], str) else list(row["carried"])
         return digest([row["position"], carried])
-    except (*GARBLED, TurnwiseError):
+    except (*PARSE_ERRORS, TurnwiseError):
         return None
 
 

@@ -20,7 +20,7 @@ from turnwise.persistence.audit.checkpoints import Contradiction, Published, pub
 from turnwise.persistence.audit.expected_rows import ExpectedRows
 from turnwise.persistence.audit.signing import PublicKeys
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.rows import PARSE_ERRORS
 from turnwise.persistence.stored_chat import is_count
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.values.checked import checked
@@ -147,7 +147,7 @@ class _Walk:
                 self._take(record)
         except Violation as violation:
             return self.stopped(str(violation))
-        except (*GARBLED, TurnwiseError) as error:
+        except (*PARSE_ERRORS, TurnwiseError) as error:
             return self.stopped(f"Version {self.count + 1} cannot be read: {error}")
         if not self.count:
             return self.stopped("The log holds no record, and every chat begins with version 1")

@@ -1,4 +1,4 @@
-"""The kinds of values that turnwise stores in each column, whatever the rest of the row holds."""
+"""Column types: checks each stored value on its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from turnwise.persistence.audit.digests import Aside
 from turnwise.persistence.chat_rows import Row
-from turnwise.persistence.rows import GARBLED, time_of
+from turnwise.persistence.rows import PARSE_ERRORS, time_of
 from turnwise.persistence.stored_chat import ids_of, is_count, is_hash
 from turnwise.states.events import EVENTS
 from turnwise.states.facts import QUERIED
@@ -21,33 +21,35 @@ from turnwise.states.names import Awaited
 
 def wrong_values(table: str, row: Row) -> Iterator[tuple[str, str]]:
     """Yield the columns of a row whose value is of the wrong kind, and what belongs there."""
-    for column, wanted in COLUMNS.get(table, {}).items():
-        if column in row and not wanted.fits(row[column]):
-            yield column, f"{wanted.belongs} belongs here"
+    for column, column_type in COLUMNS.get(table, {}).items():
+        if column in row and not column_type.is_valid(row[column]):
+            yield column, f"{column_type.description} belongs here"
 
 
-class _Wanted(NamedTuple):
-    belongs: str
-    fits: Callable[[Any], bool]
+class _ColumnType(NamedTuple):
+    description: str
+    is_valid: Callable[[Any], bool]
 
 
-def _or_nothing(wanted: _Wanted) -> _Wanted:
-    return _Wanted(f"{wanted.belongs}, or nothing,", lambda value: value is None or wanted.fits(value))
+def _nullable(column_type: _ColumnType) -> _ColumnType:
+    return _ColumnType(
+        f"{column_type.description}, or nothing,", lambda value: value is None or column_type.is_valid(value)
+    )
 
 
-def _reads(read: Callable[[Any], object]) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
+def _parses(read: Callable[[Any], object]) -> Callable[[Any], bool]:
+    def is_valid(value: Any) -> bool:
         try:
             read(value)
-        except GARBLED:
+        except PARSE_ERRORS:
             return False
         return True
 
-    return fits
+    return is_valid
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, datetime) or (is_count(value) and _reads(time_of)(value))
+    return isinstance(value, datetime) or (is_count(value) and _parses(time_of)(value))
 
 
 def _is_hex(value: Any) -> bool:
@@ -58,29 +60,29 @@ def _parse_positions(value: Any) -> list[int]:
     return msgspec.convert(json.loads(value) if isinstance(value, str) else value, list[int])
 
 
-_TEXT: Final = _Wanted("a text", lambda value: isinstance(value, str))
-_NAME: Final = _Wanted("a text", lambda value: isinstance(value, str) and value.isprintable())
-"""What only turnwise names."""
-_COUNT: Final = _Wanted("a count", is_count)
-_FLAG: Final = _Wanted("0 or 1", lambda value: value in (0, 1))
-_TIME: Final = _Wanted("a time", _is_time)
-_HASH: Final = _Wanted("a SHA-256 in hex", lambda value: is_hash(value) and _is_hex(value))
-_BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
-_KIND: Final = _Wanted("a kind of event", lambda value: isinstance(value, str) and value in EVENTS)
+_TEXT: Final = _ColumnType("a text", lambda value: isinstance(value, str))
+_NAME: Final = _ColumnType("a text", lambda value: isinstance(value, str) and value.isprintable())
+"""An identifier that turnwise chose: printable."""
+_COUNT: Final = _ColumnType("a count", is_count)
+_FLAG: Final = _ColumnType("0 or 1", lambda value: value in (0, 1))
+_TIME: Final = _ColumnType("a time", _is_time)
+_HASH: Final = _ColumnType("a SHA-256 in hex", lambda value: is_hash(value) and _is_hex(value))
+_BLOB: Final = _ColumnType("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
+_KIND: Final = _ColumnType("a kind of event", lambda value: isinstance(value, str) and value in EVENTS)
 
 
-_SALT: Final = _or_nothing(_Wanted("a salt in hex", _is_hex))
-_INTEGER: Final = _Wanted("a whole number", lambda value: type(value) is int)
+_SALT: Final = _nullable(_ColumnType("a salt in hex", _is_hex))
+_INTEGER: Final = _ColumnType("a whole number", lambda value: type(value) is int)
 _KINDS: Final = {str: _TEXT, int: _INTEGER, bool: _FLAG}
 
 
-def _of_type(hint: Any) -> _Wanted:
-    """Return the column value of a field by which chats are found."""
+def _column_type_for(hint: Any) -> _ColumnType:
+    """Return the column type of a field by which chats are found."""
     kinds = [_KINDS[kind] for kind in get_args(hint) or (hint,) if kind is not NoneType]
-    return _or_nothing(kinds[0]) if NoneType in get_args(hint) else kinds[0]
+    return _nullable(kinds[0]) if NoneType in get_args(hint) else kinds[0]
 
 
-COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
+COLUMNS: Final[Mapping[str, Mapping[str, _ColumnType]]] = {
     "chats": {
         "state": _NAME,
         "settled": _FLAG,
@@ -89,16 +91,16 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "event_seq": _COUNT,
         "head": _HASH,
         "since": _TIME,
-        "rested": _or_nothing(_TIME),
-        **{name: _of_type(hint) for name, hint in QUERIED.items()},
+        "rested": _nullable(_TIME),
+        **{name: _column_type_for(hint) for name, hint in QUERIED.items()},
         "agent": _TEXT,
-        "awaits": _or_nothing(_Wanted("client, subagents or both", lambda value: value in get_args(Awaited))),
-        "needs": _Wanted("a list of tools' names", _reads(ids_of)),
-        "calls": _Wanted("a list of call ids", _reads(ids_of)),
-        "worker": _or_nothing(_NAME),
-        "token": _or_nothing(_COUNT),
-        "expires": _or_nothing(_TIME),
-        "lasts": _or_nothing(_COUNT),
+        "awaits": _nullable(_ColumnType("client, subagents or both", lambda value: value in get_args(Awaited))),
+        "needs": _ColumnType("a list of tools' names", _parses(ids_of)),
+        "calls": _ColumnType("a list of call ids", _parses(ids_of)),
+        "worker": _nullable(_NAME),
+        "token": _nullable(_COUNT),
+        "expires": _nullable(_TIME),
+        "lasts": _nullable(_COUNT),
         "salt": _SALT,
     },
     "profiles": {"salt": _SALT},
@@ -107,36 +109,36 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "salt": _SALT,
         "position": _COUNT,
         "added": _COUNT,
-        "cut": _or_nothing(_COUNT),
+        "cut": _nullable(_COUNT),
         "digest": _HASH,
         "erased": _FLAG,
     },
     "boundaries": {
         "position": _COUNT,
-        "reason": _Wanted("clear or compaction", lambda value: value in ("clear", "compaction")),
+        "reason": _ColumnType("clear or compaction", lambda value: value in ("clear", "compaction")),
         "step": _COUNT,
-        "carried": _Wanted("a list of positions", _reads(_parse_positions)),
-        "cut": _or_nothing(_COUNT),
+        "carried": _ColumnType("a list of positions", _parses(_parse_positions)),
+        "cut": _nullable(_COUNT),
     },
-    "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _or_nothing(_TIME)},
+    "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _nullable(_TIME)},
     "queue": {"salt": _SALT, "rank": _INTEGER},
     "leases": {"worker": _NAME, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
     "usage": {"version": _COUNT, "number": _COUNT},
     "chat_files": {"digest": _HASH, "size": _COUNT, "sent": _FLAG, "at": _TIME},
     "audit": {
         "version": _COUNT,
-        "aside": _Wanted("what belongs to a record", _reads(Aside.load)),
+        "aside": _ColumnType("what belongs to a record", _parses(Aside.load)),
         "hash": _BLOB,
-        "digests": _Wanted("bytes", lambda value: isinstance(value, bytes)),
+        "digests": _ColumnType("bytes", lambda value: isinstance(value, bytes)),
     },
     "events": {
         "kind": _KIND,
         "seq": _COUNT,
         "at": _TIME,
-        "step": _or_nothing(_COUNT),
-        "attempt": _or_nothing(_COUNT),
-        "position": _or_nothing(_COUNT),
+        "step": _nullable(_COUNT),
+        "attempt": _nullable(_COUNT),
+        "position": _nullable(_COUNT),
     },
     "partial_events": {"kind": _KIND, "seq": _COUNT, "at": _TIME},
 }
-"""What belongs in a column, by table and column: those that can be judged by one value alone."""
+"""The types of the columns, by table: those whose values can be checked on their own."""

@@ -11,7 +11,7 @@ from turnwise.persistence.chat_rows import KEYS, Row, Rows, last_seq_in, missing
 from turnwise.persistence.integrity.columns import COLUMNS, wrong_values
 from turnwise.persistence.rows import (
     CALLS,
-    GARBLED,
+    PARSE_ERRORS,
     PROFILES,
     QUEUE,
     RECEIPTS,
@@ -61,7 +61,7 @@ def build_unreadable(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadab
     """Return the error for a chat whose rows could not be read: it names their first problem."""
     try:
         issues = [issue for _, issue in examine(chat_id, rows)]
-    except GARBLED:
+    except PARSE_ERRORS:
         issues = []
     issue = issues[0] if issues else IntegrityIssue("chats", described(error))
     return ChatUnreadable(issue.column, issue.problem, chat_id=chat_id)
@@ -108,7 +108,7 @@ def _unread(chat_id: str, row: Row, read: Callable[[str, Row], _Columns]) -> Ite
         columns = read(chat_id, row)
     except ChatUnreadable as error:
         yield error.column.partition(".")[2], error.problem
-    except GARBLED as error:
+    except PARSE_ERRORS as error:
         yield "body", described(error)
     else:
         yield from _differing(row, columns)
@@ -134,7 +134,7 @@ def _event_problems(chat_id: str, row: Row, messages: Mapping[Any, Row]) -> Iter
         if table == "events":
             yield column, error.problem
         return  # the message itself is reported separately
-    except GARBLED as error:
+    except PARSE_ERRORS as error:
         yield "body", described(error)
         return
     columns: dict[str, Any] = {"kind": event.kind}
@@ -181,7 +181,7 @@ def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Found]:
         if isinstance(expected, list):
             try:
                 stored = ids_of(stored)
-            except GARBLED:
+            except PARSE_ERRORS:
                 continue  # reported with its column
         if stored != expected and not (column == "awaits" and facts.stored_state is not None):
             yield found_in("chats", chat, column, "it is not what the profile and the open calls say")
@@ -204,7 +204,7 @@ def _log_problems(chat_id: str, rows: Rows) -> Iterator[Found]:
                 hash_ = audit_log.log_of(chat_id, [entry])[0].hash
             else:
                 hash_ = audit_log.from_json(row["body"]).hash
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             yield found_in("audit", row, "body", described(error))
             hash_ = ""
     if hash_ and chat["head"] != hash_:

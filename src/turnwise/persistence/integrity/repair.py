@@ -18,7 +18,7 @@ from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_rows import PLAUSIBLE, Row, Rows, columns_in, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.integrity.examine import Found, examine
-from turnwise.persistence.rows import GARBLED, USAGE, message_of
+from turnwise.persistence.rows import PARSE_ERRORS, USAGE, message_of
 from turnwise.persistence.stored_chat import IntegrityIssue, is_count, is_hash, partial_read, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
 from turnwise.states.message_order import in_call_order
@@ -109,7 +109,7 @@ def _head(rows: Rows) -> str:
         if last is not None:
             hash_ = last["hash"].hex() if last.get("hash") else audit_log.from_json(last["body"]).hash
             return hash_ if is_hash(hash_) else GENESIS
-    except GARBLED:
+    except PARSE_ERRORS:
         pass
     return stored if is_hash(stored) else GENESIS
 
@@ -188,7 +188,7 @@ def _read_log(rows: Rows) -> _Logged:
             writes = [(str(kind), name) for kind, name, *_ in record["writes"]]
             tokens = [int(id_) for kind, id_ in writes if kind.startswith("lease")]
             step = record["step"]
-        except GARBLED:
+        except PARSE_ERRORS:
             continue
         logged.steps.append(step)
         logged.tokens.extend(filter(is_count, tokens))

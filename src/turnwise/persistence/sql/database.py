@@ -92,7 +92,7 @@ class SQLDatabase(ABC):
         """Return a stored time.
 
         Raises:
-            ValueError: it is none; so are other errors of `GARBLED`.
+            ValueError: it is none; so are other errors of `PARSE_ERRORS`.
         """
 
     @abstractmethod

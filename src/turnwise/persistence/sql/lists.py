@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from turnwise.persistence.reading import Overdue, Waiting
-from turnwise.persistence.rows import GARBLED, PROFILES
+from turnwise.persistence.rows import PARSE_ERRORS, PROFILES
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
 from turnwise.states.errors import ChatUnreadable
@@ -52,7 +52,7 @@ async def waiting_since(db: SQLDatabase) -> Waiting:
     for agent, since in await db.fetch("waiting"):
         try:
             time = db.time_in(since)
-        except GARBLED:
+        except PARSE_ERRORS:
             continue
         if isinstance(agent, str):
             waiting[agent] = time

@@ -15,7 +15,7 @@ from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.integrity.examine import build_unreadable
 from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.protocol import Permission
-from turnwise.persistence.rows import GARBLED, PROFILES, micros_of, time_of
+from turnwise.persistence.rows import PARSE_ERRORS, PROFILES, micros_of, time_of
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import release_all, release_others, take_over
 from turnwise.persistence.sql.reads import ChatReads
@@ -61,7 +61,7 @@ async def read_or_blame(db: SQLDatabase, chat_id: str, read: Callable[[], Awaita
         return await read()
     except db.refusals:
         raise
-    except GARBLED as error:
+    except PARSE_ERRORS as error:
         raise build_unreadable(chat_id, await rows_of(db, chat_id), error) from error
 
 
@@ -187,7 +187,7 @@ async def _rest(db: SQLDatabase, chat_id: str) -> PartialRead:
         return await ChatReads(db, chat_id).rest()
     except db.refusals:
         raise
-    except GARBLED as error:
+    except PARSE_ERRORS as error:
         return unread_rest(chat_id, error)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.reading import PAGE_BYTES, EventPage, Expiry, Snapshot
-from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, unreadable
+from turnwise.persistence.rows import CALLS, PARSE_ERRORS, RECEIPTS, USAGE, Body, event_of, message_of, unreadable
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.tombstones import missing
 from turnwise.persistence.stored_chat import PartialRead, Stored, facts_of, head_of, is_count, salvage
@@ -65,7 +65,7 @@ class ChatReads:
             return None
         try:
             expires = self.db.time_in(row[0])
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             raise unreadable(self.chat_id, "leases.expires", error) from None
         return Expiry(expires, await self.db.now())
 
@@ -146,7 +146,7 @@ class ChatReads:
         rows = await self.db.fetch("audit", chat_id=self.chat_id)
         try:
             return log_of(self.chat_id, [Entry(*row) for row in rows])
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             raise unreadable(self.chat_id, "audit.body", error) from None
 
     async def _newest_boundary(self, *, before: int = COUNTABLE) -> tuple[int, list[int]]:
@@ -157,7 +157,7 @@ class ChatReads:
         position, carried = row
         try:
             positions = _POSITIONS.decode(carried) if isinstance(carried, str | bytes) else [*carried]
-        except GARBLED as error:
+        except PARSE_ERRORS as error:
             raise unreadable(self.chat_id, "boundaries.carried", error) from None
         if not is_count(position):
             raise ChatUnreadable("boundaries.position", "a count belongs here", chat_id=self.chat_id)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.rows import PARSE_ERRORS
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
@@ -24,7 +24,7 @@ async def stored_tombstone(db: SQLDatabase, chat_id: str) -> Tombstone | None:
 def _read_time(db: SQLDatabase, stored: Any) -> datetime | None:
     try:
         return db.time_in(stored)
-    except GARBLED:
+    except PARSE_ERRORS:
         return None
 
 

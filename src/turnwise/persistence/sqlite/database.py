@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Final, TypeVar
 
-from turnwise.persistence.rows import GARBLED, micros_of, time_of
+from turnwise.persistence.rows import PARSE_ERRORS, micros_of, time_of
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.statements import Statement, statements_in, translated
 from turnwise.persistence.sqlite.connection import REFUSED, first_rows
@@ -79,7 +79,7 @@ class SQLiteDatabase(SQLDatabase):
         call_ids, number = row[5], row[11]
         calls: list[Any] = []
         if call_ids != "[]":
-            with contextlib.suppress(*GARBLED):  # building the facts raises it again
+            with contextlib.suppress(*PARSE_ERRORS):  # building the facts raises it again
                 calls = self._bodies("calls_of", number, json.dumps(ids_of(call_ids)))
         profile, worker, token, last_seq = row[7:11]
         queue = self._bodies("queue_of", number)
