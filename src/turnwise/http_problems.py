@@ -14,7 +14,7 @@ TYPE: Final = "urn:turnwise:problem:"
 PROBLEM_AFTER: Final = "X-Problem-After"
 """The header with the mark behind which a body that breaks off says why."""
 ON_BEHALF_OF: Final = "On-Behalf-Of"
-"""The header by which an operator acts for another: the audit log names both."""
+"""Header in which an operator names the client it acts for. The audit log names both."""
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 

@@ -69,7 +69,7 @@ class Place(NamedTuple):
 
 
 REFERRING: Final = {"messages": "id", "queue": "id", "events": "seq"}
-"""The tables whose bodies may refer to blobs, each with the column by which an erasure names a row."""
+"""Tables whose bodies may refer to blobs. The value is the column that identifies a row in an erasure."""
 _BLOB: Final = re.compile(r'"blob":\s?"([0-9a-f]{64})"')
 """Finds references in JSON: text that looks like one has its quotes escaped there."""
 

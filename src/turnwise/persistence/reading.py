@@ -31,7 +31,7 @@ class Overdue(msgspec.Struct, frozen=True):
     strays: tuple[str, ...] = ()
     """Chats in a state that the table does not know."""
     at: datetime | None = None
-    """The time by which they have run out, where that is another machine's; `None` if it is this one's."""
+    """The database server's time of the search; `None` if the store uses this machine's clock."""
 
 
 class Expiry(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class TimeTrust:
         return self._passed >= self._distrusts_until
 
     def trusts_leases(self) -> bool:
-        """Whether a lease that seems to have run out has, whoever holds it."""
+        """Whether expired leases may be released. Not soon after a clock step or an outage: they may still be valid."""
         if self._passed < self._doubts_until:
             return False
         self._doubt_ends = None

@@ -54,13 +54,13 @@ class _OpenReply(msgspec.Struct):
 class PieceReader:
     """Turns the events of a turn, from any of them on, into pieces; and those of the next turns, if it is given them.
 
-    A reader that joins in the middle of a reply gets the rest of the open part, started anew, and calls only once they
-    are complete. What pruned parts held comes with the stored message.
+    A reader that joins in the middle of a reply gets a new start of the open part with its remaining text, and tool
+    calls only when complete. Content of pruned parts comes with the stored message.
 
     Args:
         known_calls: ids of calls that the client knows already: only their results are sent.
         answered: ids of calls whose results the client knows.
-        can_reset: whether the protocol can remove a step; then a reply with a gap is sent anew.
+        can_reset: whether the protocol can remove a step. If so, a reply with a gap is removed and sent again.
         keeps_calls: whether the client keeps calls of discarded attempts: a later one of the same id is not sent.
     """
 
