@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
 from turnwise.engine.chats.declaration import HEADERS, CommandCall
+from turnwise.persistence.archive.format import each_line
 from turnwise.states.errors import ChatNotFound, InvalidArgument
 from turnwise.states.messages import FilePart, parts_of
 from turnwise.states.values.plain import shown
@@ -114,11 +116,12 @@ async def encode_lines(lines: Any) -> AsyncGenerator[bytes, None]:
         InvalidArgument: they are no lines, or one of them is no string.
     """
     number = 0
-    async for line in _each(lines):
-        if not isinstance(line, str):
-            raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
-        yield _encode_line(line, number)
-        number += 1
+    async with aclosing(each_line(lines)) as each:
+        async for line in each:
+            if not isinstance(line, str):
+                raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
+            yield _encode_line(line, number)
+            number += 1
 
 
 def _encode_line(line: str, number: int) -> bytes:
@@ -127,17 +130,6 @@ def _encode_line(line: str, number: int) -> bytes:
     except UnicodeEncodeError:
         problem = "must be well-formed text; it holds half a character (a lone surrogate)"
         raise InvalidArgument(f"lines[{number}]", problem) from None
-
-
-async def _each(lines: Any) -> AsyncIterator[Any]:
-    if isinstance(lines, AsyncIterable):
-        async for line in lines:
-            yield line
-    elif isinstance(lines, Iterable):
-        for line in lines.split("\n") if isinstance(lines, str) else lines:
-            yield line
-    else:
-        raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
 
 
 def decode_file(file: FilePart) -> bytes:

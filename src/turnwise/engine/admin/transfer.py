@@ -11,7 +11,7 @@ from typing import Final
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.engine.transactions.chat_writer import UnitOfWork
-from turnwise.persistence.archive.format import ArchiveWriter, WholeChat
+from turnwise.persistence.archive.format import ArchiveWriter, WholeChat, each_line
 from turnwise.persistence.archive.reader import ChatReader, issues_in
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.protocol import BlobGone, closing, intact
@@ -100,25 +100,13 @@ async def read(lines: Iterable[str] | AsyncIterable[str], spool: Spool, *, key: 
 
 async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[list[str], None]:
     batch: list[str] = []
-    async with closing(_each(lines)) as each:
+    async with closing(each_line(lines)) as each:
         async for line in each:
             batch.append(line)
             if len(batch) == _AT_ONCE or (isinstance(line, str) and len(line) > _LONG):
                 yield batch
                 batch = []
     yield batch
-
-
-async def _each(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str, None]:
-    if isinstance(lines, AsyncIterable):
-        async with closing(lines) as given:
-            async for line in given:
-                yield line
-    elif isinstance(lines, Iterable):
-        for line in lines.split("\n") if isinstance(lines, str) else lines:
-            yield line
-    else:
-        raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
 
 
 def store_import(chat: WholeChat, unit: UnitOfWork) -> None:

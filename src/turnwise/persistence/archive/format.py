@@ -14,14 +14,16 @@ import json
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from turnwise.persistence.audit.record import GENESIS, log_of, object_of, to_json
+from turnwise.persistence.blobs.protocol import closing
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.persistence.stored_chat import ids_of
+from turnwise.states.errors import InvalidArgument
 from turnwise.states.values.digests import canonical
 from turnwise.states.values.plain import well_formed
 
@@ -228,3 +230,20 @@ def _portable(column: str, value: Any) -> Any:
         case "carried":
             return list(value) if not isinstance(value, str) else object_of(f'{{"it":{value}}}')["it"]
     return value
+
+
+async def each_line(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str, None]:
+    """Yield the lines of an exported chat. A string is split; an iterator is closed at the end: it may hold a file.
+
+    Raises:
+        InvalidArgument: `lines` are no lines.
+    """
+    if isinstance(lines, AsyncIterable):
+        async with closing(lines) as given:
+            async for line in given:
+                yield line
+    elif isinstance(lines, Iterable):
+        for line in lines.split("\n") if isinstance(lines, str) else lines:
+            yield line
+    else:
+        raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
