@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from transitions import Machine
+from transitions import EventData, Machine, Transition
 
 from turnwise.states.draft import Draft
 from turnwise.states.names import NEW, UNKNOWN, ChatState
@@ -27,6 +27,26 @@ def accepts(draft: Draft[Any]) -> bool:
     return any(all(guard(draft) for guard in row.when) for row in rows_of(type(draft.trigger), draft.state))
 
 
+class _Transition(Transition):
+    """A row: of the library's many callbacks it has guards and actions only, and logs nothing."""
+
+    def execute(self, event_data: EventData) -> bool:
+        draft: Any = event_data.model
+        guards: Any = self.conditions
+        actions: Any = self.before
+        for guard in guards:
+            if not guard.func(draft):
+                return False
+        for action in actions:
+            action(draft)
+        draft.state = self.dest
+        return True
+
+
+class _Machine(Machine):
+    transition_cls = _Transition
+
+
 _LOGGER: Final = logging.getLogger("transitions")
 if _LOGGER.level == logging.NOTSET:
     _LOGGER.setLevel(logging.WARNING)  # it would log several lines for each transition, at the level of turnwise's own
@@ -34,7 +54,7 @@ if _LOGGER.level == logging.NOTSET:
 
 def built(rows: Iterable[Row]) -> Machine:
     """Return the library's machine of a table."""
-    machine = Machine(model=None, states=[NEW, UNKNOWN, *map(str, ChatState)], initial=NEW, auto_transitions=False)
+    machine = _Machine(model=None, states=[NEW, UNKNOWN, *map(str, ChatState)], initial=NEW, auto_transitions=False)
     for row in rows:
         machine.add_transition(
             row.trigger.name, str(row.source), row.target.value, conditions=[*row.when], before=[*row.actions]

@@ -199,6 +199,8 @@ def _parameters_of(cls: Any) -> Parameters:
 
 def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
     """Refuse what was given as a mapping and has a name that the value that was made of it does not have."""
+    if given is made:
+        return
     if isinstance(given, Mapping) and isinstance(made, Value):
         names = _names_of(type(made))
         for name, field in given.items():
@@ -207,8 +209,7 @@ def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
             _refuse_misspelt(field, getattr(made, name, None), f"{place}.{name}")
     elif isinstance(given, list | tuple) and isinstance(made, list | tuple):
         for number, (one, its) in enumerate(zip(given, made, strict=False)):
-            if one is not its:  # a value that was given is taken as it is
-                _refuse_misspelt(one, its, f"{place}[{number}]")
+            _refuse_misspelt(one, its, f"{place}[{number}]")
 
 
 @cache
