@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +21,7 @@ from turnwise.persistence.rows import numbered
 from turnwise.persistence.sql.tombstones import missing
 from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event
+from turnwise.states.values.digests import canonical_row
 
 _HELD: Final = "SELECT state, token, worker, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
 _TABLE_OF: Final = "SELECT relname FROM pg_class WHERE oid = pg_partition_root(to_regclass(quote_ident($1)))"
@@ -141,9 +141,9 @@ class EventAppender:
 
     async def _store(self, connection: asyncpg.Connection, entries: Sequence[_JobRows]) -> list[bool]:
         """Store entries of different chats; return for each whether its chat still stood where it must."""
-        events = json.dumps([row for entry in entries for row in entry.events])
-        partial = json.dumps([row for entry in entries for row in entry.partial_events])
-        jobs = json.dumps([entry.job for entry in entries])
+        events = canonical_row([row for entry in entries for row in entry.events]).decode()
+        partial = canonical_row([row for entry in entries for row in entry.partial_events]).decode()
+        jobs = canonical_row([entry.job for entry in entries]).decode()
         rows = await self._clock.timed(connection.fetch(SQL["append_events"], jobs, events, partial))
         stored = {row["id"] for row in rows}
         return [entry.job["chat_id"] in stored for entry in entries]

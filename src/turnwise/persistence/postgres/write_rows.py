@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,6 +13,7 @@ from turnwise.persistence.rows import time_of
 from turnwise.persistence.sql.raw_rows import tables_in
 from turnwise.persistence.sql.statements import statements_in
 from turnwise.states.facts import queried_columns
+from turnwise.states.values.digests import canonical_row
 
 _PARAMETERS: Final = statements_in("postgres")["commit"].parameters
 
@@ -43,7 +43,7 @@ def parameters_of(commits: Sequence[Commit]) -> list[str]:
         durable, partial_events = event_rows(commit.chat_id, commit.event_rows)
         tables["events"] += durable
         tables["partial_events"] += partial_events
-    return [json.dumps(rows) for rows in tables.values()]
+    return [canonical_row(rows).decode() for rows in tables.values()]
 
 
 def event_rows(chat_id: str, rows: Iterable[EventRow]) -> tuple[list[Row], list[Row]]:
