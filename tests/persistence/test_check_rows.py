@@ -406,7 +406,6 @@ async def test_lost_records_explain_later_changes(lived: Lived, name: str) -> No
     ("table", "changes"),
     few(
         [
-            ("messages", {"digest": "0" * 64}),
             ("messages", {"role": "system"}),
             ("receipts", {"body": "{}"}),
             ("usage", {"body": "{}"}),

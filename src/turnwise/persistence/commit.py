@@ -189,7 +189,7 @@ class Tables:
         """Add the rows of a write: the one of that number in the decision that makes the version."""
         match write:  # the most frequent first
             case w.InsertMessage():
-                own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
+                own = {"salt": write.salt, "format": FORMAT, "body": write.body}
                 self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
                 self._note_files(write.message.parts)
             case w.PutCall():

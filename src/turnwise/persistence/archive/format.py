@@ -67,7 +67,6 @@ COLUMNS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
         "added": _COUNT,
         "cut": _COUNT_OR_NOT,
         "erased": _FLAG,
-        "digest": _TEXT,
         "format": _COUNT,
         "body": _TEXT,
         "salt": _TEXT_OR_NOT,

@@ -110,7 +110,6 @@ COLUMNS: Final[Mapping[str, Mapping[str, _ColumnType]]] = {
         "position": _COUNT,
         "added": _COUNT,
         "cut": _nullable(_COUNT),
-        "digest": _HASH,
         "erased": _FLAG,
     },
     "boundaries": {

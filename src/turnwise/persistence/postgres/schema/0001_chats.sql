@@ -60,10 +60,9 @@ CREATE TABLE messages (
     added       bigint      NOT NULL,   -- the version that appended it
     cut         bigint,                 -- the version that took it out of the history
     erased      boolean     NOT NULL,
-    digest      text        NOT NULL,   -- of what was said; an erasure leaves it
     format      integer     NOT NULL,   -- the version of the body's form
     body        text        NOT NULL,
-    salt        text,                   -- of the digest; an erasure takes it away
+    salt        text,                   -- of the digest in the audit log; an erasure takes it away
     PRIMARY KEY (chat, position),
     UNIQUE (chat, id)
 );

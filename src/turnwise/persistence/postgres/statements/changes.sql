@@ -147,12 +147,12 @@ WITH made AS (
     WHERE boundaries.chat = first.chat AND boundaries.position >= first.position AND cut IS NULL
 ), new_messages AS (
     INSERT INTO messages
-        (chat, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
-    SELECT number, position, message.id, role, turn, step, audience, added, cut, erased, digest, message.salt, format,
+        (chat, position, id, role, turn, step, audience, added, cut, erased, salt, format, body)
+    SELECT number, position, message.id, role, turn, step, audience, added, cut, erased, message.salt, format,
         body
     FROM chat JOIN json_to_recordset(:messages) AS message (
         chat_id text, position bigint, id text, role text, turn bigint, step bigint, audience text, added bigint,
-        cut bigint, erased boolean, digest text, salt text, format integer, body text) ON chat_id = chat.id
+        cut bigint, erased boolean, salt text, format integer, body text) ON chat_id = chat.id
 ), new_boundaries AS (
     INSERT INTO boundaries (chat, position, reason, step, carried, cut)
     SELECT number, position, reason, step, carried, cut

@@ -56,10 +56,9 @@ CREATE TABLE messages (
     added       INTEGER NOT NULL,           -- the version that appended it
     cut         INTEGER,                    -- the version that took it out of the history
     erased      INTEGER NOT NULL,
-    digest      TEXT    NOT NULL,           -- of what was said; an erasure leaves it
     format      INTEGER NOT NULL,           -- the version of the body's form
     body        TEXT    NOT NULL,
-    salt        TEXT,                       -- of the digest; an erasure takes it away
+    salt        TEXT,                       -- of the digest in the audit log; an erasure takes it away
     PRIMARY KEY (chat, position)
 );
 CREATE UNIQUE INDEX messages_by_id ON messages (chat, id);
