@@ -177,6 +177,8 @@ export interface QueuedMessage {
   id: string;
   parts: Part[];
   accepted_at: string;
+  /** Whether it enters the next model request of the turn under way; if that ends first, it begins the next one. */
+  steers?: boolean;
 }
 
 export interface Answer {

@@ -85,7 +85,7 @@ async def test_unknown_option_values_are_refused(open_chat: OpenChat) -> None:
             await engine.list_chats(state="idle")
         with pytest.raises(SettingsError, match="until: must be one of waiting"):
             await engine.wait(chat.id, until={"done"})
-        with pytest.raises(SettingsError, match="when_busy: must be one of 'queue', 'interrupt', 'reject'"):
+        with pytest.raises(SettingsError, match="when_busy: must be one of 'queue', 'steer', 'interrupt', 'reject'"):
             await engine.send_message(chat.id, "hi", when_busy="wait")
         with pytest.raises(SettingsError, match="limit: must be at least 1; it was 0"):
             await engine.list_chats(limit=0)

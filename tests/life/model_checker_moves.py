@@ -127,6 +127,7 @@ def _moves_of_clients(facts: Facts, room: int) -> Iterator[Move]:
     word = {"parts": HELLO}
     yield Move("outside", t.SendMessage, {**word, "when_busy": "queue"})
     yield Move("outside", t.SendMessage, {**word, "when_busy": "reject"}, "or not at all")
+    yield Move("outside", t.SendMessage, {**word, "when_busy": "steer"}, "to steer")
     if len(facts.queue) < room:
         yield Move("outside", t.SendMessage, {**word, "when_busy": "interrupt"}, "at once")
     for queued in facts.queue[-1:]:

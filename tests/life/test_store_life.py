@@ -112,7 +112,11 @@ class StoreLife(RuleBasedStateMachine):
 
     # Clients
 
-    @rule(node=NODES, when_busy=st.sampled_from(["queue", "interrupt", "reject"]), racers=st.sampled_from([1, RACERS]))
+    @rule(
+        node=NODES,
+        when_busy=st.sampled_from(["queue", "steer", "interrupt", "reject"]),
+        racers=st.sampled_from([1, RACERS]),
+    )
     def send(self, node: int, when_busy: Any, racers: int) -> None:
         facts, text = self.facts, f"text {self.serial}"
         client_id, self.serial = f"id {self.serial}", self.serial + 1
@@ -127,7 +131,7 @@ class StoreLife(RuleBasedStateMachine):
                 raise refused
         if busy and when_busy == "reject":
             assert [receipt for receipt in receipts if type(receipt) is not ChatBusy] == []
-        elif busy and when_busy == "queue" and len(facts.queue) >= SETTINGS.queue_limit:
+        elif busy and when_busy in ("queue", "steer") and len(facts.queue) >= SETTINGS.queue_limit:
             assert {type(receipt) for receipt in receipts} == {QueueFull}
         else:
             assert [receipt.replayed for receipt in receipts].count(False) == 1
@@ -137,7 +141,7 @@ class StoreLife(RuleBasedStateMachine):
             message_id = receipts[0].message_id
             self.accepted[message_id] = text
             self.sent[client_id] = (text, message_id)
-            if busy and when_busy == "interrupt":
+            if busy and when_busy in ("steer", "interrupt"):
                 self.ahead.add(message_id)
 
     @rule(node=NODES, choice=st.data())

@@ -25,7 +25,7 @@ from turnwise.states.table import rows_of
 from turnwise.states.transcript import fold
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.usage import NO_USAGE, Usage
-from turnwise.states.writes import DropQueued, RecordReceipt, RecordUsage
+from turnwise.states.writes import DropQueued, PutQueued, RecordReceipt, RecordUsage
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 S = ChatState
@@ -52,7 +52,7 @@ class Books(Walk):
         self.accepted: set[str] = set()
         self.ahead: set[str] = set()
         """Messages that may stand before others that were accepted earlier."""
-        self.steering: set[str] = set()
+        self.interrupting: set[str] = set()
         """Those of them that came to interrupt, and were never moved."""
         self.resumed = 0
         super().__init__(*given)
@@ -76,7 +76,7 @@ class Books(Walk):
     def say(self, when_busy: str) -> None:
         facts = self.facts
         busy = not facts.resting or facts.state is S.requires_action
-        if busy and when_busy == "queue" and len(facts.queue) >= self.life.limits.queue_limit:
+        if busy and when_busy != "interrupt" and len(facts.queue) >= self.life.limits.queue_limit:
             self.refused(QueueFull, t.SendMessage, parts=(), when_busy=when_busy)
             self.met["queue full"] += 1
             return
@@ -89,7 +89,9 @@ class Books(Walk):
         self.accepted.add(name)
         if busy and when_busy == "interrupt":
             self.ahead.add(name)
-            self.steering.add(name)
+            self.interrupting.add(name)
+        if any(isinstance(write, PutQueued) and write.queued.steers for write in decision.writes):
+            self.ahead.add(name)
 
     def may_send(self) -> bool:
         return True
@@ -112,7 +114,7 @@ class Books(Walk):
             self.accepted.discard(chosen)
         if trigger is t.PromoteQueued:
             self.ahead.add(chosen)
-            self.steering.discard(chosen)
+            self.interrupting.discard(chosen)
         self.met["queue touched"] += 1
 
     def interrupt_again(self) -> None:
@@ -204,8 +206,8 @@ class Books(Walk):
         assert sorted(kept) == sorted(self.accepted)
         plain = [int(name[1:]) for name in kept if name not in self.ahead]
         assert plain == sorted(plain)
-        steering = [int(name[1:]) for name in kept if name in self.steering]
-        assert steering == sorted(steering)
+        interrupting = [int(name[1:]) for name in kept if name in self.interrupting]
+        assert interrupting == sorted(interrupting)
 
     def queue_writes_leave_what_the_facts_say(self) -> None:
         dropped = {write.id for write in self.writes(DropQueued)}

@@ -123,6 +123,10 @@ def send(life: Life) -> None:
     life.send("more", client_id="k")
 
 
+def steer(life: Life) -> None:
+    life.send("left", when_busy="steer", client_id="k")
+
+
 def send_now(life: Life) -> None:
     life.send("now", when_busy="interrupt")
 
@@ -245,8 +249,18 @@ def with_queue(state: ChatState) -> Life:
     return queued(standing(state), "later", "last")
 
 
+def steering(life: Life) -> Life:
+    """Return a life with two messages that steer its turn, before one that waits for a turn of its own."""
+    life.send("later")
+    for word in ("left", "right"):
+        life.send(word, when_busy="steer")
+    return life
+
+
 ENDED = "turn_finished"
 TAKEN = "dequeue:taken message"
+STEERED = "dequeue:steered message dequeue:steered message"
+JOINED = "message message queue"
 PLANNED = "call:planned:at_most_once"
 ASKED = "call:planned:client"
 LEASED = (S.streaming, S.executing_tools, S.compacting)
@@ -271,11 +285,14 @@ def from_the_client() -> Iterator[Case]:
         yield Case(lazily(standing, at), send, "message receipt", "message status")
     for at in (S.error, S.interrupted):
         yield Case(lazily(with_queue, at), send, f"receipt enqueue {TAKEN}", "queue message queue status")
+        yield Case(lazily(with_queue, at), steer, f"receipt enqueue:steer move {TAKEN}", "queue message queue status")
     yield Case(unsettled, send, "receipt enqueue", "queue")
+    yield Case(unsettled, steer, "receipt enqueue:steer", "queue")
     yield Case(unsettled, send_now, "enqueue", "queue")
     for at in BUSY:
         yield Case(lazily(standing, at), send, "receipt enqueue", "queue")
         yield Case(lazily(standing, at), send_now, "enqueue", "queue status")
+        yield Case(lazily(with_queue, at), steer, "receipt enqueue:steer move", "queue")
 
     answered = ("call:succeeded message", "message tool_result")
     yield Case(asking, Life.submit, answered[0], f"{answered[1]} status")
@@ -333,9 +350,11 @@ def from_the_holder() -> Iterator[Case]:
     yield Case(lazily(out_of_steps), Life.claim, "", f"status {ENDED}")
     yield Case(crowded, Life.claim, "lease", "status compaction")
     yield Case(pending, Life.claim, "lease", "status")
+    yield Case(lambda: steering(pending()), Life.claim, f"lease {STEERED}", f"{JOINED} status")
     yield Case(lazily(handed_back, S.interrupted), Life.claim, "lease", "")
 
     yield Case(waiting_for_a_retry, Life.attempt, "", "")
+    yield Case(lambda: steering(waiting_for_a_retry()), Life.attempt, STEERED, JOINED)
     yield Case(compacting, Life.attempt, "", "compaction")
     yield Case(streaming, Life.discard, "usage", "attempt_discarded retry")
     yield Case(streaming, Life.overflow, "usage", "attempt_discarded status")
@@ -354,6 +373,11 @@ def after_a_step() -> Iterator[Case]:
     asks, asked = f"{reply} {ASKED} {ASKED} deadline lease:dropped", "message action_required status"
     yield Case(streaming, lambda life: life.reply(client("b", within=60)), asks, asked)
     yield Case(streaming, lambda life: life.reply(refused=True), reply, "message")
+    yield Case(
+        lambda: steering(streaming()), lambda life: life.reply(refused=True), f"{reply} {STEERED}", f"message {JOINED}"
+    )
+    next_turn = f"message {ENDED} message queue status"
+    yield Case(lambda: steering(streaming()), Life.reply, f"{reply} {TAKEN} lease:dropped", next_turn)
     told = f"message {ENDED} message queue status"
     yield Case(lazily(with_queue, S.streaming), Life.reply, f"{reply} {TAKEN} lease:dropped", told)
     yield Case(streaming, Life.reply, f"{reply} lease:dropped", f"message status {ENDED}")
@@ -367,6 +391,7 @@ def after_a_step() -> Iterator[Case]:
     yield Case(lazily(finished, max_steps=1), conclude, "lease:dropped", f"status {ENDED}")
     yield Case(lazily(finished, tokens=79), conclude, "", "status compaction")
     yield Case(finished, conclude, "", "status")
+    yield Case(lambda: steering(finished()), conclude, STEERED, f"{JOINED} status")
 
 
 def after_a_compaction() -> Iterator[Case]:
@@ -377,6 +402,7 @@ def after_a_compaction() -> Iterator[Case]:
         with_client = lazily(compacting, client("a", within=60))
         yield Case(with_client, fire, f"{writes} {ASKED} deadline lease:dropped", f"{events} action_required status")
         yield Case(lazily(compacting, local("a")), fire, writes, f"{events} status")
+        yield Case(lambda: steering(compacting(local("a"))), fire, f"{writes} {STEERED}", f"{events} {JOINED} status")
         yield Case(
             lambda: queued(rested()), fire, f"{writes} {TAKEN} lease:dropped", f"{events} {ENDED} message queue status"
         )

@@ -48,7 +48,7 @@ ERRORS: Final[list[tuple[TurnwiseError, str]]] = [
     (ConflictingReplay(call_id="a", outcome="interrupted"), "closed before any result came: interrupted; "),
     (ConflictingReplay(client_id="k"), "client_id 'k' was used before for a message with other content; "),
     (DeadlineExpired(["a", "b"]), "the deadline of a, b has passed; nothing was written"),
-    (ChatBusy(S.streaming), "send with when_busy='queue' or 'interrupt', or wait; nothing was written"),
+    (ChatBusy(S.streaming), "send with when_busy='queue', 'steer' or 'interrupt', or wait; nothing was written"),
     (ChatArchived("c"), "unarchive it first; nothing was written"),
     (BrokenInvariant("c", "settled", ["has_no_lease"]), "breaking has_no_lease; nothing was written"),
     (SettingsError("max_steps", "0 is not positive"), "max_steps: 0 is not positive; nothing was stored"),

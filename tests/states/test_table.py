@@ -188,7 +188,7 @@ def calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
     return tuple(made)
 
 
-queues = st.sampled_from([(), (QueuedMessage(id="m5", parts=said("later"), accepted_at=NOW),)])
+queues = st.sampled_from([(), *((QueuedMessage(id="m5", parts=said("x"), accepted_at=NOW, steers=s),) for s in (0, 1))])
 facts_of_any_kind = st.builds(
     Facts,
     chat_id=st.just("c"),
@@ -230,7 +230,7 @@ def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
                 Limits, max_steps=st.sampled_from([None, 2]), after_final_step=st.sampled_from(["continue", "rest"])
             )
         ),
-        when_busy=draw(st.sampled_from(["queue", "interrupt"])),
+        when_busy=draw(st.sampled_from(["queue", "steer", "interrupt"])),
         reply=StepReply(
             parts=parts_of(asked),
             calls=asked,

@@ -405,7 +405,7 @@ class Walk:
         return len(self.facts.queue) < self.life.limits.queue_limit
 
     def send(self) -> None:
-        self.say(self.random.choice(["queue", "queue", "interrupt"]))
+        self.say(self.random.choice(["queue", "steer", "interrupt"]))
 
     def say(self, when_busy: str) -> None:
         self.life.send(f"text {self.facts.serial}", when_busy=when_busy)

@@ -160,7 +160,7 @@ class _Wiping:
         names = {event["message"]["id"] for event in events if "message" in event}
         deleted = set()
         for write in itertools.chain.from_iterable(map(writes_in, self._stored.audit)):
-            names |= {write.id} if write.kind in {"message", "enqueue"} else set()
+            names |= {write.id} if write.kind in {"message", "enqueue", "enqueue:steer"} else set()
             deleted |= {write.id} if write.kind == "dequeue:deleted" else set()
         return names - deleted
 

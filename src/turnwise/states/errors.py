@@ -173,7 +173,8 @@ class ChatBusy(TurnwiseError):
     def __init__(self, state: str) -> None:
         self.state = state
         super().__init__(
-            f"the chat is busy ({state!s}); send with when_busy='queue' or 'interrupt', or wait; nothing was written"
+            f"the chat is busy ({state!s}); send with when_busy='queue', 'steer' or 'interrupt', or wait; "
+            "nothing was written"
         )
 
 

@@ -55,6 +55,11 @@ def wants_interrupt(draft: Draft[t.SendMessage]) -> bool:
     return draft.trigger.when_busy == "interrupt"
 
 
+def wants_to_steer(draft: Draft[t.SendMessage]) -> bool:
+    """The message came with `when_busy="steer"`."""
+    return draft.trigger.when_busy == "steer"
+
+
 def promotion_waits(draft: Draft[t.Trigger]) -> bool:
     """The queue holds a message that shall become a turn as soon as the interrupt is settled."""
     return draft.promote and bool(draft.queue)

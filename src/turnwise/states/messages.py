@@ -247,6 +247,8 @@ class QueuedMessage(Value, frozen=True, kw_only=True):
     """The id the message will keep in the history."""
     parts: tuple[Part, ...]
     accepted_at: Time
+    steers: bool = False
+    """Whether it enters the next model request of the turn under way; if that ends first, it begins the next one."""
 
     @property
     def text(self) -> str:

@@ -137,8 +137,7 @@ WORKER: Final = "worker:"
 Party = Literal["client", "lease holder", "clock", "administrator"]
 """Who fires triggers."""
 
-WhenBusy = Literal["queue", "interrupt", "reject"]
-
+WhenBusy = Literal["queue", "steer", "interrupt", "reject"]
 """What `send_message` does while a chat works."""
 
 QueueChange = Literal["added", "edited", "moved", "taken", "deleted", "kept"]

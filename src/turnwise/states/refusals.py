@@ -38,7 +38,7 @@ def refuse_when_busy(draft: Draft[t.SendMessage]) -> None:
     when_busy, limit = draft.trigger.when_busy, draft.limits.queue_limit
     if when_busy == "reject":
         raise errors.ChatBusy(draft.before.state)
-    if when_busy == "queue" and len(draft.queue) >= limit:
+    if when_busy != "interrupt" and len(draft.queue) >= limit:
         raise errors.QueueFull(limit)
 
 

@@ -82,14 +82,18 @@ _SETTLE  = (a.commit_partial, a.close_open_calls, a.mark_settled, a.finish_turn)
 _SETTLE_NEXT = (*_SETTLE, a.take_queue_head)
 _FAIL    = (a.commit_partial, a.close_open_calls, a.set_error, a.finish_turn)
 _QUEUE_FIRST = (a.enqueue_last, a.take_queue_head)
+_STEER_FIRST = (a.enqueue_steering, a.take_queue_head)
 _HEAD_FIRST = (a.move_to_head, a.take_queue_head)
 _WAIT_FIRST = (a.enqueue_first, a.promote_when_settled)
 _WAIT_LAST = (a.enqueue_last, a.promote_when_settled)
+_WAIT_STEERING = (a.enqueue_steering, a.promote_when_settled)
 _SEND_NOW = (a.enqueue_first, a.note_interrupt, a.promote_when_settled)
 _HEAD_WAITS = (a.move_to_head, a.promote_when_settled)
 _HEAD_NOW = (a.move_to_head, a.note_interrupt, a.promote_when_settled)
 _CLEAR = (a.insert_clear_boundary,)
 _TIME_OUT = (a.time_out_due_calls,)
+_STEERS = (g.queue_waits, g.wants_to_steer)
+_ASK_AGAIN = (a.begin_step, a.take_steering)
 _COMPACTS_AT_REST = (g.something_to_compact, g.queue_is_empty)
 _REPAIR  = (a.commit_partial, a.close_open_calls, a.restore_invariants, a.set_error, a.finish_turn)
 
@@ -97,13 +101,17 @@ _CLIENT = (
     _on(t.Create, NEW, S.waiting, do=(a.insert_chat,)),
 
     _on(t.SendMessage, S.waiting,     S.pending,     do=_BEGIN),
+    _on(t.SendMessage, S.error,       S.pending,     when=_STEERS, do=(a.clear_error, *_STEER_FIRST)),
     _on(t.SendMessage, S.error,       S.pending,     when=(g.queue_waits,), do=(a.clear_error, *_QUEUE_FIRST)),
     _on(t.SendMessage, S.error,       S.pending,     do=(a.clear_error, *_BEGIN)),
+    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, *_STEERS), do=_STEER_FIRST),
     _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), do=_QUEUE_FIRST),
     _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled,), do=_BEGIN),
     _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_interrupt,), do=_WAIT_FIRST),
+    _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_to_steer,), do=_WAIT_STEERING),
     _on(t.SendMessage, S.interrupted, S.interrupted, do=_WAIT_LAST),
     *(_on(t.SendMessage, at, S.interrupted, when=(g.wants_interrupt,), do=_SEND_NOW) for at in BUSY),
+    *(_on(t.SendMessage, at, at,            when=(g.wants_to_steer,), do=(a.enqueue_steering,)) for at in BUSY),
     *(_on(t.SendMessage, at, at,            do=(a.enqueue_last,)) for at in BUSY),
 
     _on(t.SubmitToolResults, S.requires_action, S.requires_action, when=(g.awaits_more,), do=(a.record_results,)),
@@ -140,7 +148,7 @@ _CLIENT = (
 def _after_compaction(kind: type[_End], outcome: Action[_End]) -> tuple[Row, ...]:
     return (
         _on(kind, S.compacting, S.requires_action, when=(g.outside_calls_open,), do=(outcome, a.ask_client)),
-        _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), do=(outcome, a.begin_step)),
+        _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), do=(outcome, *_ASK_AGAIN)),
         _on(kind, S.compacting, S.pending,         when=(g.queue_waits,), do=(outcome, *_NEXT)),
         _on(kind, S.compacting, S.waiting,         do=(outcome, *_FINISH)),
     )
@@ -157,7 +165,7 @@ def _between_steps(
     """Return the ladder of a turn that stands between two steps; `hold` is done where a worker holds the chat then."""
     fold = (*do, *hold, a.start_due_attempt)
     room = (*do, *hold, a.owe_compaction, a.start_due_attempt)
-    step = (*do, *hold, a.begin_step, a.start_due_attempt)
+    step = (*do, *hold, a.begin_step, a.start_due_attempt, a.take_steering)
     return (
         _on(kind, source, S.compacting,      when=(*when, g.compaction_due), do=fold),
         _on(kind, source, S.requires_action, when=(*when, g.outside_calls_open), do=(*do, a.ask_client)),
@@ -173,7 +181,8 @@ _HOLDER = (
     *_between_steps(t.Claimed, S.pending, hold=(a.grant_lease,)),
     _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unsettled, g.unleased), do=(a.grant_lease,)),
 
-    *_stay(t.AttemptStarted,   (S.streaming, S.compacting), a.start_attempt),
+    _on(t.AttemptStarted, S.streaming, S.streaming, do=(a.start_attempt, a.take_steering)),
+    *_stay(t.AttemptStarted,   (S.compacting,), a.start_attempt),
     *_stay(t.AttemptDiscarded, (S.compacting,), a.discard_attempt),
     _on(t.AttemptDiscarded, S.streaming, S.streaming,  when=(g.prompt_fits,), do=(a.discard_attempt,)),
     _on(t.AttemptDiscarded, S.streaming, S.compacting, when=(g.room_can_be_made,), do=_COMPACT),
@@ -181,7 +190,7 @@ _HOLDER = (
     _on(t.StepFinished, S.streaming, S.executing_tools, when=(g.has_local_calls,), do=_COMMIT),
     _on(t.StepFinished, S.streaming, S.compacting,      when=(g.compaction_due,), do=_COMMIT),
     _on(t.StepFinished, S.streaming, S.requires_action, when=(g.has_outside_calls,), do=(*_COMMIT, a.ask_client)),
-    _on(t.StepFinished, S.streaming, S.streaming,       when=(g.answer_refused,), do=(*_COMMIT, a.begin_step)),
+    _on(t.StepFinished, S.streaming, S.streaming,       when=(g.answer_refused,), do=(*_COMMIT, *_ASK_AGAIN)),
     _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), do=(*_COMMIT, *_NEXT)),
     _on(t.StepFinished, S.streaming, S.waiting,         do=(*_COMMIT, *_FINISH)),
 

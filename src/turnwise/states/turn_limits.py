@@ -10,6 +10,7 @@ from typing import Final
 from turnwise.states.arguments import StepReply
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Facts, Limits, TurnFacts
+from turnwise.states.messages import tokens_in
 from turnwise.states.names import CallStatus, StopReason
 from turnwise.states.usage import EXACT, Usage
 
@@ -46,7 +47,8 @@ def will_not_fit(facts: Facts, limits: Limits) -> bool:
     limit = limits.context_limit if compaction.context_limit is None else compaction.context_limit
     if not limit or compaction.next_tokens is None or not compaction_is_on(limits):
         return False
-    return compaction.next_tokens > limit and facts.history.foldable > 1
+    steering = sum(tokens_in(queued.parts) for queued in facts.queue if queued.steers)
+    return compaction.next_tokens + steering > limit and facts.history.foldable > 1
 
 
 def may_compact(facts: Facts, limits: Limits) -> bool:

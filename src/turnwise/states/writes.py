@@ -189,12 +189,16 @@ class NoteDeadline(Value, frozen=True):
 class PutQueued(_Stored, frozen=True):
     """Put a message into the queue, or replace the one of its id."""
 
-    kind: ClassVar[str] = "enqueue"
     _stores = "queued"
     queued: QueuedMessage
     rank: int | None
     """Orders the queue, lowest first; `None` keeps the place of the message that is replaced."""
     salt: str = ""
+
+    @property
+    def kind(self) -> str:
+        """`enqueue`, or `enqueue:steer` for a message that steers the turn under way."""
+        return "enqueue:steer" if self.queued.steers else "enqueue"
 
     @property
     def id(self) -> str:
@@ -223,11 +227,11 @@ class MoveQueued(Value, frozen=True):
 
 
 class DropQueued(Value, frozen=True):
-    """Remove a message from the queue: it enters the history, or is deleted."""
+    """Remove a message from the queue: it begins a turn, steers the one under way, or is deleted."""
 
     id: str
     """The message."""
-    why: Literal["taken", "deleted"]
+    why: Literal["taken", "steered", "deleted"]
 
     @property
     def kind(self) -> str:

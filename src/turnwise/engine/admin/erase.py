@@ -145,7 +145,7 @@ def _read_messages(rows: ChatRows) -> Iterator[tuple[Message, bool]]:
 
 
 def _queued_ids(rows: ChatRows) -> set[str]:
-    logged = {write.id for entry in rows.audit for write in writes_in(entry) if write.kind == "enqueue"}
+    logged = {write.id for entry in rows.audit for write in writes_in(entry) if write.kind.startswith("enqueue")}
     events = [json.loads(row["body"]) for row in rows.tables["events"] if row["kind"] == "queue"]
     queued = {event["message"]["id"] for event in events if "message" in event}
     if not all(isinstance(name, str) for name in queued):

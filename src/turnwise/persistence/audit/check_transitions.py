@@ -202,6 +202,13 @@ def invariants_hold(record: AuditRecord, chat: Replay) -> str | None:
     return broken_invariant(_replay(record, chat))
 
 
+def steering_is_taken(record: AuditRecord, chat: Replay) -> str | None:
+    """Where the model is asked next, no message waits any more that steers the turn under way."""
+    if not chat.writes.steering or (TRIGGERS[record.trigger], record.source, record.target) not in _TAKE_STEERING:
+        return None
+    return f"the model is asked, and message {min(chat.writes.steering)!a:.40} waits, which steers the turn"
+
+
 def calls_are_concluded(record: AuditRecord, chat: Replay) -> str | None:
     """A chat in `pending` leaves no call behind, unless it is handed back in the middle of a step or a call may run."""
     if record.target != ChatState.pending:
@@ -249,7 +256,7 @@ CHECKS_OF_TRANSITION: Final[tuple[Check, ...]] = (
 """What is asked of a record before its writes are followed, in this order."""
 CHECKS_OF_NUMBERS: Final[tuple[Check, ...]] = (numbers_follow,)
 """What is asked once they are followed."""
-CHECKS_OF_STATE: Final[tuple[Check, ...]] = (invariants_hold, calls_are_concluded, party_may_fire)
+CHECKS_OF_STATE: Final[tuple[Check, ...]] = (invariants_hold, steering_is_taken, calls_are_concluded, party_may_fire)
 """What is asked of where the chat stands then."""
 
 
@@ -267,6 +274,9 @@ _BEGIN_STEPS: Final = frozenset(
 )
 _BEGIN_TURNS: Final = frozenset(
     (row.trigger.name, row.source, row.target) for row in TABLE if a.start_turn in row.actions
+)
+_TAKE_STEERING: Final = frozenset(
+    (row.trigger, row.source, row.target) for row in TABLE if a.take_steering in row.actions
 )
 _GIVE_UP: Final = frozenset(row.trigger.name for row in TABLE if a.give_up_started_calls in row.actions)
 

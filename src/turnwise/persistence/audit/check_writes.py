@@ -50,6 +50,8 @@ class WriteChecker:
         self.lease: str | None = None
         """The digest of the current lease: of its token and its holder."""
         self.queue: list[str] = []
+        self.steering: set[str] = set()
+        """The messages of the queue that steer the turn under way."""
         self.open_calls: dict[str, OpenCall] = {}
         self.acting_step = 0
         """The last step that planned a local call."""
@@ -115,13 +117,18 @@ class WriteChecker:
             self.open_calls[write.id].digest = write.digest
 
     def enqueue(self, write: WriteRecord) -> None:
-        """A message enters the queue, or replaces one that waits."""
+        """A message enters the queue, or replaces one that waits, and steers the turn or not as that one does."""
+        steers = write.kind == "enqueue:steer"
         if write.id in self.queue:
+            if steers != (write.id in self.steering) and not self._repaired:
+                self._refuse(f"message {write.id!a:.40} waits in the queue, and a change does not let it steer or not")
             return
         if write.id in self._ids:
             self._refuse(f"message id {write.id!a:.40} was given before and does not wait, so it cannot be queued")
         self._ids.add(write.id)
         self.queue.append(write.id)
+        if steers:
+            self.steering.add(write.id)
 
     def move_queued(self, write: WriteRecord) -> None:
         """A message of the queue moves before another one."""
@@ -136,12 +143,24 @@ class WriteChecker:
         if self.queue[:1] != [write.id]:
             self._refuse(f"it takes {write.id!a:.40}, which is not the head of the queue")
         self._taken = self.queue.pop(0)
+        self.steering.discard(self._taken)
+
+    def steer(self, write: WriteRecord) -> None:
+        """The first message of the queue that steers enters the turn under way, after the results of its step."""
+        first = next((waiting for waiting in self.queue if waiting in self.steering), None)
+        if write.id not in self.queue or (write.id != first and not self._repaired):
+            self._refuse(f"it takes {write.id!a:.40} into the turn, which is not the next message that steers")
+        if self.open_calls:
+            self._refuse(f"it puts {write.id!a:.40} between call {next(iter(self.open_calls))!a:.40} and its result")
+        self._taken = write.id
+        self.delete_queued(write)
 
     def delete_queued(self, write: WriteRecord) -> None:
         """A message leaves the queue for good."""
         if write.id not in self.queue:
             self._refuse(f"it deletes {write.id!a:.40}, which does not wait in the queue")
         self.queue.remove(write.id)
+        self.steering.discard(write.id)
 
     def record_receipt(self, write: WriteRecord) -> None:
         """A client's message is accepted, once."""
@@ -269,6 +288,7 @@ class WriteChecker:
         self.token = self.lease = None
         self._closed.update(self.open_calls)
         self.open_calls.clear()
+        self.steering.clear()
 
     def _refuse(self, problem: str) -> NoReturn:
         raise Violation(self._record, problem)
@@ -292,8 +312,10 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "cut": WriteChecker.cut_history,
     "erase": WriteChecker.erase_message,
     "enqueue": WriteChecker.enqueue,
+    "enqueue:steer": WriteChecker.enqueue,
     "move": WriteChecker.move_queued,
     "dequeue:taken": WriteChecker.take_queued,
+    "dequeue:steered": WriteChecker.steer,
     "dequeue:deleted": WriteChecker.delete_queued,
     "receipt": WriteChecker.record_receipt,
     **{f"call:planned:{runner}": WriteChecker.plan_call for runner in (*_OUTSIDE, *_AFTER_CRASH)},

@@ -192,7 +192,7 @@ def _read_log(rows: Rows) -> _Logged:
             continue
         logged.steps.append(step)
         logged.tokens.extend(filter(is_count, tokens))
-        logged.ids.extend(str(id_) for kind, id_ in writes if kind in ("message", "enqueue"))
+        logged.ids.extend(str(id_) for kind, id_ in writes if kind in ("message", "enqueue", "enqueue:steer"))
     return logged
 
 

@@ -35,9 +35,11 @@ from turnwise.states.actions.queue import (
     clear_queue,
     enqueue_first,
     enqueue_last,
+    enqueue_steering,
     move_to_head,
     remove_queued,
     take_queue_head,
+    take_steering,
 )
 from turnwise.states.actions.settling import (
     clear_error,

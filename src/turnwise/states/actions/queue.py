@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from turnwise.states.actions.turns import begin_turn
 from turnwise.states.draft import Draft
 from turnwise.states.errors import WrongCall
 from turnwise.states.messages import QueuedMessage
-from turnwise.states.names import Tail
+from turnwise.states.names import ChatState, Tail
 from turnwise.states.triggers import DeleteQueued, EditMessage, EditQueued, PromoteQueued, Resume, SendMessage, Trigger
 from turnwise.states.values.digests import guarded
 from turnwise.states.writes import DropQueued, MoveQueued, PutQueued, RecordReceipt
@@ -35,13 +37,16 @@ def enqueue_first(draft: Draft[SendMessage]) -> None:
     """Put the message before the queue, behind those that someone wanted next before."""
     place = len(draft.ahead)
     queued = _accept(draft, is_next=not place)
-    behind = draft.queue[place:]
-    draft.queue = (*draft.queue[:place], queued, *behind)
     draft.ahead = (*draft.ahead, queued.id)
-    before = behind[0].id if behind else None
-    if before is not None:
-        _move(draft, queued.id, before)
-    draft.queue_changed("added", queued.id, message=queued, before=before)
+    _insert(draft, queued, place)
+
+
+def enqueue_steering(draft: Draft[SendMessage]) -> None:
+    """Put the message before those that wait for turns of their own, behind those that steer or are wanted next."""
+    first = (queued.steers or queued.id in draft.ahead for queued in draft.queue)
+    place = next((place for place, comes_first in enumerate(first) if not comes_first), len(draft.queue))
+    queued = _accept(draft, is_next=not place and draft.state in (ChatState.interrupted, ChatState.error), steers=True)
+    _insert(draft, queued, place)
 
 
 def take_queue_head(draft: Draft[Trigger]) -> None:
@@ -52,6 +57,18 @@ def take_queue_head(draft: Draft[Trigger]) -> None:
     begin_turn(draft, draft.traces.get(head.id, resumed_trace), draft.askers.get(head.id))
     draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
     draft.queue_changed("taken", head.id)
+
+
+def take_steering(draft: Draft[Trigger]) -> None:
+    """Let the messages that steer enter the history, as user messages of the turn under way."""
+    steering = [queued for queued in draft.queue if queued.steers]
+    if not steering:
+        return
+    draft.queue = tuple(queued for queued in draft.queue if not queued.steers)
+    for queued in steering:
+        draft.writes.append(DropQueued(queued.id, "steered"))
+        draft.append("user", queued.parts, message_id=queued.id, tail=Tail.awaits_answer)
+    draft.queue_changed("taken", *(queued.id for queued in steering))
 
 
 def clear_queue(draft: Draft[Trigger]) -> None:
@@ -66,7 +83,7 @@ def clear_queue(draft: Draft[Trigger]) -> None:
 def change_queued(draft: Draft[EditQueued]) -> None:
     """Replace the content of a queued message; it keeps its place."""
     place, queued = _named(draft)
-    changed = QueuedMessage(id=queued.id, parts=draft.trigger.parts, accepted_at=queued.accepted_at)
+    changed = replace(queued, parts=draft.trigger.parts)
     draft.queue = (*draft.queue[:place], changed, *draft.queue[place + 1 :])
     draft.writes.append(PutQueued(changed, None, draft.salt_of("queue", changed.id)))
     draft.queue_changed("edited", changed.id, message=changed)
@@ -90,8 +107,9 @@ def move_to_head(draft: Draft[PromoteQueued]) -> None:
         draft.queue_changed("moved", queued.id, before=head)
 
 
-def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
-    queued = QueuedMessage(id=draft.next_message_id(), parts=draft.trigger.parts, accepted_at=draft.now)
+def _accept(draft: Draft[SendMessage], *, is_next: bool, steers: bool = False) -> QueuedMessage:
+    message_id = draft.next_message_id()
+    queued = QueuedMessage(id=message_id, parts=draft.trigger.parts, accepted_at=draft.now, steers=steers)
     record_receipt(draft, queued.id, queued=not is_next)
     # The serial is above every rank in use: each queued message has taken its own number.
     draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
@@ -101,6 +119,15 @@ def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
     if asker is not None:
         draft.askers = {**draft.askers, queued.id: asker}
     return queued
+
+
+def _insert(draft: Draft[SendMessage], queued: QueuedMessage, place: int) -> None:
+    behind = draft.queue[place:]
+    draft.queue = (*draft.queue[:place], queued, *behind)
+    before = behind[0].id if behind else None
+    if before is not None:
+        _move(draft, queued.id, before)
+    draft.queue_changed("added", queued.id, message=queued, before=before)
 
 
 def _move(draft: Draft[Trigger], queued_id: str, before: str) -> None:
