@@ -170,6 +170,8 @@ export interface Message {
   parameters_digest?: string | null;
   /** The same of the tools that it was offered: names, descriptions and schemas, in order. */
   tools_digest?: string | null;
+  /** The models that come before this one in the agent's order, and why each did not answer. */
+  fallback_from?: ModelFailure[];
 }
 
 export interface QueuedMessage {
@@ -338,6 +340,8 @@ export interface RetryEvent extends Numbered {
   delay: number;
   error: ErrorInfo;
   retry_at: string;
+  /** The name of the model that is asked next, if it is another one: the agent's next. */
+  next_model?: string | null;
 }
 
 /** The parts of this attempt are taken back. */

@@ -68,7 +68,7 @@ from turnwise.states.errors import (
     WrongCall,
 )
 from turnwise.states.events import ErrorInfo, Event
-from turnwise.states.messages import FilePart, Message, QueuedMessage, TextPart
+from turnwise.states.messages import FilePart, Message, ModelFailure, QueuedMessage, TextPart
 from turnwise.states.model_errors import ModelError, RefusedPart
 from turnwise.states.names import RESTING, ChatState, StopReason
 from turnwise.states.transcript import Transcript, fold
@@ -122,6 +122,7 @@ __all__ = [
     "Model",
     "ModelCall",
     "ModelError",
+    "ModelFailure",
     "ModelPart",
     "ModelReply",
     "ModelRequest",

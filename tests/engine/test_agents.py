@@ -302,12 +302,13 @@ def test_unknown_agent_gets_the_engines_configuration() -> None:
     settings = Settings(max_steps=3)
     agents = Agents([own], settings, hooks=Hooks(prepare_messages=_hidden))
     gone = Profile(created_at=NOW, agent="gone", active_tools=("refund",))
+    facts = Facts(chat_id="c", profile=gone)
     found = agents.configuration(gone)
     assert (found.agent, found.version, found.system) == ("gone", None, None)
     assert (found.answer, found.output_mode, found.hooks) == (None, None, Hooks(prepare_messages=_hidden))
     assert (found.settings, found.limits) == (settings, settings.limits(None))
     assert found.toolbox.list_offered(()) == agents.toolbox(gone).list_offered(()) == ()
-    assert (agents.answer(gone.agent), agents.limits(gone)) == (None, settings.limits(None))
+    assert (agents.answer(gone.agent), agents.limits(facts)) == (None, settings.limits(None))
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,9 @@ def handed_back(state: ChatState) -> Life:
     return life
 
 
-def folding() -> Life:
+def folding(**limits: Any) -> Life:
     """Return a chat whose attempt at a summary is under way."""
-    life = compacting()
+    life = compacting(**limits)
     life.attempt()
     return life
 
@@ -359,6 +359,9 @@ def from_the_holder() -> Iterator[Case]:
     yield Case(streaming, Life.discard, "usage", "attempt_discarded retry")
     yield Case(streaming, Life.overflow, "usage", "attempt_discarded status")
     yield Case(folding, Life.discard, "usage", "retry")
+
+    yield Case(lazily(streaming, fallbacks=1), Life.fall_back, "usage fallback", "attempt_discarded retry")
+    yield Case(lazily(folding, fallbacks=1), Life.fall_back, "usage fallback", "retry compaction")
 
     yield Case(executing, lambda life: life.start("a"), "call:started", "")
     yield Case(executing, lambda life: life.finish("a"), "call:succeeded message", "message tool_result")

@@ -16,7 +16,7 @@ from support.life import NOW, PROFILE, asking, delegated, said
 from turnwise.states.calls import Answer, ToolCall
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
-from turnwise.states.messages import Message, QueuedMessage, TextPart
+from turnwise.states.messages import Message, ModelFailure, QueuedMessage, TextPart
 from turnwise.states.names import Audience, CallStatus, Executor
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import MOST_ITEMS, as_json, canonical, derived, digest
@@ -33,6 +33,7 @@ from turnwise.states.writes import (
     InsertMessage,
     MoveQueued,
     NoteDeadline,
+    NoteFallback,
     NoteReason,
     NoteSubagent,
     PutCall,
@@ -182,6 +183,7 @@ IDENTITIES: list[tuple[Write, str, str]] = [
     (PutCall(CALL.granted(Answer("d", "r", NOW))), "call:approved:at_most_once", "a"),
     (PutCall(delegated("a")), "call:planned:chat", "a"),
     (NoteSubagent("h", 3, "f" * 64), "subagent", "h:3"),
+    (NoteFallback(ModelFailure(provider="p", model="m", kind="network")), "fallback", "p:m:network"),
     (NoteDeadline("a", NOW), "deadline", "a"),
     (PutQueued(QUEUED, rank=1), "enqueue", "m9"),
     (MoveQueued("m9", "m3", ("m9", "m3")), "move", "m9:m3"),

@@ -13,7 +13,7 @@ from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
-from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
+from turnwise.states.messages import Message, ModelFailure, Part, TextPart, ToolCallPart
 from turnwise.states.names import Audience, CallStatus, Executor, StopReason
 from turnwise.states.triggers import TransitionContext, Trigger
 from turnwise.states.usage import Usage
@@ -24,6 +24,7 @@ NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 PROFILE = Profile(created_at=NOW)
 BLANK = Facts(chat_id="c", profile=PROFILE)
 ERROR = ErrorInfo(kind="overloaded", message="too many requests")
+FAILURE = ModelFailure(provider="first", model="m1", kind="overloaded")
 OVERFLOW = ErrorInfo(kind="context_overflow", message="the prompt is too long")
 USAGE = Usage(input_tokens=10, output_tokens=5)
 
@@ -40,6 +41,8 @@ def anything_for(trigger: type[Trigger], **arguments: Any) -> dict[str, Any]:
         **dict.fromkeys(("token", "profile", "parts", "cut", "queued_id", "worker", "title", "metadata", "agent")),
         "results": (),
         "error": ERROR,
+        "failure": FAILURE,
+        "next_model": "m2",
         "reply": StepReply(parts=()),
         "call_id": "a",
         "outcome": CallOutcome(call_id="a", status=CallStatus.failed, output=None, is_error=True),
@@ -192,6 +195,11 @@ class Life:
     def discard(self, usage: Usage | None = None, error: ErrorInfo = ERROR, **failed: Any) -> Decision:
         retry_at = self.now + timedelta(seconds=1)
         return self.held(t.AttemptDiscarded, error=error, delay=1.0, retry_at=retry_at, usage=usage, **failed)
+
+    def fall_back(self, error: ErrorInfo = ERROR, usage: Usage | None = None) -> Decision:
+        """Let the model fail, and the agent's next one be asked."""
+        failure = replace(FAILURE, kind=error.kind)
+        return self.held(t.FallbackStarted, failure=failure, error=error, next_model="m2", usage=usage)
 
     def overflow(self) -> Decision:
         """Let the provider refuse the prompt as too long."""

@@ -79,7 +79,9 @@ class EventView:
                 for call in event.calls:
                     show_question(self.scroll, call)
             case RetryEvent():
-                self._line("↻", f"{event.error.message}; next attempt in {event.delay:g} s", "yellow")
+                then = f"{event.next_model} is asked instead"
+                then = then if event.next_model is not None else f"next attempt in {event.delay:g} s"
+                self._line("↻", f"{event.error.message}; {then}", "yellow")
             case AttemptDiscardedEvent():
                 self.live_text = ""
                 self._line("↶", f"attempt {event.attempt} is taken back: {event.reason}", "yellow")

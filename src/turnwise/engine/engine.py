@@ -82,7 +82,8 @@ class Engine(HandledChats):
             at a time.
         files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder,
             `BucketFiles(store)` in a bucket.
-        model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
+        model: a `Model`, or the name of one, or several of both: each stands in for those before it when they fail,
+            see `Agent.model`. The engine closes the connections of a model that it made from a name.
             With or without `tools` it makes the agent `default`; agents without a model of their own have it, too.
         tools: functions declared by `tool`; bare functions are declared with the defaults; sources of tools, such as
             `MCPTools`, are entered. They are those of `default` alone: each of the `agents` has its own.
@@ -110,7 +111,7 @@ class Engine(HandledChats):
         store: Annotated[str | ChatStore, SkipValidation],
         *,
         files: FileStore | None = None,
-        model: Model | str | None = None,
+        model: Model | str | Sequence[Model | str] | None = None,
         tools: Sequence[Tool | ToolFunction | ToolSource] = (),
         agents: Sequence[Agent] = (),
         deps: Annotated[object, SkipValidation] = None,

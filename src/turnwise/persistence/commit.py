@@ -199,8 +199,8 @@ class Tables:
                 self.put("usage", version=version, number=number, body=write.body)
             case w.GrantLease():
                 self.lease = write
-            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteSubagent():
-                pass  # lease, deadline and reason stand in other rows, the subagent's answer in the log
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteSubagent() | w.NoteFallback():
+                pass  # lease, deadline, reason and failures stand in other rows, the subagent's answer in the log
             case w.PutProfile():
                 self.profile = write
             case w.CutHistory():

@@ -51,6 +51,7 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.wants_interrupt: _anything,
     g.wants_to_steer: _anything,
     g.prompt_fits: _anything,
+    g.next_model_waits: _anything,
     g.has_local_calls: _anything,
     g.has_outside_calls: _anything,
     g.compaction_due: _anything,

@@ -125,7 +125,7 @@ class Draft(Generic[_Kind_co]):
             call_index=call_index,
             partial=partial,
             synthetic=synthetic,
-            **_origin_of(reply),
+            **(_origin_of(reply, self.turn) if instead_of is None else _answered_by(instead_of)),
         )
         self.history = HistoryFacts(
             length=message.position,
@@ -184,6 +184,12 @@ class Draft(Generic[_Kind_co]):
         self.queue = tuple(rest)
         self.writes.append(DropQueued(head.id, "taken"))
         return head
+
+    def ask_first_model(self) -> None:
+        """Ask the agent's first model again, if another one was asked; its context window is not that one's."""
+        if self.turn.fallback_from:
+            self.turn = replace(self.turn, fallback_from=())
+            self.compaction = replace(self.compaction, context_limit=None)
 
     def book(self, usage: Usage | None, *, lost: bool = False) -> None:
         """Add a model call to the ledger, the turn and the chat; marked partial if it was lost or reported no usage."""
@@ -244,9 +250,15 @@ _CHANGED_BY_ACTIONS: Final = tuple(name for name in Facts.__struct_fields__ if n
 _what_actions_change: Final = attrgetter(*_CHANGED_BY_ACTIONS)
 
 
-def _origin_of(reply: StepReply | Partial | None) -> dict[str, Any]:
+def _origin_of(reply: StepReply | Partial | None, turn: TurnFacts) -> dict[str, Any]:
     """Return the fields of a model's message that name its origin."""
     if reply is None or reply.origin is None:
         return {}
     finish_reason = reply.provider_reason if isinstance(reply, StepReply) else None
-    return {**asdict(reply.origin), "usage": reply.usage, "finish_reason": finish_reason}
+    own = {"usage": reply.usage, "finish_reason": finish_reason, "fallback_from": turn.fallback_from}
+    return {**asdict(reply.origin), **own}
+
+
+def _answered_by(message: Message) -> dict[str, Any]:
+    """Return the fields that say who gave the answer for which another message stands now."""
+    return {"agent": message.agent, "model": message.model, "provider": message.provider}

@@ -168,6 +168,8 @@ class RetryEvent(_Event, frozen=True, kw_only=True):
     """Seconds until the next attempt."""
     error: ErrorInfo
     retry_at: Time
+    next_model: str | None = None
+    """The name of the model that is asked next, if it is another one: the agent's next."""
 
 
 class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.left_out import LeftOut
-from turnwise.states.messages import QueuedMessage
+from turnwise.states.messages import ModelFailure, QueuedMessage
 from turnwise.states.names import (
     DEFAULT_AGENT,
     NEW,
@@ -132,6 +132,8 @@ class TurnFacts(Value, frozen=True):
     """An observer's text for this turn, with which observers in other processes continue its trace."""
     asker: str | None = None
     """The chat whose message to a subagent of its own began the turn."""
+    fallback_from: tuple[ModelFailure, ...] = ()
+    """The agent's first models, as far as they failed in this turn: the one behind them is asked."""
 
     @property
     def spent(self) -> Usage:
@@ -359,3 +361,5 @@ class Limits(Value, frozen=True, kw_only=True):
     """Compactions."""
     lease: float = 30
     """Seconds a lease lasts unless renewed."""
+    fallbacks: int = 0
+    """How many models the agent has behind its first one."""

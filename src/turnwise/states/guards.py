@@ -156,6 +156,11 @@ def room_can_be_made(draft: Draft[t.Trigger]) -> bool:
     return turn_limits.may_make_room(draft.before, draft.limits)
 
 
+def next_model_waits(draft: Draft[t.FallbackStarted]) -> bool:
+    """The agent has another model behind the one that failed."""
+    return len(draft.turn.fallback_from) < draft.limits.fallbacks
+
+
 def prompt_refused(draft: Draft[t.Trigger]) -> bool:
     """The step waits for room: the provider refused its prompt as too long."""
     return draft.step.stage is Stage.refused

@@ -169,6 +169,19 @@ Content = Annotated[str | Sequence[TextPart | FilePart], SkipValidation]
 _PARTS: Final = validator_of(Sequence[TextPart | FilePart])
 
 
+class ModelFailure(Value, metaclass=Checked, frozen=True, kw_only=True):
+    """A model that did not answer, and why: the next one of the agent's models was asked instead."""
+
+    provider: str
+    model: str
+    kind: str
+    """The kind of its `ModelError`."""
+    status: int | None = None
+    """The provider's HTTP status, where there was one."""
+    retry_after: float | None = None
+    """The seconds for which the provider asked to wait."""
+
+
 class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weakref=True):
     """One entry of a chat's history. A `tool` message holds exactly one result."""
 
@@ -207,6 +220,8 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     """The SHA-256 of the canonical JSON of the parameters that the model was asked with, and of `answer_schema`."""
     tools_digest: str | None = None
     """The same of the tools that it was offered: names, descriptions and schemas, in order."""
+    fallback_from: tuple[ModelFailure, ...] = ()
+    """The models that come before this one in the agent's order, and why each did not answer."""
 
     @property
     def text(self) -> str:

@@ -105,7 +105,8 @@ RETRYABLE_KINDS: Final[frozenset[ModelErrorKind | Literal["stall"]]] = frozenset
     {"rate_limit", "overloaded", "server_error", "network", STARTUP_TIMEOUT, REJECTED_REPLY, "stall"}
 )
 """The kinds that may pass. Only models of one's own say `stall`: a stream that turnwise breaks off is `network`."""
-
+FALLBACK_KINDS: Final[frozenset[str]] = RETRYABLE_KINDS - {REJECTED_REPLY}
+"""The kinds after which another model is asked, if there is one: another provider may answer."""
 
 _LONGEST_WORD: Final = 100
 

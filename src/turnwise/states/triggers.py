@@ -13,7 +13,7 @@ from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.left_out import LeftOut
-from turnwise.states.messages import Part
+from turnwise.states.messages import ModelFailure, Part
 from turnwise.states.names import SYSTEM, Party, WhenBusy, snake_case
 from turnwise.states.usage import Usage
 from turnwise.states.values.values import Value
@@ -200,11 +200,26 @@ class AttemptDiscarded(Held, frozen=True, kw_only=True):
     """Whether the model had started to answer."""
     timed_out: bool = False
     """Whether a time limit ended the attempt."""
+    from_first: bool = False
+    """Whether all of the agent's models have failed: the next attempt asks the first one again."""
     rejected_as: str | None = None
     """The provider's word for the reply, if it rejected it."""
     usage: Usage | None = None
     left_out: tuple[LeftOut, ...] = ()
     """What the provider has refused, and the next attempt does not send."""
+
+
+@_declared("lease holder", own_write="fallback")
+class FallbackStarted(Held, frozen=True, kw_only=True):
+    """A model call failed, and the attempt at the agent's next model begins at once."""
+
+    failure: ModelFailure
+    error: ErrorInfo
+    next_model: str
+    """The name of the model that is asked now."""
+    paid: bool = False
+    """Whether the model had started to answer."""
+    usage: Usage | None = None
 
 
 @_declared("lease holder")

@@ -15,7 +15,7 @@ import msgspec
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease, Profile
-from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.messages import Message, ModelFailure, QueuedMessage
 from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import canonical, digest, guarded, salted
@@ -170,6 +170,23 @@ class NoteSubagent(Value, frozen=True):
     def digest(self) -> str:
         """The hash of the subagent's record of that version."""
         return self.head
+
+
+class NoteFallback(Value, frozen=True):
+    """Name in the log the model that did not answer, and why; the reply that comes instead names it, too."""
+
+    kind: ClassVar[str] = "fallback"
+    failure: ModelFailure
+
+    @property
+    def id(self) -> str:
+        """The provider, the model and the kind of its failure, as `provider:model:kind`."""
+        return f"{self.failure.provider}:{self.failure.model}:{self.failure.kind}"
+
+    @property
+    def digest(self) -> str:
+        """The digest of all that is known of the failure."""
+        return digest(msgspec.to_builtins(self.failure))
 
 
 class NoteDeadline(Value, frozen=True):
@@ -378,6 +395,7 @@ Write = (
     | EraseText
     | PutCall
     | NoteSubagent
+    | NoteFallback
     | NoteDeadline
     | PutQueued
     | MoveQueued

@@ -181,7 +181,7 @@ def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:
     running = ", ".join(call.name for call in local if call.status is CallStatus.started)
     doing = {
         ChatState.streaming: f"The request of step {facts.step.number} is being made, or the model is answering it, "
-        f"attempt {facts.step.attempt}",
+        f"attempt {facts.step.attempt}{_instead_of(facts)}",
         ChatState.executing_tools: f"Tools are running: {running}"
         if running
         else f"Tools run as soon as the chat's deps are open: {', '.join(call.name for call in local)}",
@@ -189,3 +189,9 @@ def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:
     spec = SPECS[facts.state]
     otherwise = "The chat is held" if spec.job is None else spec.sentence.rstrip(".")
     return f"{doing.get(facts.state, otherwise)}; worker {worker} holds the chat."
+
+
+def _instead_of(facts: Facts) -> str:
+    """Return the agent's models that have failed in the turn, each with the kind of its failure."""
+    failed = [f"{one.provider}:{one.model} ({one.kind})" for one in facts.turn.fallback_from]
+    return f", asked instead of {', '.join(failed)}" if failed else ""

@@ -42,8 +42,9 @@ class Agent(Generic[Deps, Output]):
     """
 
     name: Name
-    model: Model | str | None = None
-    """A `Model`, or the name of one; by default the engine's."""
+    model: Model | str | Sequence[Model | str] | None = None
+    """A `Model`, or the name of one; by default the engine's. Of several the first is asked, and each of the others
+    once those before it have failed in a turn, by an error of `RetryPolicy.fallback_on`."""
     system: SystemPrompt | None = None
     """The system prompt of chats that have none of their own."""
     tools: Sequence[Tool | ToolFunction | ToolSource] = ()

@@ -43,7 +43,7 @@ class Agents:
         agents: Iterable[Agent],
         settings: Settings,
         *,
-        model: Model | str | None = None,
+        model: Model | str | Sequence[Model | str] | None = None,
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._settings, self._hooks = settings, hooks
@@ -53,11 +53,10 @@ class Agents:
         for agent in agents:
             if agent.name in self._own:
                 raise SettingsError("agents", f"two agents are named {agent.name!r}; names must be unique")
-            own_or_given = agent.model if agent.model is not None else model
-            if own_or_given is None:
+            models = self._models.listed(agent.model if agent.model is not None else model)
+            if not models:
                 raise SettingsError(f"agent {agent.name!r}", "needs a model, of its own or the engine's")
-            chosen = self._models.named(own_or_given) if isinstance(own_or_given, str) else own_or_given
-            self._own[agent.name] = CurrentConfiguration(agent, Configuration.of(agent, chosen, settings, hooks))
+            self._own[agent.name] = CurrentConfiguration(agent, Configuration.of(agent, models, settings, hooks))
         self.models: Collection[str] = self._models.names
         """The names of the agents' models; one that was given as a `Model` has none."""
         self._check_subagents()
@@ -101,6 +100,13 @@ class Agents:
                         f"gives tasks to agent {tool.subagent!r}, which must be one of this engine's agents: {names}",
                     )
 
+    def asking(self, facts: Facts, profile: Profile | None = None) -> Configuration:
+        """Return a chat's configuration with the model that is asked in its turn; by another profile, if one is given.
+
+        That is the first, or the one behind those that have failed.
+        """
+        return self.configuration(profile or facts.profile).behind(len(facts.turn.fallback_from))
+
     def configuration(self, profile: Profile) -> Configuration:
         """Return a chat's configuration. If its agent is not one of these, only an interrupt may be settled with it."""
         own = self._find_configuration(profile.agent)
@@ -139,6 +145,7 @@ class Agents:
             anyone,
             agent=agent,
             version=None,
+            fallbacks=(),
             system=None,
             toolbox=self._toolbox,
             answer=None,
@@ -177,9 +184,9 @@ class Agents:
         own = self._find_configuration(profile.agent)
         return self._foreign(profile.agent) if own is None else self._find_made(own, profile) or own
 
-    def limits(self, profile: Profile) -> Limits:
-        """Return the limits of a chat; the engine's if its agent is not one of these."""
-        return self.at_hand(profile).limits
+    def limits(self, facts: Facts) -> Limits:
+        """Return the limits of a chat with the model that is asked; the engine's if its agent is not one of these."""
+        return self.at_hand(facts.profile).behind(len(facts.turn.fallback_from)).limits
 
     def can_run(self, facts: Facts) -> bool:
         """Whether these agents can run a chat: the one it needs is among them, and has the tools it needs.
@@ -276,15 +283,16 @@ class Agents:
         own = self._find_configuration(agent)
         if own is None or (model is None and active is None and not parameters):
             return
-        chosen_model = own.model if model is None else self._models.if_made(model)
-        if chosen_model is not None:
-            every = {**own.settings.parameters, **(parameters or {})}
-            check_offer("this chat", chosen_model, own.with_active(active).toolbox, every)
+        every = {**own.settings.parameters, **(parameters or {})}
+        for chosen_model in own.models if model is None else (self._models.if_made(model),):
+            if chosen_model is not None:
+                check_offer("this chat", chosen_model, own.with_active(active).toolbox, every)
 
     def load_prices(self) -> None:
         """Load the prices of the agents' models: that takes a moment, once in a process."""
         for own in self._own.values():
-            load_prices(own.configuration.model)
+            for model in own.configuration.models:
+                load_prices(model)
 
     def connected(self) -> AbstractAsyncContextManager[None]:
         """Hold the connections of the models that were made from names; on leaving, close them."""

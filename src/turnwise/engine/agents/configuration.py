@@ -33,6 +33,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     version: str | None
     model: Model
+    """The one that is asked."""
+    fallbacks: tuple[tuple[Model, Limits], ...] = ()
+    """The agent's other models, in the order in which they are asked, each with the limits of its context window."""
     system: SystemPrompt | None
     """The agent's; a chat may have a system prompt of its own."""
     toolbox: Toolbox
@@ -45,37 +48,53 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Hooks
 
     @classmethod
-    def of(cls, agent: Agent, model: Model, settings: Settings, hooks: Hooks) -> Configuration:
+    def of(cls, agent: Agent, models: Sequence[Model], settings: Settings, hooks: Hooks) -> Configuration:
         """Return how the chats of an agent are run, unless they say otherwise.
 
         Raises:
-            SettingsError: a tool or setting of the agent is invalid, or the model cannot do what is asked of it.
+            SettingsError: a tool or setting of the agent is invalid, or a model cannot do what is asked of it.
         """
         if agent.settings is not None:
             settings = agent.settings.over(settings)
         answer = None if agent.output is None else format_of(agent.name, agent.output)
         toolbox = _toolbox(agent, answer, settings)
-        check_offer(f"agent {agent.name!r}", model, toolbox, settings.parameters)
+        for model in models:
+            check_offer(f"agent {agent.name!r}", model, toolbox, settings.parameters)
+            if agent.output_mode == "native" and not takes_answer_schema(model, beside_tools=bool(agent.tools)):
+                beside = " beside tools" if takes_answer_schema(model, beside_tools=False) else ""
+                raise SettingsError(
+                    f"agent {agent.name!r}",
+                    f"model {model.name!r} keeps no answers to a schema{beside}; choose output_mode='tool', or none",
+                )
         if not toolbox.may_change:
             check_tool_choice(f"agent {agent.name!r}", settings.parameters, toolbox.tools)
-        if agent.output_mode == "native" and not takes_answer_schema(model, beside_tools=bool(agent.tools)):
-            beside = " beside tools" if takes_answer_schema(model, beside_tools=False) else ""
-            raise SettingsError(
-                f"agent {agent.name!r}",
-                f"model {model.name!r} keeps no answers to a schema{beside}; choose output_mode='tool', or none",
-            )
+        (model, limits), *fallbacks = [(one, _limits(settings, one, answer, len(models) - 1)) for one in models]
         return cls(
             agent=agent.name,
             version=agent.version,
             model=model,
+            fallbacks=tuple(fallbacks),
             system=agent.system,
             toolbox=toolbox,
             answer=answer,
             output_mode=agent.output_mode,
             settings=settings,
-            limits=_limits(settings, model, answer),
+            limits=limits,
             hooks=Hooks(tuple(agent.reminders) or hooks.reminders, agent.prepare_messages or hooks.prepare_messages),
         )
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """All models that may be asked, in their order."""
+        return (self.model, *(model for model, _ in self.fallbacks))
+
+    def behind(self, failed: int) -> Configuration:
+        """Return the configuration with the model that is asked after so many have failed; of too many, the last."""
+        if not failed or not self.fallbacks:
+            return self
+        place = min(failed, len(self.fallbacks))
+        model, limits = self.fallbacks[place - 1]
+        return replace(self, model=model, fallbacks=self.fallbacks[place:], limits=limits)
 
     def toolbox_of(self, agent: Agent) -> Toolbox:
         """Return the tools of the agent as they are now."""
@@ -99,6 +118,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         changed = replace(
             self,
             model=self.model if model is None else model,
+            fallbacks=self.fallbacks if model is None else (),
             settings=settings,
             toolbox=replace(self.toolbox, settings=settings),
             limits=self.limits if model is None else _limits(settings, model, self.answer),
@@ -153,9 +173,9 @@ def check_tool_choice(
     )
 
 
-def _limits(settings: Settings, model: Model, answer: AnswerFormat | None) -> Limits:
+def _limits(settings: Settings, model: Model, answer: AnswerFormat | None, fallbacks: int = 0) -> Limits:
     """Return an agent's limits. After an answer in a form nothing is said: it would not have the form."""
-    limits = settings.limits(context_window(model))
+    limits = replace(settings.limits(context_window(model)), fallbacks=fallbacks)
     return limits if answer is None else replace(limits, after_final_step="rest")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from turnwise.engine.isolation.tasks import run_in_thread
@@ -44,6 +44,15 @@ class Models:
                     raise
                 self._made[name] = MissingModel(name, error.problem)
         return self._made[name]
+
+    def listed(self, given: Model | str | Sequence[Model | str] | None) -> list[Model]:
+        """Return the models of an agent in their order: each given itself, or by its name.
+
+        Raises:
+            SettingsError: as by `named`.
+        """
+        several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        return [self.named(one) if isinstance(one, str) else one for one in several if one is not None]
 
     def or_missing(self, name: str) -> Model:
         """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, field, fields, replace
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -15,6 +15,7 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits
 from turnwise.states.files import is_type_pattern
 from turnwise.states.messages import Message
+from turnwise.states.model_errors import FALLBACK_KINDS
 from turnwise.states.names import AfterFinalStep
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked, configuration
@@ -97,6 +98,10 @@ class RetryPolicy:
     which the provider asks to wait. `None` waits as long as it asks."""
     after_output: Literal["reset", "never"] = "reset"
     """After visible output: take it back and try again, or end in `error` with the partial text kept."""
+    fallback_on: Collection[str] = FALLBACK_KINDS
+    """The kinds of `ModelError` after which an agent with several models asks the next one at once; they are tried
+    again, from the first on, once all of them have failed. After any other kind the same model is tried again, if that
+    may help."""
 
     @classmethod
     @checked

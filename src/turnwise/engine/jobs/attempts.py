@@ -17,11 +17,13 @@ from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model
 from turnwise.states.events import ErrorInfo
-from turnwise.states.facts import MOST_LOST, StepFacts
+from turnwise.states.facts import MOST_LOST, Facts, StepFacts
 from turnwise.states.left_out import LeftOut
+from turnwise.states.messages import ModelFailure
 from turnwise.states.model_errors import ModelError
-from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
+from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, FallbackStarted
 from turnwise.states.usage import Usage
+from turnwise.states.values.plain import well_formed
 
 
 class Attempts:
@@ -54,6 +56,38 @@ class Attempts:
             except Exception as error:  # noqa: BLE001 - a source may be anybody's
                 logger.exception("refresh_failed", error=error)
 
+    def may_fall_back(self, failure: ModelError) -> bool:
+        """Whether the agent has another model, which is to be asked after such a failure of this one."""
+        configuration = self._leased.configuration
+        return bool(configuration.fallbacks) and failure.kind in configuration.settings.retry.fallback_on
+
+    async def fall_back(self, failure: ModelError, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
+        """Discard the attempt, and begin the one at the agent's next model."""
+        facts, configuration = self._leased.facts, self._leased.configuration
+        model, (following, _) = configuration.model, configuration.fallbacks[0]
+        failed = ModelFailure(
+            provider=well_formed(str(model.provider)),
+            model=well_formed(str(model.name)),
+            kind=failure.kind,
+            status=failure.status,
+            retry_after=failure.retry_after,
+        )
+        started = FallbackStarted(
+            token=self._leased.token,
+            failure=failed,
+            error=error,
+            next_model=well_formed(str(following.name)),
+            paid=paid,
+            usage=usage,
+        )
+        discarded = AttemptDiscarded(token=self._leased.token, error=error, delay=0, paid=paid, usage=usage)
+        await self._leased.fire(partial(_fall_back, started, discarded, facts))
+
+    def failed_before(self, kind: str) -> Sequence[ModelFailure]:
+        """Return the models that are asked again if the last one fails so; none if that one alone is tried again."""
+        is_declared = kind in self._leased.configuration.settings.retry.fallback_on
+        return self._leased.facts.turn.fallback_from if is_declared else ()
+
     async def try_again(self, retry: RetryDecision, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
         """Discard the attempt; the next one may begin after the decision's delay."""
         delay, step, failure = retry.delay or 0.0, self._leased.facts.step, retry.error
@@ -74,6 +108,7 @@ class Attempts:
             paid=paid,
             timed_out=failure.timed_out,
             rejected_as=failure.finish_reason,
+            from_first=retry.from_first,
             usage=usage,
         )
         await self._leased.fire(partial(_discard, discarded))
@@ -122,3 +157,11 @@ def refuse_endless_attempts(step: StepFacts) -> None:
 
 def _discard(discarded: AttemptDiscarded, unit: UnitOfWork) -> None:
     unit.fire(replace(discarded, retry_at=unit.now + timedelta(seconds=discarded.delay or 0)))
+
+
+def _fall_back(started: FallbackStarted, discarded: AttemptDiscarded, seen: Facts, unit: UnitOfWork) -> None:
+    """Ask the next model, unless the chat was given other models meanwhile: then the first of those is asked."""
+    if (unit.facts.profile, unit.facts.turn.fallback_from) == (seen.profile, seen.turn.fallback_from):
+        unit.fire(started)
+    else:
+        _discard(discarded, unit)

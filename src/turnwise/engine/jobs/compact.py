@@ -102,7 +102,8 @@ class CompactionJob:
             if strategy is not None:
                 messages = await self._run_strategy(strategy, history)
             else:
-                text = await self._summariser.summarise(self._to_summarise(history, view.to_send(), retained))
+                sendable = view.to_send(self._summariser.model.provider)
+                text = await self._summariser.summarise(self._to_summarise(history, sendable, retained))
                 messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
             summary = summary_of(history, messages, retained)
             return replace(summary, tokens=self._tokens_after(view, summary))
@@ -152,17 +153,24 @@ class CompactionJob:
             or failure.kind == REJECTED_REPLY
             or (self._spending.usage is not None and self._spending.usage.known)
         )
-        retry = decide_retry(settings.retry, step, failure, paid=paid, now=self._leased.runtime.clock.now())
+        by_own = settings.compaction.model is None and settings.compaction.strategy is None
+        before = self._attempts.failed_before(failure.kind) if by_own else ()
+        now = self._leased.runtime.clock.now()
+        retry = decide_retry(settings.retry, step, failure, paid=paid, now=now, failed_before=before)
+        was_asked = by_own and self._spending.usage is not None
+        falls_back = was_asked and self._attempts.may_fall_back(failure)
         # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no
         # retry.
         is_needed = step.stage is Stage.refused
         raised = failure.__cause__
-        said = raised if isinstance(raised, UserCodeError) else retry.error if is_needed else failure
+        said = raised if isinstance(raised, UserCodeError) else retry.error if is_needed and not falls_back else failure
         error = error_info(said, step, settings)
         if refused := await self._attempts.refused_in(
             failure, settings.compaction.model or self._leased.configuration.model
         ):
             await self._attempts.leave_out(error, refused, usage=self._spending.usage)
+        elif falls_back:
+            await self._attempts.fall_back(failure, error, usage=self._spending.usage, paid=paid)
         elif is_needed and retry.delay is not None:
             await self._attempts.try_again(retry, error, usage=self._spending.usage, paid=paid)
         else:

@@ -23,7 +23,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.decide import job_of
 from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
-from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import CallStatus, ChatState, Job
 from turnwise.states.triggers import Trigger
 from turnwise.states.writes import PutCall
@@ -116,7 +116,7 @@ class LeasedChat:
         """Run the chat from now on as its profile says, but open calls as that of the agent which asked for them."""
         facts = self.facts
         profile = facts.profile_of_calls if facts.calls.needs else facts.profile
-        self.configuration = self.runtime.agents.configuration(profile)
+        self.configuration = self.runtime.agents.asking(facts, profile)
 
     @property
     def chat_id(self) -> str:
@@ -243,10 +243,10 @@ class LeasedChat:
         self.asked_at = begun_at
         return committed
 
-    def _limits_of(self, profile: Profile) -> Limits:
+    def _limits_of(self, facts: Facts) -> Limits:
         """Return the limits of the chat's agent; those of the one that was run here, if others run that agent."""
         agents = self.runtime.agents
-        return agents.limits(profile) if profile.agent in agents else self.configuration.limits
+        return agents.limits(facts) if facts.profile.agent in agents else self.configuration.limits
 
     def _stop_if_moved(self, known: Facts, unit: UnitOfWork) -> None:
         if job_of(unit.facts) is not self.job or went_back(known, unit.facts):

@@ -63,7 +63,8 @@ class Requests:
         hooks = self._leased.configuration.hooks
         view = await self._leased.current_view()
         as_stored = hooks.prepare_messages is None
-        messages = to_answer(self._leased.configuration, self._leased.facts, view.to_send())
+        sendable = view.to_send(self._leased.configuration.model.provider)
+        messages = to_answer(self._leased.configuration, self._leased.facts, sendable)
         messages = await prepared_for(
             self._leased.runtime, self._leased.configuration, self._leased.facts, "step", messages
         )

@@ -6,6 +6,7 @@ attempt that failed earlier, by a refusal or without a connection, cost nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,7 +15,8 @@ import msgspec
 from turnwise.engine.config.settings import RetryPolicy
 from turnwise.engine.isolation.clock import TIME_TOO_LATE
 from turnwise.states.facts import StepFacts
-from turnwise.states.model_errors import REJECTED_REPLY, ModelError
+from turnwise.states.messages import ModelFailure
+from turnwise.states.model_errors import REJECTED_REPLY, RETRYABLE_KINDS, ModelError
 
 LONGEST_TIMEOUT_S: Final = 600.0
 """A time limit doubles up to this."""
@@ -30,16 +32,27 @@ class RetryDecision(msgspec.Struct, frozen=True):
     """The error to report. It names the limit of the policy that prevents another attempt, if there is one."""
     delay: float | None
     """Seconds until the next attempt; `None` if no attempt follows."""
+    from_first: bool = False
+    """Whether it asks the agent's first model again, for all of them have failed."""
 
 
 def decide_retry(
-    policy: RetryPolicy, step: StepFacts, error: ModelError, *, paid: bool, now: datetime
+    policy: RetryPolicy,
+    step: StepFacts,
+    error: ModelError,
+    *,
+    paid: bool,
+    now: datetime,
+    failed_before: Sequence[ModelFailure] = (),
 ) -> RetryDecision:
-    """Decide whether another attempt follows one that failed with `error`, after the earlier failures of `step`."""
-    if not error.retryable:
+    """Decide whether another attempt follows one that failed with `error`, after the earlier failures of `step`.
+
+    Those that `failed_before` are models that are asked again, too, before this one: one of them suffices.
+    """
+    if not error.retryable and all(failure.kind not in RETRYABLE_KINDS for failure in failed_before):
         return RetryDecision(error, None)
     tried = step.failed(error.kind, paid=paid)
-    wait = error.retry_after or 0.0
+    wait = min([error.retry_after or 0.0, *(failure.retry_after or 0.0 for failure in failed_before)])
     if policy.max_retry_after is not None and wait > policy.max_retry_after:
         until = now + min(timedelta(seconds=min(wait, _LONGEST_WAIT_S)), TIME_TOO_LATE - now)
         problem = (
@@ -52,7 +65,7 @@ def decide_retry(
         return RetryDecision(_because(error, f"{alike} paid attempts failed alike (RetryPolicy.alike)"), None)
     if not policy.allows(tried.failures, sum(tried.paid.values())):
         return RetryDecision(error, None)
-    return RetryDecision(error, policy.delay(tried.failures, wait))
+    return RetryDecision(error, policy.delay(tried.failures, wait), from_first=bool(failed_before))
 
 
 def _because(error: ModelError, problem: str) -> ModelError:

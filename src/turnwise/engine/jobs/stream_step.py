@@ -144,13 +144,17 @@ class Attempt:
         step, policy = leased.facts.step, leased.configuration.settings.retry
         stays = policy.after_output == "never" and self._builder.visible
         paid, used = self._answered, self._builder.reply().usage
-        retry = decide_retry(policy, step, error, paid=paid, now=leased.runtime.clock.now())
-        info = error_info(error if stays else retry.error, step, leased.configuration.settings)
+        before = self._attempts.failed_before(error.kind)
+        retry = decide_retry(policy, step, error, paid=paid, now=leased.runtime.clock.now(), failed_before=before)
+        falls_back = not stays and self._call is not None and self._attempts.may_fall_back(error)
+        info = error_info(error if stays or falls_back else retry.error, step, leased.configuration.settings)
         info = replace(info, message_id=message_refused(error, leased.facts))
         may_do = not stays and error.kind != CONTEXT_OVERFLOW  # asked again as it is, it would be too long again
         refused = () if self._builder.visible else await self._attempts.refused_in(error, leased.configuration.model)
         if refused:
             await self._attempts.leave_out(info, refused, usage=used)
+        elif falls_back:
+            await self._attempts.fall_back(error, info, usage=used, paid=paid)
         elif may_do and retry.delay is not None:
             await self._attempts.try_again(retry, info, usage=used, paid=paid)
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():

@@ -52,6 +52,11 @@ class Summariser:
         self._spending = spending
         self._requests = Requests(leased)
 
+    @property
+    def model(self) -> Model:
+        """The model that is asked."""
+        return self._leased.configuration.settings.compaction.model or self._leased.configuration.model
+
     async def in_time(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """Return the result of user code that folds.
 
@@ -117,7 +122,7 @@ class Summariser:
         return text
 
     async def _generate(self, messages: list[Message], parameters: dict[str, Any]) -> ModelReply:
-        model = self._leased.configuration.settings.compaction.model or self._leased.configuration.model
+        model = self.model
         request = await self._requests.build("summary", messages, parameters, model=model)
         if model is not self._leased.configuration.model:
             request = _without_refused_tools(request, model)

@@ -106,7 +106,11 @@ class PrometheusObserver(Observer):
         """Count a transition, and the step, retry or compaction that it is."""
         self._transitions.labels(decision.trigger.name, decision.source or "new", decision.target.value).inc()
         model = self._last_models.get(decision.facts.chat_id, _NOBODY)
-        if decision.begins_attempt and decision.target is ChatState.streaming:
+        if decision.trigger in (t.AttemptDiscarded, t.FallbackStarted):
+            for event in decision.events:
+                if isinstance(event, RetryEvent):
+                    self._retries.labels(*model, event.error.kind).inc()
+        elif decision.begins_attempt and decision.target is ChatState.streaming:
             self._note_step(decision)
         elif decision.trigger is t.StepFinished:
             self._steps.labels(*model).inc()
@@ -114,10 +118,6 @@ class PrometheusObserver(Observer):
         elif decision.trigger is t.Failed and decision.error is not None:
             self._failed_steps.labels(*model, decision.error.kind).inc()
             self._measure_step(decision, model, "failed")
-        elif decision.trigger is t.AttemptDiscarded:
-            for event in decision.events:
-                if isinstance(event, RetryEvent):
-                    self._retries.labels(*model, event.error.kind).inc()
         elif decision.trigger in _COMPACTIONS:
             declined = decision.trigger is t.CompactionFailed and decision.error is None
             self._compactions.labels(*model, "declined" if declined else _COMPACTIONS[decision.trigger]).inc()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from turnwise.engine.prompt.history import sendable
+from msgspec.structs import replace
+
+from turnwise.engine.prompt.history import is_blank, sendable
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, files_in, length_of
+from turnwise.states.messages import Message, files_in, length_of, without_secrets
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
 
@@ -27,6 +29,10 @@ class View:
         self.has_files = False
         """Whether a message has a file, perhaps one that is stored beside the chat."""
         self._sent: list[Message] = []
+        self._providers: set[str] = set()
+        """Whose models have answered."""
+        self._for_others: dict[str, Message] = {}
+        """By id, messages as another provider than their own gets them."""
         self._call_ids: set[str] = set()
         self._local_or_client: set[str] = set()
         """The local and client calls."""
@@ -55,12 +61,28 @@ class View:
         """Whether each local and client call is followed by its one result, so that a request needs no repair."""
         return not self._unanswered and not self._astray
 
-    def to_send(self) -> list[Message]:
-        """Return the messages for a request, as a strict provider takes them. Nobody may change them in place."""
-        return [*self._sent]
+    def to_send(self, provider: str | None = None) -> list[Message]:
+        """Return the messages for a request to that provider. Nobody may change them in place.
+
+        What is for another provider alone is left out: the signatures, the metadata and the ids that it gave.
+        """
+        if provider is None or self._providers <= {provider}:
+            return [*self._sent]
+        own = (None, provider)
+        sent = [message if message.provider in own else self._for_other(message) for message in self._sent]
+        return [message for message in sent if message.parts]
+
+    def _for_other(self, message: Message) -> Message:
+        if message.id not in self._for_others:
+            public = without_secrets(message)
+            parts = tuple(part for part in public.parts if not is_blank(part))
+            self._for_others[message.id] = replace(public, parts=parts, response_id=None)
+        return self._for_others[message.id]
 
     def _append(self, message: Message) -> None:
         self.messages.append(message)
+        if message.provider is not None:
+            self._providers.add(message.provider)
         self._call_ids.update(call.call_id for call in message.calls)
         self.characters += sum(length_of(part) for part in message.parts)
         self.has_files = self.has_files or any(True for _ in files_in(message.parts))

@@ -27,11 +27,11 @@ from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, decide
 from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, PartEvent
-from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.facts import Facts, Limits
 from turnwise.states.machine import accepts
 from turnwise.states.triggers import TransitionContext, Trigger
 
-_TROUBLE: Final = (t.Failed, t.AttemptDiscarded, t.CompactionFailed, t.LeaseExpired, t.Repaired)
+_TROUBLE: Final = (t.Failed, t.AttemptDiscarded, t.FallbackStarted, t.CompactionFailed, t.LeaseExpired, t.Repaired)
 _COMPACTION_FIGURES: Final = ("step", "folded", "carried", "messages_after", "context_tokens", "tokens_after")
 
 
@@ -89,8 +89,8 @@ The function is pure: a store may run it in another thread, and again after a co
 """
 
 
-LimitsOf = Callable[[Profile], Limits]
-"""Returns the limits of a chat, by its profile."""
+LimitsOf = Callable[[Facts], Limits]
+"""Returns the limits of a chat."""
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class _Plan(msgspec.Struct, frozen=True):
     salt: str = msgspec.field(default_factory=partial(secrets.token_hex, 16))
 
     def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
-        limits = self.limits_of(facts.profile)
+        limits = self.limits_of(facts)
         unit = UnitOfWork(facts, TransitionContext(now=now, limits=limits, salt=self.salt, actor=self.actor))
         for change in self.changes:
             if unit.stopped:
@@ -142,7 +142,7 @@ class ChatWriter:
     Args:
         store: holds the chats.
         broadcaster: passes commits on to the subscribers of this process.
-        limits_of: returns the limits of a chat, by its profile.
+        limits_of: returns the limits of a chat.
         observers: learn of each transition.
         publisher: publishes checkpoints of what was committed.
     """

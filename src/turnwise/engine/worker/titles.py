@@ -76,7 +76,7 @@ class Titles:
         return is_own and self._configuration(facts).settings.title is not None
 
     def _configuration(self, facts: Facts) -> Configuration:
-        return self._runtime.agents.configuration(facts.profile)
+        return self._runtime.agents.asking(facts)
 
     async def done(self) -> None:
         """Wait until no title is under way."""

@@ -300,6 +300,7 @@ _NOTED: Final = (
     "usage",
     "profile",
     "reason",
+    "fallback",
     "facts",
     "events",
     "erase:errors",

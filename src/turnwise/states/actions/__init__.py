@@ -56,6 +56,7 @@ from turnwise.states.actions.turns import (
     commit_reply,
     discard_attempt,
     drop_lease,
+    fall_back,
     finish_turn,
     grant_lease,
     name_spent_budget,

@@ -110,6 +110,7 @@ def give_up_summary(draft: Draft[Released]) -> None:
 
 def order_compaction(draft: Draft[Trigger]) -> None:
     """Begin a step of its own for the compaction that was asked for."""
+    draft.ask_first_model()
     draft.step = StepFacts(number=draft.step.number + 1)
     draft.calls = NO_CALLS
     draft.compaction = replace(draft.compaction, need=Need.requested)

@@ -42,6 +42,7 @@ def change_configuration(draft: Draft[Configured]) -> None:
     if configuration.agent != before.agent:
         draft.turn = replace(draft.turn, refused=0)
     if (configuration.agent, configuration.model) != (before.agent, before.model):
+        draft.ask_first_model()
         draft.compaction = replace(draft.compaction, context_limit=None)  # it was the other model's
     _put(
         draft,

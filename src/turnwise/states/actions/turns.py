@@ -15,6 +15,7 @@ from turnwise.states.triggers import (
     AttemptDiscarded,
     Claimed,
     EditMessage,
+    FallbackStarted,
     Resume,
     SendMessage,
     StepFinished,
@@ -23,7 +24,7 @@ from turnwise.states.triggers import (
 )
 from turnwise.states.turn_limits import answer_accepted, stop_after_succeeded, why_spent
 from turnwise.states.usage import Usage
-from turnwise.states.writes import GrantLease
+from turnwise.states.writes import GrantLease, NoteFallback
 
 
 def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:
@@ -36,6 +37,7 @@ def begin_turn(draft: Draft[Trigger], trace: str | None, asker: str | None) -> N
     """Begin a new turn with the observers' `trace`, that the chat `asker` has asked for."""
     if draft.turn.open:
         draft.ended = draft.ended or draft.turn
+    draft.ask_first_model()
     draft.turn = TurnFacts(
         number=draft.turn.number + 1,
         first_step=draft.step.number + 1,
@@ -50,6 +52,7 @@ def begin_turn(draft: Draft[Trigger], trace: str | None, asker: str | None) -> N
 
 def reopen_turn(draft: Draft[Resume]) -> None:
     """Go on with the turn that was stopped, with a fresh budget; what it used so far still counts."""
+    draft.ask_first_model()
     draft.turn = TurnFacts(
         number=draft.turn.number,
         first_step=draft.turn.first_step,
@@ -157,6 +160,8 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     if failed.left_out:  # no failure: the next attempt says something else
         tried = replace(step, attempt_open=False)
     draft.step = replace(tried, retry_at=failed.retry_at, retry_delay=failed.delay)
+    if failed.from_first:
+        draft.ask_first_model()
     draft.events.append(
         RetryEvent(
             step=step.number,
@@ -164,6 +169,30 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
             delay=failed.delay,
             error=failed.error.public,
             retry_at=failed.retry_at,
+        )
+    )
+
+
+def fall_back(draft: Draft[FallbackStarted]) -> None:
+    """Take back what the model has shown, book its usage, and note why the next one is asked.
+
+    It is no failure of the step, whose retries begin once all models have failed.
+    """
+    failed, step = draft.trigger, draft.step
+    draft.take_back(failed.error.kind)
+    draft.book(failed.usage, lost=True)
+    draft.step = replace(step, attempt_open=False, paid=step.failed(failed.error.kind, paid=failed.paid).paid)
+    draft.turn = replace(draft.turn, fallback_from=(*draft.turn.fallback_from, failed.failure))
+    draft.compaction = replace(draft.compaction, context_limit=None)  # it was the other model's
+    draft.writes.append(NoteFallback(failed.failure))
+    draft.events.append(
+        RetryEvent(
+            step=step.number,
+            attempt=step.attempt,
+            delay=0,
+            error=failed.error.public,
+            retry_at=draft.now,
+            next_model=failed.next_model,
         )
     )
 
