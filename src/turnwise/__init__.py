@@ -25,6 +25,7 @@ from turnwise.engine.observers.observer import CompactionRun, ModelCall, Observe
 from turnwise.engine.prompt.hooks import LoopState, PastCall, ReminderText, RequestContext, history_was_compacted
 from turnwise.engine.tools.context import ToolContext, ToolOutput
 from turnwise.engine.tools.declare import Reconciled, Tool, tool
+from turnwise.engine.tools.wake_me import wake_me
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export
@@ -68,7 +69,7 @@ from turnwise.states.errors import (
     WrongCall,
 )
 from turnwise.states.events import ErrorInfo, Event
-from turnwise.states.messages import FilePart, Message, ModelFailure, QueuedMessage, TextPart
+from turnwise.states.messages import FilePart, Message, ModelFailure, QueuedMessage, ScheduledMessage, TextPart
 from turnwise.states.model_errors import ModelError, RefusedPart
 from turnwise.states.names import RESTING, ChatState, StopReason
 from turnwise.states.transcript import Transcript, fold
@@ -139,6 +140,7 @@ __all__ = [
     "ReminderText",
     "RequestContext",
     "RetryPolicy",
+    "ScheduledMessage",
     "SendReceipt",
     "Settings",
     "SettingsError",
@@ -173,6 +175,7 @@ __all__ = [
     "history_was_compacted",
     "tool",
     "verify_export",
+    "wake_me",
 ]
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from support.life import (
     ERROR,
+    SCHEDULED,
     Life,
     asking,
     client,
@@ -257,6 +259,16 @@ def steering(life: Life) -> Life:
     return life
 
 
+def scheduled(life: Life, **fields: Any) -> Life:
+    """Return the life with a scheduled message that is due."""
+    life.fire(t.Schedule, message=replace(SCHEDULED, **fields))
+    return life
+
+
+def wake(life: Life) -> None:
+    life.fire(t.ScheduleFired, message=life.facts.schedules[0])
+
+
 ENDED = "turn_finished"
 TAKEN = "dequeue:taken message"
 STEERED = "dequeue:steered message dequeue:steered message"
@@ -269,6 +281,7 @@ LEASED = (S.streaming, S.executing_tools, S.compacting)
 def cases() -> Iterator[Case]:
     """Yield a case for every row of the table, in its order."""
     yield from from_the_client()
+    yield from around_schedules()
     yield from around_the_queue()
     yield from from_the_holder()
     yield from after_a_step()
@@ -328,6 +341,21 @@ def edits() -> Iterator[Case]:
     for at in (S.waiting, *BUSY, S.error, S.interrupted):
         writes, events = lost.get(at, ("cut message", "history_reset message status"))
         yield Case(lazily(standing, at), lambda life: life.edit(first), writes, events)
+
+
+def around_schedules() -> Iterator[Case]:
+    fires = "schedule:fired schedule:dropped"
+    for at in S:
+        yield Case(lazily(standing, at), fired(t.Schedule, message=SCHEDULED), "schedule")
+        yield Case(lambda at=at: scheduled(standing(at)), fired(t.Unschedule, schedule_id="s"), "schedule:dropped")
+    for at in (S.waiting, S.error, S.interrupted):
+        yield Case(lambda at=at: scheduled(standing(at)), wake, f"{fires} message", "message status")
+    for at in (S.error, S.interrupted):
+        writes = f"{fires} enqueue {TAKEN}"
+        yield Case(lambda at=at: scheduled(with_queue(at)), wake, writes, "queue message queue status")
+    for build in (unsettled, *(partial(standing, at) for at in BUSY)):
+        yield Case(lambda build=build: scheduled(build()), wake, f"{fires} enqueue", "queue")
+        yield Case(lambda build=build: scheduled(build(), when_busy="skip"), wake, fires)
 
 
 def around_the_queue() -> Iterator[Case]:

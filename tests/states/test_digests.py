@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
-from support.life import NOW, PROFILE, asking, delegated, said
+from support.life import NOW, PROFILE, SCHEDULED, asking, delegated, said
 from turnwise.states.calls import Answer, ToolCall
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
@@ -25,9 +25,11 @@ from turnwise.states.writes import (
     CutHistory,
     DropLease,
     DropQueued,
+    DropSchedule,
     EraseEdits,
     EraseMessage,
     EraseText,
+    FireSchedule,
     GrantLease,
     InsertBoundary,
     InsertMessage,
@@ -39,6 +41,7 @@ from turnwise.states.writes import (
     PutCall,
     PutProfile,
     PutQueued,
+    PutSchedule,
     RecordReceipt,
     RecordUsage,
     Write,
@@ -189,6 +192,9 @@ IDENTITIES: list[tuple[Write, str, str]] = [
     (MoveQueued("m9", "m3", ("m9", "m3")), "move", "m9:m3"),
     (DropQueued("m9", "taken"), "dequeue:taken", "m9"),
     (DropQueued("m9", "deleted"), "dequeue:deleted", "m9"),
+    (PutSchedule(SCHEDULED), "schedule", "s"),
+    (FireSchedule("s", NOW), "schedule:fired", "s"),
+    (DropSchedule("s"), "schedule:dropped", "s"),
     (NoteReason("enough"), "reason", ""),
     (InsertBoundary("compaction", 4, 7, (1, 2)), "boundary:compaction", "4"),
     (GrantLease(Lease("w", 3), 30), "lease", "3"),

@@ -11,7 +11,20 @@ from msgspec.structs import replace
 from tests.states.table_cases import Case, cases, first_match, name_of, row_of, standing, stray
 from transitions import Event
 
-from support.life import BLANK, ERROR, NOW, OVERFLOW, Life, anything_for, client, delegated, local, parts_of, said
+from support.life import (
+    BLANK,
+    ERROR,
+    NOW,
+    OVERFLOW,
+    SCHEDULED,
+    Life,
+    anything_for,
+    client,
+    delegated,
+    local,
+    parts_of,
+    said,
+)
 from turnwise.states import TABLE, ChatState, IllegalTransition, decide
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
@@ -208,6 +221,7 @@ facts_of_any_kind = st.builds(
     step=st.builds(StepFacts, number=st.just(1), stage=st.sampled_from(Stage)),
     calls=calls(),
     queue=queues,
+    schedules=st.sampled_from([(), (SCHEDULED,)]),
     history=st.builds(HistoryFacts, tail=st.sampled_from(Tail), foldable=st.integers(0, 2)),
     compaction=st.builds(
         CompactionFacts,
@@ -217,6 +231,14 @@ facts_of_any_kind = st.builds(
         context_limit=st.just(100),
         next_tokens=st.sampled_from([None, 100, 101]),
     ),
+)
+
+
+SCHEDULED_MESSAGES: Final = st.builds(
+    replace,
+    st.just(SCHEDULED),
+    due=st.sampled_from([NOW, NOW + timedelta(days=1)]),
+    when_busy=st.sampled_from(["queue", "skip"]),
 )
 
 
@@ -241,6 +263,7 @@ def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
         results=tuple(ToolResult(name, output=True) for name in draw(st.lists(call_ids, max_size=3))),
         outcome=CallOutcome(call_id=draw(call_ids), status=CallStatus.succeeded, output=None, is_error=False),
         error=draw(st.sampled_from([ERROR, OVERFLOW])),
+        message=draw(SCHEDULED_MESSAGES),
     )
 
 

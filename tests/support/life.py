@@ -13,7 +13,7 @@ from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
-from turnwise.states.messages import Message, ModelFailure, Part, TextPart, ToolCallPart
+from turnwise.states.messages import Message, ModelFailure, Part, ScheduledMessage, TextPart, ToolCallPart
 from turnwise.states.names import Audience, CallStatus, Executor, StopReason
 from turnwise.states.triggers import TransitionContext, Trigger
 from turnwise.states.usage import Usage
@@ -21,6 +21,8 @@ from turnwise.states.values.digests import digest
 from turnwise.states.writes import CutHistory, EraseMessage, InsertBoundary, InsertMessage
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+SCHEDULED = ScheduledMessage(id="s", parts=(TextPart(text="wake up"),), due=NOW, by="system")
+"""What is due at once."""
 PROFILE = Profile(created_at=NOW)
 BLANK = Facts(chat_id="c", profile=PROFILE)
 ERROR = ErrorInfo(kind="overloaded", message="too many requests")
@@ -48,6 +50,8 @@ def anything_for(trigger: type[Trigger], **arguments: Any) -> dict[str, Any]:
         "outcome": CallOutcome(call_id="a", status=CallStatus.failed, output=None, is_error=True),
         "summary": summary_of("s"),
         "erasing": Erasing(),
+        "schedule_id": "s",
+        "message": SCHEDULED,
     }
     return own_of(trigger, anything | arguments)
 

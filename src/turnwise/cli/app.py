@@ -21,6 +21,7 @@ from turnwise.cli.erase import delete, erase
 from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
 from turnwise.cli.keys import keygen
 from turnwise.cli.operating import archive, interrupt, resume, send, submit, unarchive
+from turnwise.cli.scheduling import schedule, schedules, unschedule
 from turnwise.cli.serve import inspect, serve
 from turnwise.cli.show import explain, list_chats, show
 from turnwise.cli.style import quiet_logs
@@ -32,6 +33,7 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),
     *(list_chats, show, audit, replay, verify, explain, inspect),
     *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
+    *(schedule, schedules, unschedule),
     *(export, import_chat),
     *(doctor, diagram, worker, serve, migrate, keygen),
 )

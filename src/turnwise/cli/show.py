@@ -149,6 +149,7 @@ def explanation_table(explanation: Explanation) -> Table:
             ", ".join(f"{call.name} ({call.call_id}, {call.status})" for call in explanation.open_calls)
         ),
         "queue": str(explanation.queued or ""),
+        "scheduled": clean(", ".join(f"{one.id} at {moment(one.due)}" for one in explanation.schedules)),
         "last error": excerpt(explanation.last_error.message, 300) if explanation.last_error else "",
         "in detail": excerpt(explanation.last_error.detail or "", 1000) if explanation.last_error else "",
         "may come": ", ".join(explanation.legal_triggers),

@@ -141,7 +141,7 @@ class Connection:
             BadAnswer: it is no value of the type `answer`.
         """
         try:
-            value: Answer = _answer_adapter(cast("Any", answer)).validate_json(response.content)
+            value: Answer = _answer_adapter(cast("Any", answer)).validate_json(response.content or b"null")
         except ValidationError as error:
             wrong = error.errors()[0]
             place = ".".join(map(str, wrong["loc"]))

@@ -81,7 +81,8 @@ def blobs_named_in(body: object) -> set[str]:
 
 def blobs_of(rows: ChatRows) -> set[str]:
     """Return the digests of the blobs that the rows of a chat refer to."""
-    return {digest for table in REFERRING for row in rows.tables[table] for digest in blobs_named_in(row["body"])}
+    bodies = (row["body"] for table in REFERRING for row in rows.tables[table])
+    return {digest for body in (*bodies, rows.chat["facts"]) for digest in blobs_named_in(body)}
 
 
 Rows = Mapping[str, Sequence[Row]]

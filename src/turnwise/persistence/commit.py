@@ -108,8 +108,8 @@ class Commit(msgspec.Struct, frozen=True):
 
     @property
     def rested(self) -> datetime | None:
-        """When the chat was changed last; `None` while it works."""
-        return self.before.at if self.after.facts.resting else None
+        """When the chat was changed last; `None` while it works, or something is scheduled: it is not abandoned."""
+        return self.before.at if self.after.facts.resting and not self.after.facts.schedules else None
 
     @property
     def erasing(self) -> bool:
@@ -201,6 +201,10 @@ class Tables:
                 self.lease = write
             case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteSubagent() | w.NoteFallback():
                 pass  # lease, deadline, reason and failures stand in other rows, the subagent's answer in the log
+            case w.PutSchedule():
+                self._note_files(write.message.parts)
+            case w.FireSchedule() | w.DropSchedule():
+                pass  # schedules stand in the facts
             case w.PutProfile():
                 self.profile = write
             case w.CutHistory():

@@ -21,7 +21,7 @@ from turnwise.persistence.rows import CALLS, MESSAGES, PARSE_ERRORS, RECEIPTS, m
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.events import FLEETING
-from turnwise.states.messages import FORMAT, Message, recorded_calls, recorded_results, without_secrets
+from turnwise.states.messages import FORMAT, Message, files_in, recorded_calls, recorded_results, without_secrets
 from turnwise.states.names import Audience
 from turnwise.states.values.digests import derived
 from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
@@ -69,6 +69,7 @@ class _Wiping:
     def __init__(self, stored: ChatRows, decision: Decision) -> None:
         self._stored = stored
         self._salt = derived(decision.salt, decision.facts.version, "erasure")
+        self._schedules = decision.facts.schedules
         self._over_before = decision.facts.step.over_before
         writes = decision.writes
         self._blanks = {write.id: write for write in writes if isinstance(write, EraseMessage | EraseEdits)}
@@ -106,7 +107,7 @@ class _Wiping:
         return self._wipe
 
     def _blobs(self) -> set[str]:
-        blobs: set[str] = set()
+        blobs = {file.blob for one in self._schedules for file in files_in(one.parts) if file.blob is not None}
         for table, key in REFERRING.items():
             changed = {one.key[key]: one.values.get("body", "") for one in self._wipe.changes if one.table == table}
             for row in self._stored.tables[table]:

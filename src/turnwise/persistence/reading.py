@@ -22,12 +22,14 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """Leases and deadlines that have run out, and strays, for a worker's sweep. Each list keeps to the limit."""
+    """What a worker's sweep finds: what has run out, what is due, and strays. Each list keeps to the limit."""
 
     leases: tuple[tuple[str, int], ...] = ()
     """Chats whose lease has run out, each with its token."""
     deadlines: tuple[str, ...] = ()
     """Chats in `requires_action`, not archived, with an open call whose deadline has passed."""
+    to_wake: tuple[str, ...] = ()
+    """Chats with a scheduled message that is due."""
     strays: tuple[str, ...] = ()
     """Chats in a state that the table does not know."""
     at: datetime | None = None

@@ -133,6 +133,8 @@ class Erasing(Value, frozen=True, kw_only=True):
     reasons: bool = False
     quarantine: bool = False
     """Whether to delete the rows in `quarantine`: it is unknown whose text they hold."""
+    schedules: bool = False
+    """Whether to drop what is scheduled."""
 
     @property
     def is_empty(self) -> bool:

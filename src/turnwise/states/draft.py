@@ -14,7 +14,16 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, Profile, StepFacts, TurnFacts
 from turnwise.states.left_out import LeftOut
-from turnwise.states.messages import Message, Part, QueuedMessage, Role, tokens_in, without_secrets
+from turnwise.states.messages import (
+    Message,
+    Part,
+    QueuedMessage,
+    Role,
+    ScheduledMessage,
+    Wakeup,
+    tokens_in,
+    without_secrets,
+)
 from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import TransitionContext, Trigger
@@ -49,6 +58,7 @@ class Draft(Generic[_Kind_co]):
     """The traces of future turns; those of messages that left the queue are dropped with the next change."""
     askers: Mapping[str, str]
     """The askers of future turns, kept as long as those traces."""
+    schedules: tuple[ScheduledMessage, ...]
     history: HistoryFacts
     compaction: CompactionFacts
     usage: Usage
@@ -107,6 +117,7 @@ class Draft(Generic[_Kind_co]):
         synthetic: bool = False,
         instead_of: Message | None = None,
         reply: StepReply | Partial | None = None,
+        wakeup: Wakeup | None = None,
     ) -> Message:
         """Append a message to the history, which then ends in `tail`, and show it to those who may see it.
 
@@ -125,6 +136,7 @@ class Draft(Generic[_Kind_co]):
             call_index=call_index,
             partial=partial,
             synthetic=synthetic,
+            wakeup=wakeup,
             **(_origin_of(reply, self.turn) if instead_of is None else _answered_by(instead_of)),
         )
         self.history = HistoryFacts(

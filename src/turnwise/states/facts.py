@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.left_out import LeftOut
-from turnwise.states.messages import ModelFailure, QueuedMessage
+from turnwise.states.messages import ModelFailure, QueuedMessage, ScheduledMessage
 from turnwise.states.names import (
     DEFAULT_AGENT,
     NEW,
@@ -265,6 +265,8 @@ class Facts(Value, frozen=True, kw_only=True):
     """The traces of future turns, by the queued message that begins them."""
     askers: Mapping[str, str] = field(default_factory=dict)
     """The askers of future turns, by the queued message that begins them."""
+    schedules: tuple[ScheduledMessage, ...] = ()
+    """What the clock will send, in the order in which it was scheduled."""
     history: HistoryFacts = HistoryFacts()
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE
@@ -288,6 +290,11 @@ class Facts(Value, frozen=True, kw_only=True):
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Calls without a result, in call order."""
         return tuple(call for call in self.calls if call.open)
+
+    @property
+    def wake_at(self) -> datetime | None:
+        """When the first scheduled message is due; `None` without one."""
+        return min((message.due for message in self.schedules), default=None)
 
     @property
     def agent_needed(self) -> str:
@@ -349,6 +356,7 @@ class Limits(Value, frozen=True, kw_only=True):
     """US dollars."""
     queue_limit: int = 20
     queue_limit_bytes: int = 104_857_600
+    schedule_limit: int = 20
     promote_after_interrupt: bool = False
     action_deadline: float | None = None
     """Seconds for client calls that declare no deadline of their own."""

@@ -60,6 +60,24 @@ def wants_to_steer(draft: Draft[t.SendMessage]) -> bool:
     return draft.trigger.when_busy == "steer"
 
 
+def schedule_is_due(draft: Draft[t.ScheduleFired]) -> bool:
+    """The message is scheduled, and its time has come."""
+    message = draft.trigger.message
+    return message.due <= draft.now and message in draft.schedules
+
+
+def is_skipped(draft: Draft[t.ScheduleFired]) -> bool:
+    """The message came with `when_busy="skip"`, or the one of its schedule before it still waits."""
+    message = draft.trigger.message
+    waits = any(queued.wakeup and queued.wakeup.schedule == message.id for queued in draft.queue)
+    return waits or message.when_busy == "skip"
+
+
+def queue_has_room(draft: Draft[t.Trigger]) -> bool:
+    """The queue takes another message."""
+    return len(draft.queue) < draft.limits.queue_limit
+
+
 def promotion_waits(draft: Draft[t.Trigger]) -> bool:
     """The queue holds a message that shall become a turn as soon as the interrupt is settled."""
     return draft.promote and bool(draft.queue)

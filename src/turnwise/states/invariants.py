@@ -99,12 +99,18 @@ def calls_are_of_this_step(facts: Facts) -> bool:
     return not facts.calls or (facts.calls.are_distinct and facts.calls.step == facts.step.number)
 
 
+def archived_chats_have_no_schedules(facts: Facts) -> bool:
+    """The clock sends nothing to an archived chat."""
+    return not (facts.archived and facts.schedules)
+
+
 ALWAYS: Final[tuple[Invariant, ...]] = (
     state_is_declared,
     only_interrupts_are_unsettled,
     only_unsettled_chats_promote,
     lease_is_the_newest,
     calls_are_of_this_step,
+    archived_chats_have_no_schedules,
 )
 """What holds in every state."""
 

@@ -13,7 +13,7 @@ from pydantic import Field, SkipValidation
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk, content_in, fault_of_file, fault_of_lines, file_at
-from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
+from turnwise.states.names import SYSTEM, Audience, BoundaryReason, CallStatus, Executor, WhenDue
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked
 from turnwise.states.values.hints import validator_of
@@ -182,6 +182,17 @@ class ModelFailure(Value, metaclass=Checked, frozen=True, kw_only=True):
     """The seconds for which the provider asked to wait."""
 
 
+class Wakeup(Value, frozen=True, kw_only=True):
+    """The origin of a message that was sent by the clock."""
+
+    schedule: str
+    """The id of the schedule."""
+    by: str
+    """Who scheduled it: the actor of that record of the audit log."""
+    due: Time
+    """When it was due."""
+
+
 class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weakref=True):
     """One entry of a chat's history. A `tool` message holds exactly one result."""
 
@@ -204,6 +215,8 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     erased: bool = False
     imported: bool = False
     """True when the message was said elsewhere, and came with the chat's creation."""
+    wakeup: Wakeup | None = None
+    """The schedule that sent the message; `None` if someone sent it."""
     agent: str | None = None
     """The agent in whose name the model answered. This and the following fields are set only in a model's messages."""
     agent_version: str | None = None
@@ -264,11 +277,39 @@ class QueuedMessage(Value, frozen=True, kw_only=True):
     accepted_at: Time
     steers: bool = False
     """Whether it enters the next model request of the turn under way; if that ends first, it begins the next one."""
+    wakeup: Wakeup | None = None
+    """The schedule that sent the message; `None` if someone sent it."""
 
     @property
     def text(self) -> str:
         """The text parts, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+
+class ScheduledMessage(Value, frozen=True, kw_only=True):
+    """A message that the clock sends to a chat: once, or at each time of a series."""
+
+    id: str
+    parts: tuple[Part, ...]
+    due: Time
+    """When it is sent next."""
+    every: str | None = None
+    """The cron expression of a series; `None` for a message that is sent once."""
+    timezone: str | None = None
+    """The time zone in which `every` counts."""
+    when_busy: WhenDue = "queue"
+    by: str = SYSTEM
+    """Who scheduled it."""
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def wakeup(self) -> Wakeup:
+        """The origin of the message once it is sent."""
+        return Wakeup(schedule=self.id, by=self.by, due=self.due)
 
 
 def parts_of(content: Content) -> tuple[TextPart | FilePart, ...]:

@@ -15,6 +15,8 @@ from turnwise.states.values.digests import canonical
 from turnwise.states.writes import PutProfile
 
 OfQueued = t.EditQueued | t.DeleteQueued | t.PromoteQueued
+SCHEDULED_BYTES: Final = 65_536
+"""The most bytes that the scheduled messages of a chat may hold together; files that are stored count as references."""
 _Kind = TypeVar("_Kind", bound=t.Trigger)
 Refusal = Callable[[Draft[_Kind]], None]
 
@@ -99,6 +101,22 @@ def refuse_unknown_queued(draft: Draft[OfQueued]) -> None:
         raise errors.MessageNotFound(draft.before.chat_id, draft.trigger.queued_id, expected="queued message")
 
 
+def refuse_unknown_schedule(draft: Draft[t.Unschedule]) -> None:
+    """Refuse to take back what is not scheduled."""
+    if all(message.id != draft.trigger.schedule_id for message in draft.schedules):
+        raise errors.MessageNotFound(draft.before.chat_id, draft.trigger.schedule_id, expected="scheduled message")
+
+
+def refuse_full_schedules(draft: Draft[t.Schedule]) -> None:
+    """Refuse more scheduled messages, or larger ones, than a chat may have: they are stored with every transition."""
+    message, limit = draft.trigger.message, draft.limits.schedule_limit
+    messages = [*(other for other in draft.schedules if other.id != message.id), message]
+    if len(messages) > limit:
+        raise errors.QueueFull(limit, "scheduled messages")
+    if sum(size_of(one.parts) for one in messages) > SCHEDULED_BYTES:
+        raise errors.QueueFull(SCHEDULED_BYTES, "bytes of scheduled messages")
+
+
 def refuse_empty_compaction(draft: Draft[t.Trigger]) -> None:
     """Refuse to compact nothing."""
     if not draft.history.foldable:
@@ -134,6 +152,8 @@ REFUSALS: Final[dict[type[t.Trigger], tuple[Refusal[Any], ...]]] = {
             _of(t.EditQueued, refuse_unknown_queued, refuse_full_queue),
             _of(t.DeleteQueued, refuse_unknown_queued),
             _of(t.PromoteQueued, refuse_unknown_queued),
+            _of(t.Schedule, refuse_full_schedules),
+            _of(t.Unschedule, refuse_unknown_schedule),
             _of(t.Renamed, _unstorable("title")),
             _of(t.MetadataChanged, _unstorable("metadata")),
             _of(t.Configured, _unstorable("agent", "model", "parameters", "active_tools", "system")),

@@ -92,10 +92,14 @@ _SEND_NOW = (a.enqueue_first, a.note_interrupt, a.promote_when_settled)
 _HEAD_WAITS = (a.move_to_head, a.promote_when_settled)
 _HEAD_NOW = (a.move_to_head, a.note_interrupt, a.promote_when_settled)
 _CLEAR = (a.insert_clear_boundary,)
+_DUE = (g.schedule_is_due,)
+_DUE_WITH_ROOM = (g.schedule_is_due, g.queue_has_room)
 _TIME_OUT = (a.time_out_due_calls,)
 _STEERS = (g.queue_waits, g.wants_to_steer)
 _ASK_AGAIN = (a.begin_step, a.take_steering)
 _COMPACTS_AT_REST = (g.something_to_compact, g.queue_is_empty)
+_WAKE    = (a.fire_schedule, *_BEGIN)
+_WAKE_QUEUE = (a.fire_schedule, *_QUEUE_FIRST)
 _REPAIR  = (a.commit_partial, a.close_open_calls, a.restore_invariants, a.set_error, a.finish_turn)
 
 _CLIENT = (
@@ -136,6 +140,9 @@ _CLIENT = (
     _on(t.ClearContext, S.waiting,     S.waiting, do=_CLEAR),
     _on(t.ClearContext, S.error,       S.waiting, when=(g.queue_is_empty,), do=(a.clear_error, *_CLEAR)),
     _on(t.ClearContext, S.interrupted, S.waiting, when=(g.settled, g.queue_is_empty), do=_CLEAR),
+
+    *_stay(t.Schedule,   S, a.put_schedule),
+    *_stay(t.Unschedule, S, a.remove_schedule),
 
     *_stay(t.EditQueued,   _QUEUED, a.change_queued, when=(g.queue_waits,)),
     *_stay(t.DeleteQueued, _QUEUED, a.remove_queued, when=(g.queue_waits,)),
@@ -223,6 +230,15 @@ _CLOCK = (
 
     _on(t.DeadlinePassed, S.requires_action, S.pending, when=(g.call_is_due, g.every_call_is_due), do=_TIME_OUT),
     _on(t.DeadlinePassed, S.requires_action, S.requires_action, when=(g.call_is_due,), do=_TIME_OUT),
+
+    _on(t.ScheduleFired, S.waiting,     S.pending, when=_DUE, do=_WAKE),
+    _on(t.ScheduleFired, S.error,       S.pending, when=(*_DUE, g.queue_waits), do=(a.clear_error, *_WAKE_QUEUE)),
+    _on(t.ScheduleFired, S.error,       S.pending, when=_DUE, do=(a.clear_error, *_WAKE)),
+    _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled, g.queue_waits), do=_WAKE_QUEUE),
+    _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled), do=_WAKE),
+    *_stay(t.ScheduleFired, (*BUSY, S.interrupted), a.fire_schedule, when=(*_DUE, g.is_skipped)),
+    _on(t.ScheduleFired, S.interrupted, S.interrupted, when=_DUE_WITH_ROOM, do=(a.fire_schedule, *_WAIT_LAST)),
+    *(_on(t.ScheduleFired, at, at, when=_DUE_WITH_ROOM, do=(a.fire_schedule, a.enqueue_last)) for at in BUSY),
 
     _on(t.Repaired, UNKNOWN, S.error, do=_REPAIR),
     *(_on(t.Repaired, at, S.error, when=(g.invariant_broken,), do=_REPAIR) for at in S),

@@ -13,7 +13,7 @@ from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.left_out import LeftOut
-from turnwise.states.messages import ModelFailure, Part
+from turnwise.states.messages import ModelFailure, Part, ScheduledMessage, Wakeup
 from turnwise.states.names import SYSTEM, Party, WhenBusy, snake_case
 from turnwise.states.usage import Usage
 from turnwise.states.values.values import Value
@@ -103,6 +103,7 @@ class SendMessage(Trigger, frozen=True, kw_only=True):
     """The observers' trace of the turn; see `TurnFacts.trace`."""
     asker: str | None = None
     """The chat that gives a subagent of its own a task, or tells it more; `None` for the client."""
+    wakeup: ClassVar[Wakeup | None] = None
 
 
 @_declared("client")
@@ -171,6 +172,21 @@ class PromoteQueued(Trigger, frozen=True, kw_only=True):
     """The user makes a queued message the next turn at once."""
 
     queued_id: str
+
+
+@_declared("client", own_write="schedule")
+class Schedule(Trigger, frozen=True, kw_only=True):
+    """The user has the clock send a message, instead of the scheduled one of its id if there is one."""
+
+    message: ScheduledMessage
+    """Without `by`, which is the actor."""
+
+
+@_declared("client")
+class Unschedule(Trigger, frozen=True, kw_only=True):
+    """The user takes a scheduled message back."""
+
+    schedule_id: str
 
 
 # From the lease holder
@@ -308,6 +324,29 @@ class LeaseExpired(Held, frozen=True, kw_only=True):
 @_declared("clock")
 class DeadlinePassed(Trigger, frozen=True, kw_only=True):
     """The client did not answer in time."""
+
+
+@_declared("clock", own_write="schedule:fired")
+class ScheduleFired(Trigger, frozen=True, kw_only=True):
+    """The time of a scheduled message has come. The actions that accept a message find in it what a client sends."""
+
+    message: ScheduledMessage
+    next_due: datetime | None = None
+    """When the series goes on; `None` if that was the last time."""
+    trace: ClassVar[str | None] = None
+    asker: ClassVar[str | None] = None
+    client_id: ClassVar[str | None] = None
+    content_digest: ClassVar[str | None] = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the message."""
+        return self.message.parts
+
+    @property
+    def wakeup(self) -> Wakeup:
+        """The origin of the message."""
+        return self.message.wakeup
 
 
 @_declared("clock", while_archived=True)

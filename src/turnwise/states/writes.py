@@ -15,7 +15,7 @@ import msgspec
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease, Profile
-from turnwise.states.messages import Message, ModelFailure, QueuedMessage
+from turnwise.states.messages import Message, ModelFailure, QueuedMessage, ScheduledMessage
 from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
 from turnwise.states.values.digests import canonical, digest, guarded, salted
@@ -261,6 +261,48 @@ class DropQueued(Value, frozen=True):
         return digest(self.id)
 
 
+class PutSchedule(Value, frozen=True):
+    """Schedule a message, or replace the one of its id. It is stored with the facts."""
+
+    kind: ClassVar[str] = "schedule"
+    message: ScheduledMessage
+
+    @property
+    def id(self) -> str:
+        """The schedule's id."""
+        return self.message.id
+
+    @property
+    def digest(self) -> str:
+        """The digest of when it is due."""
+        return digest_of_time(self.message.due)
+
+
+class FireSchedule(Value, frozen=True):
+    """Note that a scheduled message was due: it was sent, or skipped."""
+
+    kind: ClassVar[str] = "schedule:fired"
+    id: str
+    due: Time
+
+    @property
+    def digest(self) -> str:
+        """The digest of when it was due."""
+        return digest_of_time(self.due)
+
+
+class DropSchedule(Value, frozen=True):
+    """Schedule a message no longer."""
+
+    kind: ClassVar[str] = "schedule:dropped"
+    id: str
+
+    @property
+    def digest(self) -> str:
+        """The digest of the id."""
+        return digest(self.id)
+
+
 class NoteReason(Value, frozen=True):
     """Keep the client's reason for an interrupt beside the audit record, where it can be erased."""
 
@@ -400,6 +442,9 @@ Write = (
     | PutQueued
     | MoveQueued
     | DropQueued
+    | PutSchedule
+    | FireSchedule
+    | DropSchedule
     | NoteReason
     | InsertBoundary
     | GrantLease

@@ -23,8 +23,8 @@ from turnwise.states.names import Audience
 from turnwise.states.values.values import Value
 
 Erasable = Literal["everything", "messages", "quarantine", "title", "metadata", "system", "errors", "reasons"]
-"""Parts of a chat that can be erased: `messages` are all that were ever said, cut or queued; `quarantine` are the
-rows that repairs have set aside; `everything` is all of it."""
+"""Parts of a chat that can be erased: `messages` are all that were ever said, cut, queued or scheduled; `quarantine` is
+what repairs have set aside; `everything` is all of it."""
 
 OUTSIDE: Final = (
     "Backups and copies of the database keep what they hold.",
@@ -105,6 +105,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
             profile=self._profile(facts),
             errors="errors" in self.what,
             reasons="reasons" in self.what,
+            schedules=bool(facts.schedules) and "messages" in self.what,
             quarantine=rows.quarantined > 0 or "quarantine" in self.what,
         )
 

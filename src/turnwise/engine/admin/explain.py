@@ -17,6 +17,7 @@ from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_invariants
+from turnwise.states.messages import ScheduledMessage
 from turnwise.states.names import LEASED, SPECS, CallStatus, ChatState, StopReason
 from turnwise.states.turn_limits import BUDGETS
 from turnwise.states.values.values import Value
@@ -39,9 +40,11 @@ class Explanation(Value, frozen=True, kw_only=True):
     lease_worker: str | None
     lease_expires: datetime | None
     next_timer: datetime | None
-    """When the next timer of the chat runs out: a retry, a deadline, or its lease."""
+    """When the next timer of the chat runs out: a retry, a deadline, its lease, or the time of a scheduled message."""
     open_calls: tuple[ToolCall, ...]
     queued: int
+    schedules: tuple[ScheduledMessage, ...] = ()
+    """What the clock will send, the next one first."""
     last_error: ErrorInfo | None
     legal_triggers: tuple[str, ...]
     broken_invariants: tuple[str, ...]
@@ -65,6 +68,7 @@ def explanation(
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
         *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),
+        *([facts.wake_at] if facts.wake_at is not None else []),
         *([lease.expires] if lease is not None else []),
     ]
     return Explanation(
@@ -78,6 +82,7 @@ def explanation(
         next_timer=min(timers, default=None),
         open_calls=tuple(call.shown for call in facts.open_calls),
         queued=len(facts.queue),
+        schedules=tuple(sorted(facts.schedules, key=lambda message: message.due)),
         last_error=facts.last_error,
         legal_triggers=legal_triggers(facts),
         broken_invariants=broken_invariants(facts),
@@ -94,7 +99,7 @@ def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str], issue
         return "The chat is archived; unarchive it to go on."
     if facts.lease is not None:
         return _held(facts, facts.lease.worker, lease)
-    return _resting(facts, archived)
+    return _resting(facts, archived) + _describe_wakeup(facts)
 
 
 def _resting(facts: Facts, archived: Collection[str]) -> str:
@@ -113,6 +118,13 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
                 f"There is work to do: the chat waits for a worker that runs {_describe_worker(facts)}; is one running?"
             )
     return SPECS[facts.state].sentence
+
+
+def _describe_wakeup(facts: Facts) -> str:
+    if facts.wake_at is None:
+        return ""
+    first = min(facts.schedules, key=lambda message: message.due)
+    return f" Schedule {first.id!r} of {first.by} sends a message at {first.due:%Y-%m-%d %H:%M:%S} UTC."
 
 
 def _explain_interrupt(facts: Facts, *, may_resume: bool) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing
+from datetime import datetime
 from typing import Any, Generic
 
 import msgspec
@@ -20,10 +21,10 @@ from turnwise.engine.subscriptions.turns import TurnReader
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
 from turnwise.states.events import Event
-from turnwise.states.messages import Content, QueuedMessage
-from turnwise.states.names import WhenBusy
+from turnwise.states.messages import Content, QueuedMessage, ScheduledMessage
+from turnwise.states.names import WhenBusy, WhenDue
 from turnwise.states.values.checked import checked
-from turnwise.states.values.limits import Label, Name, Ordinal, Seconds
+from turnwise.states.values.limits import Label, Name, Ordinal, ScheduleId, Seconds
 
 
 class Question(msgspec.Struct, Generic[Output], frozen=True):
@@ -236,3 +237,48 @@ class Turns(Reports):
         queued_id: str,
     ) -> Chat:
         """Make a queued message the next turn at once; the current turn is interrupted and its partial answer stays."""
+
+    @command("POST", "/chats/{chat_id}/schedules", 201)
+    async def schedule(  # noqa: PLR0913 - the contract
+        self,
+        chat_id: str,
+        content: Content,
+        *,
+        at: datetime | None = None,
+        every: str | None = None,
+        timezone: str | None = None,
+        when_busy: WhenDue = "queue",
+        id: ScheduleId | None = None,  # noqa: A002 - the contract
+    ) -> ScheduledMessage:
+        """Have the clock send a message: once, or again and again. The same `id` again replaces what it named.
+
+        At the time the message is sent as by `send_message`, at most `Settings.poll_interval` late: after an outage,
+        too, and of a series that missed several times once. What is archived or deleted has no schedules.
+
+        Args:
+            chat_id: the chat.
+            content: what is said then.
+            at: when, with an offset from UTC, or in `timezone`.
+            every: the times of a series, as a cron expression of five fields: `0 9 * * 1` is Mondays at nine.
+            timezone: where `every` counts, or an `at` without an offset, as in `Europe/Berlin`; UTC by default.
+            when_busy: what becomes of it while the chat works: it waits in the queue, or is skipped this time. While
+                the queue is full it stays due. A series skips a time if its message before still waits.
+            id: letters, digits, `.`, `_` and `-`; turnwise gives one by default.
+
+        Raises:
+            InvalidArgument: not exactly one of `at` and `every` is given, or there is no such time or time zone.
+            QueueFull: the chat has as many scheduled messages, or bytes in them, as it may.
+            InvalidContent: the message is empty, cannot be stored, or is too large.
+        """
+
+    @command("DELETE", "/chats/{chat_id}/schedules/{id}", 204)
+    async def unschedule(self, chat_id: str, id: ScheduleId) -> None:  # noqa: A002 - the contract
+        """Take a scheduled message back.
+
+        Raises:
+            MessageNotFound: nothing is scheduled under that id.
+        """
+
+    @command("GET", "/chats/{chat_id}/schedules", operation="list_schedules")
+    async def schedules(self, chat_id: str) -> list[ScheduledMessage]:
+        """Return what is scheduled, the next one first."""

@@ -28,6 +28,7 @@ from turnwise.engine.transactions.idempotency import (
     replayed_submission,
 )
 from turnwise.engine.transactions.runtime import Runtime
+from turnwise.engine.transactions.schedules import Scheduler
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed, DuplicateReceipt
 from turnwise.states import triggers as t
@@ -94,6 +95,10 @@ class Commands(msgspec.Struct, frozen=True):
         async with Sending(self.runtime.files, chat_id) as sending:
             edit = EditQueued(queued_id=queued_id, parts=await sending.store_parts(parts))
             return await self.change(chat_id, edit, if_version=if_version)
+
+    def scheduler(self, chat_id: str) -> Scheduler:
+        """Return what schedules messages of a chat."""
+        return Scheduler(self.runtime, chat_id, self.actor)
 
     async def create(self, chat_id: str, begin: Change, message: SendMessage | None = None) -> Chat:
         """Create a chat, and send its first message if one is given, in one transaction; `begin` fires `create`."""

@@ -32,10 +32,10 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
-from turnwise.states.messages import Content, QueuedMessage
+from turnwise.states.messages import Content, QueuedMessage, ScheduledMessage
 from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.transcript import fold
-from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction
+from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction, Unschedule
 from turnwise.states.values.checked import fit
 from turnwise.states.values.limits import at_most
 from turnwise.states.values.plain import shown
@@ -214,6 +214,15 @@ class Handlers(ReportHandlers):
 
     async def promote_queued(self, chat_id: str, queued_id: str) -> Chat:
         return await self._commands.promote(chat_id, queued_id)
+
+    async def schedule(self, chat_id: str, content: Content, **times: Any) -> ScheduledMessage:
+        return await self._commands.scheduler(chat_id)(content, **times)
+
+    async def unschedule(self, chat_id: str, id: str) -> None:  # noqa: A002 - the contract
+        await self._commands.change(chat_id, Unschedule(schedule_id=id))
+
+    async def schedules(self, chat_id: str) -> list[ScheduledMessage]:
+        return sorted((await self._store.facts(chat_id)).schedules, key=lambda message: message.due)
 
 
 _MISSING = LOCAL_COMMANDS.keys() - vars(Handlers).keys() - vars(ReportHandlers).keys()

@@ -248,6 +248,8 @@ class Settings:
     queue_limit: Positive = 20
     queue_limit_bytes: Positive = 104_857_600
     """What all messages of a queue may hold together; their parts count as in `message_limit_bytes`."""
+    schedule_limit: Count = 20
+    """How many messages may be scheduled in a chat."""
     promote_after_interrupt: bool = False
     action_deadline: PositiveSeconds | None = None
     coalesce: NonNegativeSeconds = 0.03

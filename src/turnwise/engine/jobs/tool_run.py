@@ -18,6 +18,7 @@ from turnwise.engine.jobs.running_calls import RunningCall, RunningCalls
 from turnwise.engine.tools.context import ToolContext
 from turnwise.engine.tools.declare import Reconciled
 from turnwise.engine.tools.toolbox import failed, idempotency_key
+from turnwise.engine.transactions.schedules import Scheduler
 from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError, TurnwiseError
@@ -56,6 +57,7 @@ class ToolTask:
             chat=running.environment.chat,
             deps=running.environment.deps,
             put_file=self._put_file,
+            schedule=Scheduler(leased.runtime, leased.chat_id, f"agent:{leased.facts.agent_needed}"),
         )
         self._run = RunningCall(self._context, began=began)
 

@@ -11,8 +11,10 @@ from pydantic import SkipValidation
 
 from turnwise.engine.blobs.streams import FileContent, source_of
 from turnwise.engine.config.results import Chat, chat_of
+from turnwise.states.errors import ToolFailed
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.messages import FilePart
+from turnwise.states.messages import Content, FilePart, ScheduledMessage
+from turnwise.states.names import WhenDue
 from turnwise.states.values.values import CheckedCall, Json, Value
 
 if TYPE_CHECKING:
@@ -42,6 +44,27 @@ class PutFile(Protocol):
         ...
 
 
+class ScheduleMessage(Protocol):
+    """Has the clock send a message to a chat."""
+
+    async def __call__(
+        self,
+        content: Content,
+        *,
+        at: datetime | None = None,
+        every: str | None = None,
+        timezone: str | None = None,
+        when_busy: WhenDue = "queue",
+        id: str | None = None,  # noqa: A002 - the contract
+    ) -> ScheduledMessage:
+        """Return what is scheduled; see `Engine.schedule`."""
+        ...
+
+
+async def _schedule_nothing(*_: Any, **__: Any) -> ScheduledMessage:
+    raise ToolFailed("this call runs outside of an engine: nothing can be scheduled")
+
+
 class ToolContext(msgspec.Struct, Generic[Deps]):
     """The context of a call. A tool gets it in a parameter annotated with this class.
 
@@ -65,6 +88,8 @@ class ToolContext(msgspec.Struct, Generic[Deps]):
     """The engine's `deps`, or the value that they made for this chat."""
     cancelled: bool = False
     """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
+    schedule: ScheduleMessage = _schedule_nothing
+    """Has the clock send a message to the chat, as `Engine.schedule` does, on behalf of `agent:` and its name."""
 
     @property
     def key(self) -> str:

@@ -14,6 +14,7 @@ from turnwise.engine.isolation.error_texts import FailureLog
 from turnwise.engine.jobs.leased_chat import NEWS_S
 from turnwise.engine.transactions.chat_writer import Change, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
+from turnwise.engine.transactions.schedules import fire_due
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.retention import Archiving, Deletion, TimeTrust, check_not_awaited, due_chats
 from turnwise.engine.worker.slots import Slots
@@ -27,7 +28,7 @@ from turnwise.states.names import SYSTEM
 from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 
 SWEEP_LIMIT = 100
-"""The most leases, deadlines and strays of one sweep, besides the chats that pause."""
+"""The most leases, deadlines, chats to wake and strays of one sweep, besides the chats that pause."""
 AT_ONCE = 10
 """Chats that are changed at a time: they share commits."""
 CLEAN_EVERY = 60.0
@@ -51,7 +52,7 @@ class _Pause(msgspec.Struct):
 
 
 class Sweeper:
-    """Expires leases and deadlines, repairs strays, archives and deletes what was unchanged for as long as is set.
+    """Expires leases and deadlines, sends what is due, repairs strays, archives and deletes what is old.
 
     A fault of one chat does not stop the others.
     """
@@ -86,6 +87,7 @@ class Sweeper:
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._slots.runs(*lease)])
         due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
         due += [(chat_id, DeadlinePassed()) for chat_id in deadlines]
+        due += [(chat_id, fire_due) for chat_id in overdue.to_wake]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
         retained: Sequence[Due] = []
         if self.trust.trusts_ages:
@@ -97,7 +99,7 @@ class Sweeper:
         if self._deleted and asked_at >= self._clean_at:
             self._deleted, self._clean_at = False, asked_at + CLEAN_EVERY
             self._runtime.tasks.start_soon(self._clean)
-        lists = overdue.leases, deadlines, overdue.strays, retained
+        lists = overdue.leases, deadlines, overdue.to_wake, overdue.strays, retained
         return changed > 0 and any(len(chats) >= limit for chats in lists)
 
     async def _clean(self) -> None:

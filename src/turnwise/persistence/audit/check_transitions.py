@@ -281,7 +281,7 @@ _TAKE_STEERING: Final = frozenset(
 _GIVE_UP: Final = frozenset(row.trigger.name for row in TABLE if a.give_up_started_calls in row.actions)
 
 _OWNED: Final = ERASING_KINDS | {kind.own_write for kind in TRIGGERS.values() if kind.own_write is not None}
-_BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")
+_BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted", "schedule:dropped")
 
 
 def wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> str | None:

@@ -57,6 +57,7 @@ class WriteChecker:
         """The last step that planned a local call."""
         self.compacted: set[int] = set()
         """The steps whose compaction has ended, committed or failed."""
+        self.schedules: set[str] = set()
         self._fence = 0
         self._ids: set[str] = set()
         self._history: list[str] = []
@@ -76,6 +77,8 @@ class WriteChecker:
         self._check_result_follows()
         if self._taken is not None:
             self._refuse(f"message {self._taken!a:.40} left the queue and did not enter the history")
+        if record.trigger == t.Archived.name and self.schedules:
+            self._refuse(f"schedule {min(self.schedules)!a:.40} is left, and an archived chat has none")
         if record.trigger in (t.Compacted.name, t.CompactionFailed.name):
             self.compacted.add(step)
         if record.trigger == t.Repaired.name:
@@ -167,6 +170,22 @@ class WriteChecker:
         if write.id in self._receipts:
             self._refuse(f"client id {write.id!a:.40} was accepted before, and is accepted once")
         self._receipts.add(write.id)
+
+    # Schedules
+
+    def put_schedule(self, write: WriteRecord) -> None:
+        """A message is scheduled."""
+        self.schedules.add(write.id)
+
+    def fire_schedule(self, write: WriteRecord) -> None:
+        """A scheduled message is due."""
+        if write.id not in self.schedules and not self._repaired and self._record.trigger != t.Repaired.name:
+            self._refuse(f"schedule {write.id!a:.40} fires, which is not there")
+
+    def drop_schedule(self, write: WriteRecord) -> None:
+        """A message is scheduled no longer."""
+        self.fire_schedule(write)
+        self.schedules.discard(write.id)
 
     # Calls
 
@@ -319,6 +338,9 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "dequeue:steered": WriteChecker.steer,
     "dequeue:deleted": WriteChecker.delete_queued,
     "receipt": WriteChecker.record_receipt,
+    "schedule": WriteChecker.put_schedule,
+    "schedule:fired": WriteChecker.fire_schedule,
+    "schedule:dropped": WriteChecker.drop_schedule,
     **{f"call:planned:{runner}": WriteChecker.plan_call for runner in (*_OUTSIDE, *_AFTER_CRASH)},
     "subagent": WriteChecker.answer_of_subagent,
     **{f"call:approved:{policy}": WriteChecker.approve_call for policy in _AFTER_CRASH},

@@ -95,6 +95,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _ColumnType]]] = {
         **{name: _column_type_for(hint) for name, hint in QUERIED.items()},
         "agent": _TEXT,
         "awaits": _nullable(_ColumnType("client, subagents or both", lambda value: value in get_args(Awaited))),
+        "wake_at": _nullable(_TIME),
         "needs": _ColumnType("a list of tools' names", _parses(ids_of)),
         "calls": _ColumnType("a list of call ids", _parses(ids_of)),
         "worker": _nullable(_NAME),

@@ -164,6 +164,9 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Found]:
     yield from _repeated_elsewhere(chat, facts)
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
         yield found_in("chats", chat, "since", "it is not what the facts say")
+    wake_at = facts.wake_at
+    if "wake_at" in chat and chat["wake_at"] not in (wake_at, None if wake_at is None else micros_of(wake_at)):
+        yield found_in("chats", chat, "wake_at", "it is not when the first scheduled message is due")
     last = last_seq_in(rows)
     if chat["event_seq"] < last:
         yield found_in("chats", chat, "event_seq", f"there is an event of number {last}")

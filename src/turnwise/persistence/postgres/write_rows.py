@@ -95,6 +95,7 @@ def _chat_row(commit: Commit) -> Row:
         "since": commit.since.isoformat(),
         "rested": commit.rested and commit.rested.isoformat(),
         **queried_columns(facts),
+        "wake_at": facts.wake_at and facts.wake_at.isoformat(),
         "calls": None if facts.calls.are_those_of(before.facts.calls) else [call.call_id for call in facts.calls],
         "worker": facts.lease and facts.lease.worker,
         "token": facts.lease and facts.lease.token,

@@ -76,14 +76,16 @@ async def holders(db: SQLDatabase) -> frozenset[str]:
 
 
 async def overdue(db: SQLDatabase, *, limit: int) -> Overdue:
-    """Return leases and deadlines that have expired."""
+    """Return leases and deadlines that have expired, and scheduled messages that are due."""
     now = await db.now()
     leases = await db.fetch("expired_leases", now=now, limit=limit)
     deadlines = await db.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
+    to_wake = await db.fetch("to_wake", now=now, limit=limit)
     strays = await db.fetch("strays", states=[*ChatState], limit=limit)
     return Overdue(
         leases=tuple((chat_id, token) for chat_id, token, *_ in leases),
         deadlines=tuple(chat_id for (chat_id,) in deadlines),
+        to_wake=tuple(chat_id for (chat_id,) in to_wake),
         strays=tuple(chat_id for (chat_id,) in strays),
         at=now if db.remote else None,
     )

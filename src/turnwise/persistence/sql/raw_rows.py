@@ -155,6 +155,7 @@ async def store_repair(db: SQLDatabase, repair: Repair, at: datetime) -> None:
         state=facts.state_as_stored,
         worker=worker,
         token=token,
+        wake_at=facts.wake_at,
         **queried_columns(facts),
     )
 
@@ -193,7 +194,7 @@ async def _rest(db: SQLDatabase, chat_id: str) -> PartialRead:
 
 _ELSEWHERE: Final = {"chat_id", "version", "prev", "hash"}
 """The fields of a record that its row says, or the row before it."""
-_TIMES: Final = ("since", "deadline", "at", "expires")
+_TIMES: Final = ("since", "deadline", "at", "expires", "wake_at")
 
 
 def cached_chat_of(chat: WholeChat, at: datetime) -> CachedChat:
@@ -212,7 +213,9 @@ def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a chat, but for its lease, by table."""
     tables = {**chat.rows.tables, "chats": [chat.rows.chat], "quarantine": chat.quarantine}
     rows = {table: [{name: row[name] for name in COLUMNS[table]} for row in stored] for table, stored in tables.items()}
+    wake_at = facts_in(chat).wake_at
     rows["chats"][0] |= {name: chat.rows.chat[name] for name in QUERIED}
+    rows["chats"][0]["wake_at"] = None if wake_at is None else micros_of(wake_at)
     return rows | {"audit": [_record(entry) for entry in chat.rows.audit]}
 
 

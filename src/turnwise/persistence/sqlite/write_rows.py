@@ -21,6 +21,7 @@ from turnwise.states.facts import QUERIED
 from turnwise.states.values.digests import canonical_row
 
 _LEASE: Final = ", worker = ?, token = ?, expires = ?, lasts = ?"
+_WAKE_AT: Final = ", wake_at = ?"
 _PUT_QUERIED: Final = "".join(f", {name} = ?" for name in QUERIED)
 _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat, body, salt) VALUES (?, ?, ?)"
 
@@ -58,6 +59,9 @@ def update(commit: Commit, connection: sqlite3.Connection, *, if_unchanged: bool
         more, values = _PUT_QUERIED, (*values, *commit.after.facts.profile.queried.values())
     if commit.tables.lease is not None or (commit.after.facts.lease is None and current.facts.lease is not None):
         more, values = more + _LEASE, (*values, *_lease(commit))
+    wake_at = commit.after.facts.wake_at
+    if wake_at != current.facts.wake_at:
+        more, values = more + _WAKE_AT, (*values, None if wake_at is None else micros_of(wake_at))
     row = connection.execute(
         _update_sql(more, if_unchanged=if_unchanged), (*values, commit.chat_id, *expected)
     ).fetchone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Annotated, Any, Final, get_type_hints
 
 from fastapi import Path, Query
@@ -94,7 +95,7 @@ def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signat
         parameters.append(_parameter("body", hint, None if is_optional else inspect.Parameter.empty))
     if command.is_paged:
         parameters.append(_parameter("paging", Paging))
-    return inspect.Signature(parameters, return_annotation=command.result)
+    return inspect.Signature(parameters, return_annotation=Response if command.result is NoneType else command.result)
 
 
 def _parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

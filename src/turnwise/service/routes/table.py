@@ -111,7 +111,12 @@ def _optional_fields(body: type[BaseModel]) -> Iterator[tuple[str, Field]]:
 
 
 _IN_PATH: Final = re.compile(r"{(\w+)}")
-_MEANINGS: Final = {200: "Done.", 201: "Made.", 202: "Accepted: the chat goes on by itself."}
+_MEANINGS: Final = {
+    200: "Done.",
+    201: "Made.",
+    202: "Accepted: the chat goes on by itself.",
+    204: "Done: there is nothing to say.",
+}
 CHAT: Final = "/chats/{chat_id}"
 _ABOUT: Final = (404, 500)
 _CHANGE: Final = (404, 409, 413, 415, 500)

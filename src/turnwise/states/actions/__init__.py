@@ -41,6 +41,7 @@ from turnwise.states.actions.queue import (
     take_queue_head,
     take_steering,
 )
+from turnwise.states.actions.schedules import clear_schedules, fire_schedule, put_schedule, remove_schedule
 from turnwise.states.actions.settling import (
     clear_error,
     commit_partial,

@@ -7,19 +7,21 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from turnwise.states.actions.queue import record_receipt
+from turnwise.states.actions.schedules import clear_schedules
 from turnwise.states.actions.turns import lose_attempt
 from turnwise.states.draft import Draft
 from turnwise.states.events import ActionRequiredEvent, ErrorEvent, HistoryResetEvent, MessageEvent
 from turnwise.states.messages import Message, recorded_calls, recorded_results
 from turnwise.states.names import Audience, ChatState, Need, Tail
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.triggers import EditMessage, MessageErased, SendMessage, Trigger
+from turnwise.states.triggers import EditMessage, MessageErased, ScheduleFired, SendMessage, Trigger
 from turnwise.states.writes import ERASED, CutHistory, DropQueued, EraseEdits, EraseMessage, EraseText, PutProfile
 
 
-def append_user_message(draft: Draft[SendMessage | EditMessage]) -> None:
+def append_user_message(draft: Draft[SendMessage | ScheduleFired | EditMessage]) -> None:
     """Append the user's message to the history."""
-    message = draft.append("user", draft.trigger.parts, tail=Tail.awaits_answer)
+    wakeup = None if isinstance(draft.trigger, EditMessage) else draft.trigger.wakeup
+    message = draft.append("user", draft.trigger.parts, tail=Tail.awaits_answer, wakeup=wakeup)
     record_receipt(draft, message.id, queued=False)
 
 
@@ -56,6 +58,8 @@ def erase_content(draft: Draft[MessageErased]) -> None:
     if erasing.reasons:
         draft.interrupt_reason = None
         draft.writes.append(EraseText("reasons"))
+    if erasing.schedules:
+        clear_schedules(draft)
     if erasing.quarantine:
         draft.writes.append(EraseText("quarantine"))
     _tell_what_is_left(draft)

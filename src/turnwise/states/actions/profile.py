@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from turnwise.states.actions.schedules import clear_schedules
 from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
 from turnwise.states.events import MessageEvent
@@ -58,8 +59,9 @@ def change_configuration(draft: Draft[Configured]) -> None:
 
 
 def mark_archived(draft: Draft[Trigger]) -> None:
-    """Close the chat to everything but `unarchived`."""
+    """Close the chat to everything but `unarchived`; what is scheduled is taken back."""
     draft.archived = True
+    clear_schedules(draft)
 
 
 def unmark_archived(draft: Draft[Trigger]) -> None:

@@ -9,12 +9,21 @@ from turnwise.states.draft import Draft
 from turnwise.states.errors import WrongCall
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import ChatState, Tail
-from turnwise.states.triggers import DeleteQueued, EditMessage, EditQueued, PromoteQueued, Resume, SendMessage, Trigger
+from turnwise.states.triggers import (
+    DeleteQueued,
+    EditMessage,
+    EditQueued,
+    PromoteQueued,
+    Resume,
+    ScheduleFired,
+    SendMessage,
+    Trigger,
+)
 from turnwise.states.values.digests import guarded
 from turnwise.states.writes import DropQueued, MoveQueued, PutQueued, RecordReceipt
 
 
-def record_receipt(draft: Draft[SendMessage | EditMessage], message_id: str, *, queued: bool) -> None:
+def record_receipt(draft: Draft[SendMessage | ScheduleFired | EditMessage], message_id: str, *, queued: bool) -> None:
     """Record the `client_id` under which the message was accepted, if it has one."""
     message = draft.trigger
     if message.client_id is None:
@@ -26,7 +35,7 @@ def record_receipt(draft: Draft[SendMessage | EditMessage], message_id: str, *, 
     draft.writes.append(RecordReceipt(message.client_id, digest, message_id, queued, draft.before.last_seq, salt))
 
 
-def enqueue_last(draft: Draft[SendMessage]) -> None:
+def enqueue_last(draft: Draft[SendMessage | ScheduleFired]) -> None:
     """Put the message at the end of the queue."""
     queued = _accept(draft, is_next=not draft.settled and not draft.queue)
     draft.queue = (*draft.queue, queued)
@@ -41,7 +50,7 @@ def enqueue_first(draft: Draft[SendMessage]) -> None:
     _insert(draft, queued, place)
 
 
-def enqueue_steering(draft: Draft[SendMessage]) -> None:
+def enqueue_steering(draft: Draft[SendMessage | ScheduleFired]) -> None:
     """Put the message before those that wait for turns of their own, behind those that steer or are wanted next."""
     first = (queued.steers or queued.id in draft.ahead for queued in draft.queue)
     place = next((place for place, comes_first in enumerate(first) if not comes_first), len(draft.queue))
@@ -55,7 +64,7 @@ def take_queue_head(draft: Draft[Trigger]) -> None:
     head = draft.take_queue_head()
     resumed_trace = draft.trigger.trace if isinstance(draft.trigger, Resume) else None
     begin_turn(draft, draft.traces.get(head.id, resumed_trace), draft.askers.get(head.id))
-    draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
+    draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer, wakeup=head.wakeup)
     draft.queue_changed("taken", head.id)
 
 
@@ -67,7 +76,7 @@ def take_steering(draft: Draft[Trigger]) -> None:
     draft.queue = tuple(queued for queued in draft.queue if not queued.steers)
     for queued in steering:
         draft.writes.append(DropQueued(queued.id, "steered"))
-        draft.append("user", queued.parts, message_id=queued.id, tail=Tail.awaits_answer)
+        draft.append("user", queued.parts, message_id=queued.id, tail=Tail.awaits_answer, wakeup=queued.wakeup)
     draft.queue_changed("taken", *(queued.id for queued in steering))
 
 
@@ -107,9 +116,11 @@ def move_to_head(draft: Draft[PromoteQueued]) -> None:
         draft.queue_changed("moved", queued.id, before=head)
 
 
-def _accept(draft: Draft[SendMessage], *, is_next: bool, steers: bool = False) -> QueuedMessage:
-    message_id = draft.next_message_id()
-    queued = QueuedMessage(id=message_id, parts=draft.trigger.parts, accepted_at=draft.now, steers=steers)
+def _accept(draft: Draft[SendMessage | ScheduleFired], *, is_next: bool, steers: bool = False) -> QueuedMessage:
+    sent = draft.trigger
+    queued = QueuedMessage(
+        id=draft.next_message_id(), parts=sent.parts, accepted_at=draft.now, steers=steers, wakeup=sent.wakeup
+    )
     record_receipt(draft, queued.id, queued=not is_next)
     # The serial is above every rank in use: each queued message has taken its own number.
     draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
@@ -121,7 +132,7 @@ def _accept(draft: Draft[SendMessage], *, is_next: bool, steers: bool = False) -
     return queued
 
 
-def _insert(draft: Draft[SendMessage], queued: QueuedMessage, place: int) -> None:
+def _insert(draft: Draft[SendMessage | ScheduleFired], queued: QueuedMessage, place: int) -> None:
     behind = draft.queue[place:]
     draft.queue = (*draft.queue[:place], queued, *behind)
     before = behind[0].id if behind else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from turnwise.states.actions.schedules import clear_schedules
 from turnwise.states.draft import Draft
 from turnwise.states.events import ErrorEvent, ErrorInfo
 from turnwise.states.model_errors import CONTEXT_OVERFLOW
@@ -91,8 +92,10 @@ def clear_error(draft: Draft[Trigger]) -> None:
 
 
 def restore_invariants(draft: Draft[Trigger]) -> None:
-    """Drop what no state allows: a state that the table does not know, calls of another step."""
+    """Drop what no state allows: a state that the table does not know, calls of another step, an archived schedule."""
     draft.calls = NO_CALLS
+    if draft.archived:
+        clear_schedules(draft)
     draft.stored_state = None
     if draft.before.stored_state is not None:
         draft.queue_changed("kept", *(queued.id for queued in draft.queue))

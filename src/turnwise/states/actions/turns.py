@@ -17,6 +17,7 @@ from turnwise.states.triggers import (
     EditMessage,
     FallbackStarted,
     Resume,
+    ScheduleFired,
     SendMessage,
     StepFinished,
     ToolsFinished,
@@ -27,9 +28,9 @@ from turnwise.states.usage import Usage
 from turnwise.states.writes import GrantLease, NoteFallback
 
 
-def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:
+def start_turn(draft: Draft[SendMessage | ScheduleFired | EditMessage]) -> None:
     """Begin a new turn, with a fresh budget."""
-    asker = draft.trigger.asker if isinstance(draft.trigger, SendMessage) else None
+    asker = None if isinstance(draft.trigger, EditMessage) else draft.trigger.asker
     begin_turn(draft, draft.trigger.trace, asker)
 
 

@@ -112,6 +112,8 @@ Name = Annotated[Key, AfterValidator(said)]
 """A key that is not empty."""
 Actor = Annotated[Name, AfterValidator(_no_worker)]
 """Who acts, as the audit log names them."""
+ScheduleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""The name of a schedule: it stands in paths of HTTP."""
 Label = Annotated[str, AfterValidator(at_most(16_384))]
 """Text for people, such as a title or a reason."""
 Description = Annotated[str, AfterValidator(said), AfterValidator(at_most(65_536))]

@@ -21,8 +21,10 @@ CREATE TABLE chats (
     rested      timestamptz,            -- when a resting chat was changed last; NULL while a chat works
     agent       text        NOT NULL DEFAULT 'default',
     needs       text[]      NOT NULL DEFAULT '{}', -- the tools of the open local calls
+    wake_at     timestamptz,            -- when the first scheduled message is due
     awaits      text                    -- who answers in `requires_action`: `client`, `subagents` or `both`
 ) WITH (fillfactor = 70);
+CREATE INDEX chats_to_wake ON chats (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
 -- Owner and state are spelled as sums so that only lists find these two indexes: claims and sweeps, which ask for states,

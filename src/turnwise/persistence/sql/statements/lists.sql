@@ -44,6 +44,9 @@ AND NOT EXISTS (
 )
 ORDER BY calls.deadline LIMIT :limit;
 
+-- name: to_wake
+SELECT id FROM chats WHERE wake_at <= :now ORDER BY wake_at LIMIT :limit;
+
 -- name: strays
 -- Chats in a state that is none of `states`. It steps from state to state along the index of states, and reads one chat
 -- of each state that is known.

@@ -17,6 +17,7 @@ CREATE TABLE chats (
     rested      INTEGER,                    -- when a resting chat was changed last; NULL while a chat works
     agent       TEXT    NOT NULL DEFAULT 'default',
     needs       TEXT    NOT NULL DEFAULT '[]', -- the tools of the open local calls: names in order, a JSON array
+    wake_at     INTEGER,                    -- when the first scheduled message is due
     awaits      TEXT,                       -- who answers in `requires_action`: `client`, `subagents` or `both`
     worker      TEXT,                       -- these four are the lease
     token       INTEGER,
@@ -27,6 +28,7 @@ CREATE TABLE chats (
 );
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
 CREATE INDEX chats_by_expiry ON chats (expires) WHERE expires IS NOT NULL;
+CREATE INDEX chats_to_wake ON chats (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 -- `state` is spelled as a sum so that only lists find these two indexes: claims and sweeps have others.
 CREATE INDEX chats_of_state ON chats ((state || ''), number);

@@ -1,0 +1,77 @@
+"""Commands for what the clock sends to a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from turnwise.cli.connect import Chats, ChatSource
+from turnwise.cli.options import ChatArgument, JsonOption, with_source
+from turnwise.cli.style import clean, console, excerpt, moment, plain_table, print_json
+from turnwise.states.errors import SettingsError
+from turnwise.states.messages import ScheduledMessage
+
+
+@with_source("actor")
+def schedule(  # noqa: PLR0913 - the options
+    chat: ChatArgument,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What is said then.")],
+    *,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="When, as in 2027-01-31T09:00+01:00.")] = None,
+    every: Annotated[str | None, typer.Option(metavar="CRON", help="A series, as in '0 9 * * 1'.")] = None,
+    timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where the times count: Europe/Berlin.")] = None,
+    when_busy: Annotated[
+        Literal["queue", "skip"], typer.Option(help="What becomes of it while the chat works.")
+    ] = "queue",
+    schedule_id: Annotated[str | None, typer.Option("--id", help="Its name: the same again replaces it.")] = None,
+    source: ChatSource,
+    as_json: JsonOption = False,
+) -> None:
+    """Have the clock send a message to a chat: once, or again and again."""
+    time = None if at is None else _parse(at)
+
+    async def scheduled(chats: Chats, chat_id: str) -> ScheduledMessage:
+        return await chats.schedule(
+            chat_id, message, at=time, every=every, timezone=timezone, when_busy=when_busy, id=schedule_id
+        )
+
+    _show([source.on_chat(chat, scheduled)], as_json=as_json)
+
+
+@with_source("actor")
+def unschedule(
+    chat: ChatArgument,
+    schedule_id: Annotated[str, typer.Argument(metavar="ID", help="Of a scheduled message: `schedules` lists them.")],
+    *,
+    source: ChatSource,
+) -> None:
+    """Take a scheduled message back."""
+    source.on_chat(chat, lambda chats, chat_id: chats.unschedule(chat_id, schedule_id))
+
+
+@with_source()
+def schedules(chat: ChatArgument, *, source: ChatSource, as_json: JsonOption = False) -> None:
+    """List what the clock will send to a chat, the next one first."""
+    _show(source.on_chat(chat, lambda chats, chat_id: chats.schedules(chat_id)), as_json=as_json)
+
+
+def _parse(at: str) -> datetime:
+    try:
+        return datetime.fromisoformat(at)
+    except ValueError:
+        raise SettingsError("--at", f"must be a time such as 2027-01-31T09:00+01:00; it was {at!r:.100}") from None
+
+
+def _show(messages: Sequence[ScheduledMessage], *, as_json: bool) -> None:
+    if as_json:
+        print_json(messages)
+        return
+    table: Table = plain_table("id", "next (UTC)", "every", "by", "says")
+    for one in messages:
+        every = f"{one.every} {one.timezone}" if one.every else ""
+        table.add_row(clean(one.id), moment(one.due), clean(every), clean(one.by), excerpt(one.text, 60))
+    console.print(table if messages else "Nothing is scheduled.")

@@ -1,0 +1,155 @@
+"""Schedules: when messages are due, and the changes by which the clock sends them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final, Self
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from turnwise.engine.blobs.sending import Sending
+from turnwise.engine.blobs.streams import parts_within
+from turnwise.engine.transactions.chat_writer import UnitOfWork
+from turnwise.engine.transactions.runtime import Runtime
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.messages import Content, Part, ScheduledMessage
+from turnwise.states.names import WhenDue
+from turnwise.states.triggers import Schedule, ScheduleFired
+
+_FIELDS: Final = 5
+_LONGEST: Final = 200
+"""Characters of a cron expression, or of the name of a time zone."""
+_EXPRESSION: Final = "must be a cron expression of five fields, as in '0 9 * * 1', that comes true within 50 years"
+_ZONE: Final = "must be the name of a time zone, as in 'Europe/Berlin'"
+_AT: Final = "must have an offset from UTC, as in 2027-01-31T09:00:00+01:00, or come with a timezone"
+
+
+class Times(msgspec.Struct, frozen=True):
+    """When a message is to be sent: once, `at` a time in UTC, or at the times of a cron expression in a time zone."""
+
+    at: datetime | None
+    every: str | None
+    timezone: str | None
+
+    @classmethod
+    def of(cls, at: datetime | None, every: str | None, timezone: str | None) -> Self:
+        """Return the times that a caller names.
+
+        Raises:
+            InvalidArgument: not exactly one of `at` and `every` is given, or something of it makes no sense.
+        """
+        if (at is None) == (every is None):
+            raise InvalidArgument("at", "give either `at` or `every`, not both")
+        zone = _zone(timezone)
+        if at is None:
+            return cls(None, every, timezone or "UTC")
+        if at.utcoffset() is None:
+            if timezone is None:
+                raise InvalidArgument("at", f"{_AT}; it was {at.isoformat()}")
+            at = at.replace(tzinfo=zone)
+        try:
+            return cls(at.astimezone(UTC), None, timezone)
+        except OverflowError:
+            raise InvalidArgument(
+                "at", f"must be between the years 1 and 9999 in UTC; it was {at.isoformat()}"
+            ) from None
+
+    def after(self, now: datetime) -> datetime | None:
+        """Return the first time of a series after `now`, in UTC; `None` if there is none, as of what is sent once.
+
+        Times that daylight saving skips or repeats come once, as cron has it: right after the gap, or at the first.
+
+        Raises:
+            InvalidArgument: the expression is none, or never comes true.
+        """
+        if self.every is None:
+            return None
+        if len(self.every) > _LONGEST or len(self.every.split()) != _FIELDS:
+            raise _misfit("every", _EXPRESSION, self.every)
+        try:
+            times = CronSim(self.every, now.astimezone(_zone(self.timezone)))
+            return next(due for due in (one.astimezone(UTC) for one in times) if due > now)
+        except (CronSimError, StopIteration, RuntimeError):
+            raise _misfit("every", _EXPRESSION, self.every) from None
+
+
+def _zone(name: str | None) -> ZoneInfo:
+    try:
+        return ZoneInfo("UTC" if name is None else name[:_LONGEST])
+    except (LookupError, ValueError, OSError):  # names may look like paths, or be those of folders
+        raise _misfit("timezone", _ZONE, name or "") from None
+
+
+def _misfit(argument: str, wanted: str, found: str) -> InvalidArgument:
+    return InvalidArgument(argument, f"{wanted}; it was {found[:_LONGEST]!r}")
+
+
+class Scheduling(msgspec.Struct, frozen=True):
+    """Schedules a message, under an id of its own unless one is given."""
+
+    parts: tuple[Part, ...]
+    times: Times
+    when_busy: WhenDue
+    id: str | None
+
+    def __call__(self, unit: UnitOfWork) -> None:
+        """Fire it."""
+        due = self.times.after(unit.now) or self.times.at
+        message = ScheduledMessage(
+            id=self.id or f"s{unit.facts.version + 1}",
+            parts=self.parts,
+            due=unit.now if due is None else max(due, unit.now),
+            every=self.times.every,
+            timezone=self.times.timezone,
+            when_busy=self.when_busy,
+        )
+        unit.fire(Schedule(message=message))
+
+
+class Scheduler(msgspec.Struct, frozen=True):
+    """Schedules messages of a chat on behalf of `actor`."""
+
+    runtime: Runtime
+    chat_id: str
+    actor: str
+
+    async def __call__(
+        self,
+        content: Content,
+        *,
+        at: datetime | None = None,
+        every: str | None = None,
+        timezone: str | None = None,
+        when_busy: WhenDue = "queue",
+        id: str | None = None,  # noqa: A002 - the contract
+    ) -> ScheduledMessage:
+        """Have the clock send a message; see `Engine.schedule`."""
+        parts, times = parts_within(self.runtime.settings, content), Times.of(at, every, timezone)
+        async with Sending(self.runtime.files, self.chat_id) as sending:
+            scheduling = Scheduling(await sending.store_parts(parts), times, when_busy, id)
+            committed = await self.runtime.writer.commit(self.chat_id, scheduling, actor=self.actor)
+        return committed.decisions[0].facts.schedules[-1]
+
+
+def fire_due(unit: UnitOfWork) -> None:
+    """Send what is due, in the order of its times. A series that was missed several times is sent once.
+
+    Raises:
+        IllegalTransition: the queue has room for none of it: it stays due.
+    """
+    due = sorted((one for one in unit.facts.schedules if one.due <= unit.now), key=lambda one: one.due)
+    fired = [ScheduleFired(message=one, next_due=_next_due(one, unit.now)) for one in due]
+    for trigger in fired:
+        if unit.accepts(trigger):
+            unit.fire(trigger)
+    if fired and not unit.decisions:
+        unit.fire(fired[0])
+
+
+def _next_due(message: ScheduledMessage, now: datetime) -> datetime | None:
+    try:
+        return Times(None, message.every, message.timezone).after(now)
+    except InvalidArgument:  # its last time has come
+        return None
