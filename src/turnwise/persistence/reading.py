@@ -28,12 +28,12 @@ class Overdue(msgspec.Struct, frozen=True):
     """Chats whose lease has run out, each with its token."""
     deadlines: tuple[str, ...] = ()
     """Chats in `requires_action`, not archived, with an open call whose deadline has passed."""
-    to_wake: tuple[str, ...] = ()
-    """Chats with a scheduled message that is due."""
     strays: tuple[str, ...] = ()
     """Chats in a state that the table does not know."""
     at: datetime | None = None
     """The database server's time of the search; `None` if the store uses this machine's clock."""
+    to_wake: tuple[str, ...] = ()
+    """Chats with a scheduled message that is due."""
 
 
 class Expiry(msgspec.Struct, frozen=True):
