@@ -154,6 +154,8 @@ export interface Message {
   erased?: boolean;
   /** True when the message was said elsewhere, and came with the chat's creation. */
   imported?: boolean;
+  /** The schedule that sent the message; `null` if someone sent it. */
+  wakeup?: Wakeup | null;
   /** The agent in whose name the model answered. This and the following fields are set only in a model's messages. */
   agent?: string | null;
   /** That agent's version. */
@@ -181,6 +183,8 @@ export interface QueuedMessage {
   accepted_at: string;
   /** Whether it enters the next model request of the turn under way; if that ends first, it begins the next one. */
   steers?: boolean;
+  /** The schedule that sent the message; `null` if someone sent it. */
+  wakeup?: Wakeup | null;
 }
 
 export interface Answer {

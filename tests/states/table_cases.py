@@ -353,9 +353,14 @@ def around_schedules() -> Iterator[Case]:
     for at in (S.error, S.interrupted):
         writes = f"{fires} enqueue {TAKEN}"
         yield Case(lambda at=at: scheduled(with_queue(at)), wake, writes, "queue message queue status")
+        steers = f"{fires} enqueue:steer move dequeue:taken message"
+        yield Case(
+            lambda at=at: scheduled(with_queue(at), when_busy="steer"), wake, steers, "queue message queue status"
+        )
     for build in (unsettled, *(partial(standing, at) for at in BUSY)):
         yield Case(lambda build=build: scheduled(build()), wake, f"{fires} enqueue", "queue")
         yield Case(lambda build=build: scheduled(build(), when_busy="skip"), wake, fires)
+        yield Case(lambda build=build: scheduled(build(), when_busy="steer"), wake, f"{fires} enqueue:steer", "queue")
 
 
 def around_the_queue() -> Iterator[Case]:

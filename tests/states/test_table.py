@@ -238,7 +238,7 @@ SCHEDULED_MESSAGES: Final = st.builds(
     replace,
     st.just(SCHEDULED),
     due=st.sampled_from([NOW, NOW + timedelta(days=1)]),
-    when_busy=st.sampled_from(["queue", "skip"]),
+    when_busy=st.sampled_from(["queue", "steer", "skip"]),
 )
 
 

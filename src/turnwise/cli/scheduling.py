@@ -25,7 +25,7 @@ def schedule(  # noqa: PLR0913 - the options
     every: Annotated[str | None, typer.Option(metavar="CRON", help="A series, as in '0 9 * * 1'.")] = None,
     timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where the times count: Europe/Berlin.")] = None,
     when_busy: Annotated[
-        Literal["queue", "skip"], typer.Option(help="What becomes of it while the chat works.")
+        Literal["queue", "steer", "skip"], typer.Option(help="What becomes of it while the chat works.")
     ] = "queue",
     schedule_id: Annotated[str | None, typer.Option("--id", help="Its name: the same again replaces it.")] = None,
     source: ChatSource,

@@ -55,7 +55,7 @@ def wants_interrupt(draft: Draft[t.SendMessage]) -> bool:
     return draft.trigger.when_busy == "interrupt"
 
 
-def wants_to_steer(draft: Draft[t.SendMessage]) -> bool:
+def wants_to_steer(draft: Draft[t.SendMessage | t.ScheduleFired]) -> bool:
     """The message came with `when_busy="steer"`."""
     return draft.trigger.when_busy == "steer"
 

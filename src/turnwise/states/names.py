@@ -140,7 +140,7 @@ Party = Literal["client", "lease holder", "clock", "administrator"]
 WhenBusy = Literal["queue", "steer", "interrupt", "reject"]
 """What `send_message` does while a chat works."""
 
-WhenDue = Literal["queue", "skip"]
+WhenDue = Literal["queue", "steer", "skip"]
 """What becomes of a scheduled message that is due while the chat works."""
 
 QueueChange = Literal["added", "edited", "moved", "taken", "deleted", "kept"]

@@ -94,11 +94,13 @@ _HEAD_NOW = (a.move_to_head, a.note_interrupt, a.promote_when_settled)
 _CLEAR = (a.insert_clear_boundary,)
 _DUE = (g.schedule_is_due,)
 _DUE_WITH_ROOM = (g.schedule_is_due, g.queue_has_room)
+_DUE_TO_STEER = (*_DUE_WITH_ROOM, g.wants_to_steer)
 _TIME_OUT = (a.time_out_due_calls,)
 _STEERS = (g.queue_waits, g.wants_to_steer)
 _ASK_AGAIN = (a.begin_step, a.take_steering)
 _COMPACTS_AT_REST = (g.something_to_compact, g.queue_is_empty)
 _WAKE    = (a.fire_schedule, *_BEGIN)
+_WAKE_STEERING = (a.fire_schedule, *_STEER_FIRST)
 _WAKE_QUEUE = (a.fire_schedule, *_QUEUE_FIRST)
 _REPAIR  = (a.commit_partial, a.close_open_calls, a.restore_invariants, a.set_error, a.finish_turn)
 
@@ -232,12 +234,16 @@ _CLOCK = (
     _on(t.DeadlinePassed, S.requires_action, S.requires_action, when=(g.call_is_due,), do=_TIME_OUT),
 
     _on(t.ScheduleFired, S.waiting,     S.pending, when=_DUE, do=_WAKE),
+    _on(t.ScheduleFired, S.error,       S.pending, when=(*_DUE, *_STEERS), do=(a.clear_error, *_WAKE_STEERING)),
     _on(t.ScheduleFired, S.error,       S.pending, when=(*_DUE, g.queue_waits), do=(a.clear_error, *_WAKE_QUEUE)),
     _on(t.ScheduleFired, S.error,       S.pending, when=_DUE, do=(a.clear_error, *_WAKE)),
+    _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled, *_STEERS), do=_WAKE_STEERING),
     _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled, g.queue_waits), do=_WAKE_QUEUE),
     _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled), do=_WAKE),
     *_stay(t.ScheduleFired, (*BUSY, S.interrupted), a.fire_schedule, when=(*_DUE, g.is_skipped)),
+    _on(t.ScheduleFired, S.interrupted, S.interrupted, when=_DUE_TO_STEER, do=(a.fire_schedule, *_WAIT_STEERING)),
     _on(t.ScheduleFired, S.interrupted, S.interrupted, when=_DUE_WITH_ROOM, do=(a.fire_schedule, *_WAIT_LAST)),
+    *(_on(t.ScheduleFired, at, at, when=_DUE_TO_STEER, do=(a.fire_schedule, a.enqueue_steering)) for at in BUSY),
     *(_on(t.ScheduleFired, at, at, when=_DUE_WITH_ROOM, do=(a.fire_schedule, a.enqueue_last)) for at in BUSY),
 
     _on(t.Repaired, UNKNOWN, S.error, do=_REPAIR),

@@ -14,7 +14,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import ModelFailure, Part, ScheduledMessage, Wakeup
-from turnwise.states.names import SYSTEM, Party, WhenBusy, snake_case
+from turnwise.states.names import SYSTEM, Party, WhenBusy, WhenDue, snake_case
 from turnwise.states.usage import Usage
 from turnwise.states.values.values import Value
 
@@ -342,6 +342,11 @@ class ScheduleFired(Trigger, frozen=True, kw_only=True):
     def parts(self) -> tuple[Part, ...]:
         """The parts of the message."""
         return self.message.parts
+
+    @property
+    def when_busy(self) -> WhenDue:
+        """What becomes of it while the chat works."""
+        return self.message.when_busy
 
     @property
     def wakeup(self) -> Wakeup:
