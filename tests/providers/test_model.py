@@ -1,16 +1,20 @@
 """A model behind pydantic-ai, asked for whole replies, and held open and closed with what it holds."""
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pydantic_ai import messages as theirs
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models import Model as TheirModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import RequestUsage
 
-from turnwise import ModelError, SettingsError, ToolSpec
+from turnwise import Engine, ModelError, SettingsError, ToolSpec, tool
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.pydantic_ai import PydanticAIModel
 from turnwise.states.messages import Message, Role, TextPart, ToolCallPart
@@ -98,9 +102,47 @@ async def test_failures_of_call_and_of_parameters_are_classified() -> None:
         await Answering(response()).model().generate(request(parameters={"heat": 1}))
 
 
-def test_fallback_model_is_rejected() -> None:
-    """Nobody could say what may be sent to it."""
-    several = FallbackModel(FunctionModel(Answering()), FunctionModel(Answering()))
-    for model in (several, WrapperModel(several)):
-        with pytest.raises(SettingsError, match="model: must be one model: a FallbackModel does not say"):
-            PydanticAIModel(model)
+def _down(_messages: list[theirs.ModelMessage], _info: AgentInfo) -> theirs.ModelResponse:
+    raise ModelHTTPError(529, "down")
+
+
+async def _streamed(_messages: list[theirs.ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    yield "Hel"
+    yield "lo."
+
+
+async def _down_at_once(_messages: list[theirs.ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    raise ModelHTTPError(529, "down")
+    yield ""
+
+
+@tool(name="look")
+async def _look() -> str:
+    """Look around."""
+    return "seen"
+
+
+SEVERAL = FallbackModel(
+    FunctionModel(_down, stream_function=_down_at_once),
+    FunctionModel(Answering(response(theirs.TextPart("Hello."))), stream_function=_streamed, model_name="second"),
+)
+
+
+@pytest.mark.parametrize("model", [SEVERAL, FunctionModel(stream_function=_streamed)])
+async def test_models_of_pydantic_ai_for_tests_stream(model: TheirModel) -> None:
+    """They say no finish reason. A fallback model answers alone, too: as the model of summaries, for instance."""
+    parts = [part async for part in PydanticAIModel(model).stream(request())]
+    assert "".join(part.text for part in parts) == "Hello."
+    assert (parts[-1].type, parts[-1].stop_reason) == ("finish", StopReason.end_turn)
+
+
+async def test_fallback_and_test_models_answer_an_engine() -> None:
+    """Of a fallback model the engine takes its models: which of them has answered is recorded."""
+    assert (await PydanticAIModel(SEVERAL).generate(request())).text == "Hello."
+    async with Engine("sqlite://", model=PydanticAIModel(SEVERAL)) as engine:
+        answer = (await engine.ask((await engine.create_chat()).id, "Hi.")).messages[-1]
+        assert (answer.text, answer.model, len(answer.fallback_from)) == ("Hello.", "second", 1)
+    async with Engine("sqlite://", model=PydanticAIModel(TestModel()), tools=[_look]) as engine:
+        assert (await engine.ask((await engine.create_chat()).id, "Hi.")).text == '{"look":"seen"}'
+    with pytest.raises(SettingsError, match="model: wraps a FallbackModel; wrap each of its models instead"):
+        PydanticAIModel(WrapperModel(SEVERAL))

@@ -195,6 +195,8 @@ class Model(Protocol):
     A model whose provider can search the web for it has an attribute `searches_web` that is true: only such a model is
     asked with the parameter `web_search`.
 
+    A model that stands for several has them in an attribute `alternatives`: an agent that is given it is given those.
+
     A model may have a method `refuses_file(media_type, size)`, which returns why it does not take such a file, or
     `None`. The engine asks it before it loads a file from the file store, and tells the model what is left out.
     """
@@ -256,6 +258,12 @@ def refusal_of(model: Model, tools: Sequence[ToolSpec], parameters: Mapping[str,
                 f"{model.provider} cannot be offered it: {reason}"
             )
     return None
+
+
+def alternatives_of(model: Model) -> Sequence[Model]:
+    """Return the models for which one stands, in their order: itself, unless it has `alternatives`."""
+    several: Sequence[Model] = getattr(model, "alternatives", ())
+    return [one for other in several for one in alternatives_of(other)] or [model]
 
 
 TakesAnswerSchema = Literal["always", "without_tools"]

@@ -8,7 +8,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.providers.failures import CannotAsk
 from turnwise.providers.from_name import model_named
-from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition
+from turnwise.providers.protocol import (
+    Model,
+    ModelPart,
+    ModelReply,
+    ModelRequest,
+    ProviderDefinition,
+    alternatives_of,
+)
 from turnwise.providers.usage_and_prices import load_prices
 from turnwise.states.errors import SettingsError
 from turnwise.states.model_errors import ModelError, ModelErrorKind
@@ -52,7 +59,8 @@ class Models:
             SettingsError: as by `named`.
         """
         several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-        return [self.named(one) if isinstance(one, str) else one for one in several if one is not None]
+        models = [self.named(one) if isinstance(one, str) else one for one in several if one is not None]
+        return [one for model in models for one in alternatives_of(model)]
 
     def or_missing(self, name: str) -> Model:
         """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""

@@ -6,15 +6,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from pydantic_ai import direct
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model as TheirModel
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
+from turnwise.providers.first_answer import reply_of_first, stream_of_first
 from turnwise.providers.parameters import without_forced_choice
 from turnwise.providers.protocol import (
     ModelPart,
@@ -54,6 +56,8 @@ from turnwise.states.values.limits import Count
 
 _MOST_RESPONSES: Final = 16
 """How many responses may make one reply: a provider pauses it for tools of its own, and is asked to go on."""
+_IN_MEMORY: Final = frozenset({"TestModel", "FunctionModel"})
+"""Models of pydantic-ai for tests: they give no finish reason, and their streams are never cut."""
 
 
 class PydanticAIModel:
@@ -63,7 +67,8 @@ class PydanticAIModel:
     to it, and to no other. Nothing of pydantic-ai's is stored. The provider's SDK does not retry.
 
     Args:
-        model: a name as `model_named` takes it, or a model of pydantic-ai, configured as you like.
+        model: a name as `model_named` takes it, or a model of pydantic-ai, configured as you like. Of a `FallbackModel`
+            the engine takes the `alternatives`, as if they had been given to it as a list.
         context_limit: in tokens; what pydantic-ai knows of the model by default.
         settings: pydantic-ai's `ModelSettings`, for every call; a request's parameters win.
         native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`; beside tools that
@@ -72,8 +77,8 @@ class PydanticAIModel:
             it never does for `openai-compatible:`, whose models are unknown.
 
     Raises:
-        SettingsError: the name names no model that can be asked, the model is a choice between several, or another
-            argument is not what it may be.
+        SettingsError: the name names no model that can be asked, the model wraps a `FallbackModel`, or another argument
+            is not what it may be.
     """
 
     @checked
@@ -86,9 +91,15 @@ class PydanticAIModel:
         native_tools: Sequence[AbstractNativeTool] = (),
         takes_answer_schema: TakesAnswerSchema | None = None,
     ) -> None:
-        self._model = their_model(model) if isinstance(model, str) else model
+        given = their_model(model) if isinstance(model, str) else model
+        several = given.models if isinstance(given, FallbackModel) else []
+        options: dict[str, Any] = {"settings": settings, "takes_answer_schema": takes_answer_schema}
+        options |= {"context_limit": context_limit, "native_tools": native_tools}
+        self.alternatives: tuple[PydanticAIModel, ...] = tuple(PydanticAIModel(one, **options) for one in several)
+        """The models of a `FallbackModel`. What this one says of itself is what the first of them says."""
+        self._held, self._model = given, several[0] if several else given
         if "FallbackModel" in classes_of(self._model):
-            raise SettingsError("model", "must be one model: a FallbackModel does not say what its models can do")
+            raise SettingsError("model", "wraps a FallbackModel; wrap each of its models instead")
         self._settings = settings or ModelSettings()
         self._native_tools = tuple(native_tools)
         self._origin = ProviderOrigin(self._model.system, self._model.base_url or "")
@@ -105,6 +116,7 @@ class PydanticAIModel:
             takes=taken_by(self._model),
             limits=limits_of(self._model),
         )
+        self._last_word = None if classes_of(self._model).isdisjoint(_IN_MEMORY) else "stop"
         self.name = self._model.model_name
         self.provider = self._model.system
         self.address = self._model.base_url
@@ -114,14 +126,14 @@ class PydanticAIModel:
 
     async def __aenter__(self) -> Self:
         """Hold the provider's client."""
-        await self._model.__aenter__()
+        await self._held.__aenter__()
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close the provider's connections."""
-        await self._model.__aexit__(exc_type, exc, traceback)
+        await self._held.__aexit__(exc_type, exc, traceback)
 
     def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
         """Return why the model cannot be offered a tool of its provider; `None` if it can."""
@@ -136,6 +148,10 @@ class PydanticAIModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
+        if self.alternatives:
+            async for part in stream_of_first(self.alternatives, request):
+                yield part
+            return
         history, settings, offer = self._ask(request)
         reader = ResponseReader(self._origin, partial(add_cost, self))
         for more in reversed(range(_MOST_RESPONSES)):
@@ -158,11 +174,13 @@ class PydanticAIModel:
                 yield part
             history.append(response)
             settings = cast("ModelSettings", without_forced_choice(settings))
-        for part in reader.finish(response, closed=watched.closed):
+        for part in reader.finish(response, closed=watched.closed, otherwise=self._last_word):
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the whole reply, asked for without streaming."""
+        if self.alternatives:
+            return await reply_of_first(self.alternatives, request)
         history, settings, offer = self._ask(request)
         reader = ResponseReader(self._origin, partial(add_cost, self))
         parts: list[ModelPart] = []
@@ -178,7 +196,7 @@ class PydanticAIModel:
             parts.extend(reader.pause(response))
             history.append(response)
             settings = cast("ModelSettings", without_forced_choice(settings))
-        parts.extend(reader.finish(response, closed=True))
+        parts.extend(reader.finish(response, closed=True, otherwise=self._last_word))
         return join(parts)
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:

@@ -107,17 +107,20 @@ class ResponseReader:
                 media_type = part.content.media_type
                 yield ModelPart("file", media_type=media_type, data=data, metadata=self._metadata(part))
 
-    def finish(self, response: theirs.ModelResponse, *, closed: bool) -> Iterator[ModelPart]:
+    def finish(
+        self, response: theirs.ModelResponse, *, closed: bool, otherwise: str | None = None
+    ) -> Iterator[ModelPart]:
         """Yield what was left open, what the provider said of a refusal, then the finish.
 
         Args:
             response: the whole response.
             closed: whether it came whole, by the rules of its dialect: without a finish reason, it was cut otherwise.
+            otherwise: the finish reason of a response that has none.
 
         Raises:
             ModelError: the stream was cut, or the provider failed without an error of its own.
         """
-        word = _finish_word(response)
+        word = _finish_word(response) or otherwise
         if word is None and not (closed and response.parts):
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
         is_empty = outcome_of(word) is ReplyOutcome.unknown and not any(part.has_content() for part in response.parts)
