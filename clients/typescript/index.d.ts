@@ -151,6 +151,8 @@ export interface Message {
    * elsewhere also true of those for the model alone.
    */
   synthetic?: boolean;
+  /** True for a user's message that entered a turn under way: it came with `when_busy="steer"`. */
+  steered?: boolean;
   erased?: boolean;
   /** True when the message was said elsewhere, and came with the chat's creation. */
   imported?: boolean;

@@ -20,7 +20,7 @@ from turnwise.cli.connect import Chats, ChatSource, chosen_id, connected, files_
 from turnwise.cli.event_view import NOTE, EventView, show_question, show_until_rest
 from turnwise.cli.failures import DONE, exit_code_of
 from turnwise.cli.options import DEFAULT_STORE, FileFolderOption, ModelOption, ServerOption, StoreOption
-from turnwise.cli.screen import COMMANDS, PROMPT, Scroll, answer_to, question_of, typed
+from turnwise.cli.screen import PROMPT, STEER, Scroll, answer_to, is_command, question_of, typed
 from turnwise.cli.show import explanation_table, show_message
 from turnwise.cli.style import clean, console
 from turnwise.cli.target import OptionalTarget, check_is_there, engine_of, file_tools, typed_options
@@ -32,7 +32,7 @@ from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.errors import IllegalTransition, SettingsError, TurnwiseError
-from turnwise.states.names import RESTING, ChatState
+from turnwise.states.names import RESTING, ChatState, WhenBusy
 from turnwise.states.transcript import fold
 
 ASK_USER: Final = ClientTool(
@@ -44,6 +44,7 @@ _NAME_IT: Final = "name the store that has the chat"
 HELP: Final = """\
   /state    where the chat stands, and why
   /resume   go on after a stop or an error
+  /steer    say the rest of the line in the middle of the turn under way
   /compact  summarise what was said so far
   /clear    let the model start anew; the transcript stays
   /quit     leave; the chat is kept
@@ -224,7 +225,7 @@ class Talk:
                 return
             case "/help":
                 console.print(HELP, style=NOTE)
-            case _ if line.startswith("/") and line not in COMMANDS:
+            case _ if line.startswith("/") and not is_command(line):
                 raise SettingsError(
                     line.split(maxsplit=1)[0], "there is no such command; /help lists what can be typed"
                 )
@@ -240,7 +241,8 @@ class Talk:
             case "/resume":
                 portal.call(chats.resume, chat_id)
             case _:
-                portal.call(chats.send_message, chat_id, line)
+                when_busy: WhenBusy = "steer" if line.startswith(STEER) else "queue"
+                portal.call(partial(chats.send_message, chat_id, line.removeprefix(STEER), when_busy=when_busy))
 
     def _follow(self) -> None:
         """Show the turn to its end; where the model asks the client, ask the person."""

@@ -88,7 +88,9 @@ class EventView:
             case CompactionEvent():
                 self._compaction(event)
             case QueueEvent() if event.change in _IN_QUEUE:
-                self._line("≡", f"{', '.join(event.ids)} {_IN_QUEUE[event.change]}", NOTE)
+                steers = event.change == "added" and event.message is not None and event.message.steers
+                what = "steers the turn" if steers else _IN_QUEUE[event.change]
+                self._line("≡", f"{', '.join(event.ids)} {what}", NOTE)
             case TurnFinishedEvent():
                 self._line("◦", f"turn {event.turn} ended: {event.stop_reason} · {tokens(event.usage)}", NOTE)
             case ErrorEvent():
@@ -120,6 +122,8 @@ class EventView:
         self.scroll.end_line()
         if message.role == "user" and self._echo:
             self.scroll.user_message(message.text or "(a file)")
+        elif message.steered:
+            self._line("≡", f"{message.id} enters the turn: {excerpt(message.text or '(a file)', 200)}", NOTE)
         elif message.role == "assistant":
             self.live_text = ""
             for call in (call for call in message.calls if call.executor is not Executor.client):

@@ -23,6 +23,7 @@ from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
+from turnwise.states.names import WhenBusy
 
 
 @with_source("actor")
@@ -30,9 +31,7 @@ def send(
     chat: ChatArgument,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the user says.")],
     *,
-    when_busy: Annotated[
-        Literal["queue", "interrupt", "reject"], typer.Option(help="What becomes of it while the chat works.")
-    ] = "queue",
+    when_busy: Annotated[WhenBusy, typer.Option(help="What becomes of it while the chat works.")] = "queue",
     client_id: Annotated[str | None, typer.Option(help="Accept the message once under this name.")] = None,
     source: ChatSource,
     as_json: JsonOption = False,
@@ -46,7 +45,8 @@ def send(
     if as_json:
         print_json(receipt)
         return
-    done = "was accepted before" if receipt.replayed else "waits in the queue" if receipt.queued else "is accepted"
+    waits = "steers the turn" if when_busy == "steer" else "waits in the queue"
+    done = "was accepted before" if receipt.replayed else waits if receipt.queued else "is accepted"
     report(source, receipt.chat, f"message {receipt.message_id} {done}")
 
 

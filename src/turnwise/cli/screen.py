@@ -149,6 +149,13 @@ def _fits(paragraph: str, start: int, width: int) -> int:
 
 PROMPT: Final = "» "
 COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
+STEER: Final = "/steer "
+"""Begins a line that steers the turn under way."""
+
+
+def is_command(line: str) -> bool:
+    """Return whether a typed line is a command, and no message or answer."""
+    return line in COMMANDS or line.startswith(STEER)
 
 
 def typed(prompt: str) -> str:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from turnwise.cli.audit import Step, state_picture, step_lines
-from turnwise.cli.screen import COMMANDS, PROMPT, answer_to, question_of
+from turnwise.cli.screen import PROMPT, answer_to, is_command, question_of
 from turnwise.cli.style import console, excerpt
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import StatusEvent, ToolResultEvent
@@ -75,7 +75,7 @@ class TerminalTalk:
 
     def _take(self, line: str) -> None:
         questions = self._questions
-        if (call := questions.next) is not None and line not in COMMANDS:
+        if (call := questions.next) is not None and not is_command(line):
             questions.answers.append(answer_to(call, line))
             if questions.next is None and not self._talk.submit(questions.answers):
                 questions.answers.clear()  # so that they are asked again, if they still are open

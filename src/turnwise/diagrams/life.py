@@ -75,6 +75,8 @@ class ChatLife(msgspec.Struct, frozen=True):
     activities: tuple[Activity, ...]
     message_times: tuple[Instant, ...]
     """When a user's message entered the history."""
+    steering_times: tuple[Instant, ...]
+    """When one of them entered a turn under way."""
     end: Instant
     """The time of the last event."""
 
@@ -101,6 +103,7 @@ class _Reader:
         self._stays: list[tuple[ChatState, str, Instant]] = []
         self._activities: list[Activity] = []
         self._message_times: list[Instant] = []
+        self._steering_times: list[Instant] = []
         self._message_ids: set[str] = set()
         self._attempts = _Attempts()
         self._calls: dict[str, tuple[Kind, str, Instant]] = {}
@@ -118,7 +121,9 @@ class _Reader:
             self._activities.append(Activity("compaction", "compaction", self._compaction, None))
         ends: Sequence[Instant | None] = [*(since for _, _, since in self._stays[1:]), None]
         stays = tuple(Stay(*stay, until) for stay, until in zip(self._stays, ends, strict=True))
-        return ChatLife(stays, tuple(self._activities), tuple(self._message_times), self._end)
+        return ChatLife(
+            stays, tuple(self._activities), tuple(self._message_times), tuple(self._steering_times), self._end
+        )
 
     def read(self, event: Event, clock: datetime) -> None:
         """Read an event that was stored when the clock said `clock`."""
@@ -150,6 +155,7 @@ class _Reader:
     def _read_message(self, message: Message, at: Instant) -> None:
         if message.role == "user" and not message.synthetic:
             self._message_times.append(at)
+            self._steering_times += [at] if message.steered else []
         for part in message.parts:
             if isinstance(part, ToolResultPart):
                 self._answer(part.call_id, at)

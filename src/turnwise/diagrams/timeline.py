@@ -74,10 +74,11 @@ def timeline(events: Iterable[Event]) -> str:
     pieces, bottom = _lanes(life, stays, scale)
     earlier = f"; {left_out} earlier stays are left out" if left_out else ""
     broken = " Broken bars: a rest that was longer than it is drawn." if scale.shortened else ""
+    rings = ", rings one that steered the turn" if life.steering_times else ""
     drawn = f"From {moment(stays[0].since.at)} to {moment(life.end.at)} UTC{earlier}"
     return document(
         "The timeline of a chat",
-        f"{drawn}. Dots: a user's message. Red lines: a stop.{broken}",
+        f"{drawn}. Dots: a user's message{rings}. Red lines: a stop.{broken}",
         *_marks(life, stays, scale, bottom),
         *pieces,
         height=bottom + 30,
@@ -214,8 +215,10 @@ def _marks(life: ChatLife, stays: Sequence[Stay], scale: Scale, bottom: float) -
             yield tag("g", drawn, class_="stop")
     for at_once in life.message_times:
         if at_once.passed >= stays[0].since.passed:
-            words, x = f"message, {moment(at_once.at)}", scale.x(at_once)
-            yield tag("circle", title(words), cx=x, cy=_TOP - 8, r=3, fill=INK, class_="said")
+            steers = at_once in life.steering_times
+            words, x = f"message{' that steers' if steers else ''}, {moment(at_once.at)}", scale.x(at_once)
+            fill = PAPER if steers else INK
+            yield tag("circle", title(words), cx=x, cy=_TOP - 8, r=3, fill=fill, stroke=INK, class_="said")
 
 
 def _label(words: str, y: float) -> str:

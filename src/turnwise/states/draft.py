@@ -115,6 +115,7 @@ class Draft(Generic[_Kind_co]):
         call_index: int | None = None,
         partial: bool = False,
         synthetic: bool = False,
+        steered: bool = False,
         instead_of: Message | None = None,
         reply: StepReply | Partial | None = None,
         wakeup: Wakeup | None = None,
@@ -136,6 +137,7 @@ class Draft(Generic[_Kind_co]):
             call_index=call_index,
             partial=partial,
             synthetic=synthetic,
+            steered=steered,
             wakeup=wakeup,
             **(_origin_of(reply, self.turn) if instead_of is None else _answered_by(instead_of)),
         )

@@ -212,6 +212,8 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     synthetic: bool = False
     """True when turnwise wrote the message: a result for an interrupted call, a summary, a marker. Of messages from
     elsewhere also true of those for the model alone."""
+    steered: bool = False
+    """True for a user's message that entered a turn under way: it came with `when_busy="steer"`."""
     erased: bool = False
     imported: bool = False
     """True when the message was said elsewhere, and came with the chat's creation."""

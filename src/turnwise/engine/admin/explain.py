@@ -19,6 +19,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_invariants
 from turnwise.states.messages import ScheduledMessage
 from turnwise.states.names import LEASED, SPECS, CallStatus, ChatState, StopReason
+from turnwise.states.table import BUSY
 from turnwise.states.turn_limits import BUDGETS
 from turnwise.states.values.values import Value
 
@@ -97,9 +98,13 @@ def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str], issue
         return f"Something stored of the chat cannot be read: {what}. What can be done: {advice_on(issues)}."
     if facts.archived:
         return "The chat is archived; unarchive it to go on."
-    if facts.lease is not None:
-        return _held(facts, facts.lease.worker, lease)
-    return _resting(facts, archived) + _describe_wakeup(facts)
+    reason = (
+        _held(facts, facts.lease.worker, lease)
+        if facts.lease is not None
+        else _resting(facts, archived) + _describe_wakeup(facts)
+    )
+    steering = sum(queued.steers for queued in facts.queue) if facts.state in BUSY else 0
+    return f"{reason} {steering} message(s) that steer the turn enter its next request." if steering else reason
 
 
 def _resting(facts: Facts, archived: Collection[str]) -> str:

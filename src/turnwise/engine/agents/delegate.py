@@ -21,6 +21,8 @@ SUBAGENTS: Final = "subagents"
 """The argument that names some."""
 MESSAGE: Final = "message"
 """The argument that holds the message to a subagent."""
+STEER: Final = "steer"
+"""The argument that says whether the message steers the turn under way."""
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -117,7 +119,12 @@ BACKGROUND_TOOLS: Final = (
         "message",
         "message_subagent",
         "Tell a subagent something more; it answers in its next turn. Hear its answer with wait_for_subagents.",
-        _object((SUBAGENT, MESSAGE), subagent=_ID, message=_text("What it is to know or to do.")),
+        _object(
+            (SUBAGENT, MESSAGE),
+            subagent=_ID,
+            message=_text("What it is to know or to do."),
+            steer={"type": "boolean", "description": "Whether it reads this at once, in the middle of its work."},
+        ),
     ),
     _sees_to_subagents("stop", "stop_subagent", "Stop a subagent's work.", _object((SUBAGENT,), subagent=_ID)),
     _sees_to_subagents("list", "list_subagents", "List your subagents, their tasks and how far they are.", _object(())),

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from turnwise.engine.agents.delegate import MESSAGE, SUBAGENT, SUBAGENTS, TASK, subagent_id
+from turnwise.engine.agents.delegate import MESSAGE, STEER, SUBAGENT, SUBAGENTS, TASK, subagent_id
 from turnwise.engine.chat_ids import may_be_one
 from turnwise.engine.subagents.answer import CallAnswer, combined_answers, lost, result_of, unreported_usage
 from turnwise.engine.subagents.family import has_ended, is_any_above, stop_working, subagents_of
@@ -270,6 +270,7 @@ class SubagentCalls:
         if not await self._has_message(subagent, client_id):
             sending = SendMessage(
                 parts=parts,
+                when_busy="steer" if call.arguments.get(STEER) is True else "queue",
                 client_id=client_id,
                 content_digest=digest_of_parts(parts),
                 trace=self._runtime.observers.turn_trace(subagent.chat_id),

@@ -16,7 +16,8 @@ class ChatQueue extends HTMLElement {
 
   item(queued) {
     const words = queued.parts.map((part) => part.text ?? part.type).join("");
-    const item = made("li", {}, made("span", { className: "text", textContent: words }));
+    const item = made("li", {}, made("span", { className: "text", textContent: words }),
+      queued.steers ? made("span", { className: "badge", textContent: "steers" }) : null);
     const path = chatPath(this.chatId, `queue/${encodeURIComponent(queued.id)}`);
     const isText = queued.parts.every((part) => part.type === "text");
     item.append(made("div", { className: "buttons" },

@@ -6,10 +6,12 @@ import { made, tell } from "./shown.js";
 class MessageSender extends HTMLElement {
   connectedCallback() {
     const input = made("textarea", { id: "said", rows: 2, required: true, placeholder: "Say something", "aria-describedby": "said-hint" });
+    this.steer = made("input", { type: "checkbox", title: "Enter the next request of the turn under way" });
     const form = made("form", { className: "sender" },
       made("label", { for: "said", className: "unseen", textContent: "Message" }), input,
       made("button", { className: "main", textContent: "Send" }),
-      made("p", { id: "said-hint", className: "hint", textContent: "Enter sends, Shift+Enter begins a line. A busy chat queues it." }));
+      made("p", { id: "said-hint", className: "hint", textContent: "Enter sends, Shift+Enter begins a line. A busy chat queues it, or lets it steer its turn." }),
+      made("label", { className: "hint" }, this.steer, " Steer"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.send(input).catch((error) => tell(this, error));
@@ -29,7 +31,7 @@ class MessageSender extends HTMLElement {
     input.value = "";
     this.failed = null;
     try {
-      await post(chatPath(this.chatId, "messages"), { content }, { "Idempotency-Key": key });
+      await post(chatPath(this.chatId, "messages"), { content, when_busy: this.steer.checked ? "steer" : "queue" }, { "Idempotency-Key": key });
     } catch (error) {
       this.failed = { content, key };
       input.value = [content, input.value].filter(Boolean).join("\n");

@@ -119,7 +119,7 @@ class AISDKEncoder:
         self._started = True
         reader = self._reader
         if self._message_id is None and reader.turn is not None:
-            self._message_id = ai_sdk_message_id(reader.chat_id, reader.turn)
+            self._message_id = ai_sdk_message_id(reader.chat_id, reader.turn, behind=reader.steered_by)
         yield {"type": "start"} if self._message_id is None else {"type": "start", "messageId": self._message_id}
 
     def _finish_step(self) -> Iterator[dict[str, Any]]:
@@ -218,9 +218,9 @@ def encode_ai_sdk(events: Iterable[Event], *, version: Version = 6) -> Iterator[
     yield from encoder.end()
 
 
-def ai_sdk_message_id(chat_id: str, turn: int) -> str:
-    """Return the id of the UI message that answers a turn."""
-    return f"{chat_id}-t{turn}"
+def ai_sdk_message_id(chat_id: str, turn: int, *, behind: str | None = None) -> str:
+    """Return the id of the UI message that answers a turn, or that goes on `behind` a message that has steered it."""
+    return f"{chat_id}-t{turn}" if behind is None else f"{chat_id}-t{turn}-{behind}"
 
 
 def as_text(output: object) -> str:

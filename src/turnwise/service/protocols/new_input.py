@@ -15,6 +15,7 @@ from turnwise.service.protocols.pieces import has_failed
 from turnwise.states.calls import ToolResult
 from turnwise.states.files import is_digest
 from turnwise.states.messages import FilePart, TextPart, ToolResultPart
+from turnwise.states.names import WhenBusy
 
 Content = list[TextPart | FilePart]
 
@@ -33,6 +34,8 @@ class NewInput(msgspec.Struct, frozen=True):
     """The answer after which the messages come, by the client's id."""
     edited: str | None = None
     """The message that the client says it has edited."""
+    when_busy: WhenBusy = "queue"
+    """What becomes of the messages while the chat works."""
 
     def has_result(self, result: ToolResultPart) -> bool:
         """Whether the client's messages, those of the AI SDK, hold a result as it is stored."""
@@ -98,6 +101,7 @@ class AISDKRequest(BaseModel):
     messages: list[UIMessage]
     trigger: str | None = None
     message_id: str | None = Field(None, alias="messageId", description="The message that the page has edited.")
+    when_busy: WhenBusy = Field("queue", description="What becomes of a new message while the chat works.")
     agent: str | None = Field(None, description="Who answers, if the chat is new.")
     client_tools: list[ClientToolBody] = Field([], description="Tools that the page runs, if the chat is new.")
 
@@ -121,6 +125,7 @@ def new_input_of_ai_sdk(request: AISDKRequest) -> NewInput:
         frozenset(str(part["toolCallId"]) for part in calls if str(part.get("state")).startswith("output-")),
         behind=None if behind is None else behind.id,
         edited=request.message_id,
+        when_busy=request.when_busy,
     )
 
 

@@ -78,6 +78,8 @@ class PieceReader:
         """The number of the turn, once an event has given it."""
         self.started_turn: int | None = None
         """The number of the turn whose first message was read."""
+        self.steered_by: str | None = None
+        """The message that has steered the turn last, as far as it was read."""
         self.chat_id = ""
         self.state: ChatState | None = None
         self.awaited_calls: tuple[ToolCall, ...] = ()
@@ -252,6 +254,7 @@ class PieceReader:
             self.turn = message.turn
             if message.role == "user":
                 self.started_turn = message.turn
+                self.steered_by = message.id if message.steered else None
 
     def _read_reply(self, message: Message) -> Iterator[p.Piece]:
         reply = self._reply

@@ -119,14 +119,20 @@ def to_ai_sdk_messages(
         for_owner: show calls that only an operator may answer as `data-awaiting-operator`, without approval.
     """
     ui_messages: list[dict[str, Any]] = []
+    steered_by: str | None = None
     messages = [message for message in messages if message.role != "system"]  # skip system markers
     for (is_users, turn), group in groupby(messages, lambda one: (one.role == "user", one.turn)):
         if is_users:
-            ui_messages += [{"id": one.id, "role": "user", "parts": _ai_sdk_user_parts(one.parts)} for one in group]
+            said = [*group]
+            steered_by = said[-1].id if said[-1].steered else None
+            ui_messages += [{"id": one.id, "role": "user", "parts": _ai_sdk_user_parts(one.parts)} for one in said]
         else:
-            asked = open_calls if turn == messages[-1].turn else ()
-            parts = _fold_chunks(_encode_answer(group, asked, for_owner=for_owner))
-            ui_messages.append({"id": ai_sdk_message_id(chat_id, turn), "role": "assistant", "parts": parts})
+            answer = [*group]
+            asked = open_calls if answer[-1] is messages[-1] else ()
+            parts = _fold_chunks(_encode_answer(answer, asked, for_owner=for_owner))
+            ui_messages.append(
+                {"id": ai_sdk_message_id(chat_id, turn, behind=steered_by), "role": "assistant", "parts": parts}
+            )
     return ui_messages
 
 

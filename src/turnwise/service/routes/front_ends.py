@@ -6,11 +6,12 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import quote
 
 from ag_ui.core import RunAgentInput
 from fastapi import Path, Query
+from msgspec.structs import replace
 from starlette.responses import Response, StreamingResponse
 
 from turnwise.engine.config.results import Chat
@@ -33,18 +34,18 @@ from turnwise.service.routes.streamed import streamed
 from turnwise.service.routes.subagent_calls import open_subagent_calls
 from turnwise.service.routes.threads import (
     act,
+    answer_start,
     check_messages,
     clients_calls,
     create,
     find_chat,
     regenerate,
-    turn_start,
 )
 from turnwise.service.routes.turn_stream import TurnRange, stream_turns
 from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState
+from turnwise.states.names import ChatState, WhenBusy
 
 _RESUMED: Final = frozenset({ChatState.waiting, ChatState.interrupted, ChatState.error})
 _DONE: Final = b"data: [DONE]\n\n"
@@ -58,8 +59,9 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     tools = [
         ClientTool(tool.name, tool.description or tool.name, _schema(tool.parameters)) for tool in body.tools or ()
     ]
-    agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
-    new_input = new_input_of_agui(body)
+    options = body.forwarded_props if isinstance(body.forwarded_props, dict) else {}
+    agent = options.get("agent")
+    new_input = replace(new_input_of_agui(body), when_busy=_when_busy(options))
     old = await find_chat(caller, body.thread_id)
     await check_messages(caller, old, new_input)
     chat, is_new = (old, False) if old else await create(caller, body.thread_id, agent, tools, new_input)
@@ -67,7 +69,7 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     nothing_new = not new_input.messages and not new_input.answers.keys() & asked
     with rest_of_request(has_begun=is_new):
         turns = (
-            TurnRange(await turn_start(caller.engine, chat), chat=chat)
+            TurnRange((await answer_start(caller.engine, chat))[0], chat=chat)
             if nothing_new
             else await act(caller, chat, new_input, is_new=is_new)
         )
@@ -89,14 +91,20 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
 
 
 async def _newest_messages(caller: Sender, chat: Chat) -> Iterable[Message]:
-    """Return the messages before the turn's answer. If they are too long for one event, return the newest turns."""
-    said, size = deque[Message](), 0
+    """Return the messages before the turn's answer, or before what goes on behind the last message that has steered it.
+
+    If they are too long for one event, return the newest turns.
+    """
+    said, answer, size = deque[Message](), list[Message](), 0
     async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
         async for page in pages:
             for one in page.messages:
-                if one.turn < chat.turn or (one.turn == chat.turn and one.role == "user"):
-                    said.append(one)
-                    size += json_size(one)
+                if one.turn >= chat.turn and one.role != "user":
+                    answer.append(one)
+                elif one.turn <= chat.turn:
+                    said += [*answer, one]
+                    size += sum(map(json_size, [*answer, one]))
+                    answer.clear()
             while size > ANSWER_BYTES and len(said) > 1:
                 size -= json_size(said.popleft())
                 while len(said) > 1 and said[0].role != "user":
@@ -166,13 +174,17 @@ async def resume_ai_sdk(
     version: SDKVersion = "6",
     finished: Annotated[bool, Query(description="Also replay a turn that has ended.")] = False,
 ) -> Response:
-    """Replay the turn under way from its start, and go on with it; 204 if there is none."""
+    """Replay the turn under way from its start, or from the last message that has steered it, and go on with it.
+
+    204 if there is none.
+    """
     chat = await find_chat(caller, thread_id)
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
-    turns = TurnRange(await turn_start(caller.engine, chat), chat=chat)
+    after, steered_by = await answer_start(caller.engine, chat)
+    turns = TurnRange(after, chat=chat)
     encoder = AISDKEncoder(
-        ai_sdk_message_id(chat.id, chat.turn),
+        ai_sdk_message_id(chat.id, chat.turn, behind=steered_by),
         version=7 if version == "7" else 6,
         for_owner=caller.principal.role == "owner",
     )
@@ -200,6 +212,14 @@ def _check_well_formed(body: RunAgentInput) -> None:
         raise InvalidRequest(
             [{"field": "body", "problem": "must be well-formed text, nested 200 deep at most"}]
         ) from None
+
+
+def _when_busy(options: Mapping[str, Any]) -> WhenBusy:
+    when_busy: WhenBusy = options.get("when_busy", "queue")
+    if when_busy not in get_args(WhenBusy):
+        problem = f"must be one of {', '.join(get_args(WhenBusy))}"
+        raise InvalidRequest([{"field": "forwardedProps.when_busy", "problem": problem}])
+    return when_busy
 
 
 def _schema(parameters: object) -> dict[str, Any]:

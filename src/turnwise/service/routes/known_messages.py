@@ -14,8 +14,8 @@ from turnwise.states.events import HistoryResetEvent, MessageEvent
 from turnwise.states.messages import FilePart, Message, TextPart
 
 _STORED_ID: Final = re.compile(r"m\d+")
-_ANSWER_ID: Final = re.compile(r".*-([st])(\d+)", re.DOTALL)
-"""An id that a stream has given an answer: its turn, or its step, is the number."""
+_ANSWER_ID: Final = re.compile(r".*-([st])(\d+)(?:-(m\d+))?", re.DOTALL)
+"""An id that a stream has given an answer: its turn or step, and perhaps the message that had steered the turn."""
 
 
 async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, anew: bool) -> dict[str, Message]:
@@ -39,14 +39,14 @@ async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, ane
     if not names and not is_of_fork:
         return {}
     history = await engine.messages(chat.id)
-    turn = _find_turn(new_input.behind, history)
-    later = [message for message in history if message.role == "user" and message.turn > (turn or 0)]
+    behind = _find_answer(new_input.behind, history)
+    later = [message for message in history if message.role == "user" and message.position > (behind or 0)]
     by_id = {message.id: message for message in later}
     by_name = {name: by_id[name] for name in names & by_id.keys()}
     others = names - by_id.keys() if later else ()
     edits = await _latest_edits(engine, chat.id, others, after=0) if others else {}
     by_name |= {name: by_id[edit.message.id] for name, edit in edits.items() if edit.message.id in by_id}
-    if is_of_fork and turn is not None:
+    if is_of_fork and behind is not None:
         for (name, content), message in zip(new_input.messages, later, strict=False):
             if says(message, content):
                 by_name.setdefault(name, message)
@@ -94,13 +94,16 @@ def says(message: Message, content: Content) -> bool:
     return message.text == text and len(kept) == len(files)
 
 
-def _find_turn(answer_id: str | None, history: Sequence[Message]) -> int | None:
-    """Return the turn of an answer, by its id in a page; 0 if there is no answer, `None` if it is unknown."""
+def _find_answer(answer_id: str | None, history: Sequence[Message]) -> int | None:
+    """Return where an answer begins, by its id in a page; 0 if there is no answer, `None` if it is unknown."""
     if answer_id is None:
         return 0
-    by_id = {message.id: message.turn for message in history}
+    by_id = {message.id: message for message in history}
     if (named := _ANSWER_ID.fullmatch(answer_id)) is None:
-        return by_id.get(answer_id)
-    if named[1] == "t":
-        return int(named[2])
-    return next((message.turn for message in history if message.step == int(named[2])), None)
+        return by_id[answer_id].position if answer_id in by_id else None
+    number, steered_by = int(named[2]), by_id.get(named[3])
+    if named[1] == "s":
+        return next((message.position for message in history if message.step == number), None)
+    begins = 0 if steered_by is None else steered_by.position
+    places = (one.position for one in history if one.turn == number and one.role != "user" and one.position > begins)
+    return next(places, max((one.position for one in history if one.turn <= number), default=0))

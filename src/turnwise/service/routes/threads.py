@@ -120,7 +120,8 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput, *, is_new: bool) 
     with rest_of_request(has_begun=has_answered):
         sent = await _send_messages(caller, chat, new_input, instead=not answers, anew=False, is_new=is_new)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
-    return TurnRange(after, _ids(new)) if has_answered or not new else to_turn_range(new)
+    goes_on = (has_answered and new_input.when_busy != "steer") or not new
+    return TurnRange(after, _ids(new)) if goes_on else to_turn_range(new)
 
 
 async def regenerate(caller: Caller, chat: Chat, new_input: NewInput, *, is_new: bool) -> TurnRange:
@@ -179,7 +180,7 @@ async def _send_messages(
                     receipt = await caller.chats.send_message(
                         chat.id,
                         content,
-                        when_busy="interrupt" if moves_on else "queue",
+                        when_busy="interrupt" if moves_on and new_input.when_busy == "queue" else new_input.when_busy,
                         client_id=client_id,
                     )
         except ConflictingReplay as conflict:
@@ -232,6 +233,19 @@ async def _edit_receipt(engine: Engine, chat: Chat, conflict: ConflictingReplay,
 async def turn_start(engine: Engine, chat: Chat) -> int:
     """Return the number of the event before the last turn's first."""
     return _before(await _last_turn(engine, chat))
+
+
+async def answer_start(engine: Engine, chat: Chat) -> tuple[int, str | None]:
+    """Return the number of the event before the last turn's last question, and its id if it has steered the turn."""
+    turn = await _last_turn(engine, chat)
+    questions: dict[str, MessageEvent] = {}
+    for event in turn:
+        if _is_question(event, chat.turn):
+            questions.setdefault(event.message.id, event)  # one that was erased comes again
+    if not questions:
+        return _before(turn), None
+    last = [*questions.values()][-1]
+    return last.seq - 1, last.message.id if last.message.steered else None
 
 
 async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> TurnRange:

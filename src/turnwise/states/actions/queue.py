@@ -76,7 +76,14 @@ def take_steering(draft: Draft[Trigger]) -> None:
     draft.queue = tuple(queued for queued in draft.queue if not queued.steers)
     for queued in steering:
         draft.writes.append(DropQueued(queued.id, "steered"))
-        draft.append("user", queued.parts, message_id=queued.id, tail=Tail.awaits_answer, wakeup=queued.wakeup)
+        draft.append(
+            "user",
+            queued.parts,
+            message_id=queued.id,
+            tail=Tail.awaits_answer,
+            steered=True,
+            wakeup=queued.wakeup,
+        )
     draft.queue_changed("taken", *(queued.id for queued in steering))
 
 

@@ -100,7 +100,7 @@ class Clients:
         """Send a message, and sometimes the same again."""
         text = self._next_words()
         client_id = f"k{self._serial}"
-        when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
+        when_busy = self._random.choice(["queue", "steer", "interrupt", "reject"])
         content: list[TextPart | FilePart] = [TextPart(text=text), *self._attached(chat_id)]
         receipt = await engine.send_message(chat_id, content, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
         self._accepted[chat_id, receipt.message_id] = receipt.chat.version
@@ -112,7 +112,7 @@ class Clients:
 
     async def stream(self, engine: Engine, chat_id: str) -> None:
         """Send a message and stream its turn, sometimes not to the end."""
-        when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
+        when_busy = self._random.choice(["queue", "steer", "interrupt", "reject"])
         stream = StreamReading(chat_id, self._next_words())
         with self._reading(stream):
             events = engine.stream(chat_id, stream.text, when_busy=when_busy)  # type: ignore[arg-type]
