@@ -184,6 +184,7 @@ class Engine(HandledChats):
             runtime = Runtime(
                 writer=ChatWriter(self._store, self._broadcaster, self._agents.limits, self._observers, publisher),
                 agents=self._agents,
+                shares=self._agents.shares,
                 deps=self._deps,
                 settings=self.settings,
                 clock=self._clock,

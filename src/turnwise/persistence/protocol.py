@@ -11,6 +11,7 @@ import msgspec
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.blobs.protocol import HeldFiles
 from turnwise.persistence.reading import ReadableStore
+from turnwise.persistence.shares import Shares
 from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision
@@ -155,8 +156,12 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
         files until `scrub`.
         """
 
-    async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
+    async def claim(self, plan: Plan, *, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
         """Apply `plan` to up to `limit` chats that want a worker, longest waiting first.
+
+        With `shares` those to settle come first, whatever the caps. Then it goes round the keys of those in `pending`,
+        the longest waiting of a key first, and leaves out chats that would exceed a cap. Claims with caps, of all
+        processes, come one after another.
 
         These are the chats without a lease and not archived: in `interrupted` and not settled, or in `pending` if their
         agent is one of `runs`, and each tool that their open local calls need one of that agent's. If the

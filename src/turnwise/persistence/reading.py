@@ -10,6 +10,7 @@ import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows, Rows
+from turnwise.persistence.shares import AtWork
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
@@ -135,6 +136,9 @@ class ReadableStore(Protocol):
 
         Agents for whose chats no worker is wanted are left out.
         """
+
+    async def at_work(self) -> list[AtWork]:
+        """Return how many chats of each key, agent and model workers hold, but for those that settle an interrupt."""
 
     async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
         """Return up to `limit` chats that wait for subagents and are not archived, oldest first.

@@ -248,6 +248,9 @@ class Draft(Generic[_Kind_co]):
         before, target = self.before, ChatState(self.state)
         if job_in(target, settled=self.settled) is None:
             self.drop_lease()
+        key, model = before.declared_key, before.capped_model
+        if target is ChatState.pending:
+            key, model = self.limits.declared_key(self.profile), self.limits.capped_model
         return Facts(
             **dict(zip(_CHANGED_BY_ACTIONS, _what_actions_change(self), strict=True)),
             chat_id=before.chat_id,
@@ -256,10 +259,14 @@ class Draft(Generic[_Kind_co]):
             last_seq=before.last_seq + event_count,
             updated_at=self.now,
             since=before.since if target == before.place else self.now,
+            declared_key=key,
+            capped_model=model,
         )
 
 
-_DECIDED_AT_THE_END: Final = {"chat_id", "state", "version", "last_seq", "updated_at", "since"}
+_DECIDED_AT_THE_END: Final = {
+    "chat_id", "state", "version", "last_seq", "updated_at", "since", "declared_key", "capped_model"
+}  # fmt: skip
 _CHANGED_BY_ACTIONS: Final = tuple(name for name in Facts.__struct_fields__ if name not in _DECIDED_AT_THE_END)
 _what_actions_change: Final = attrgetter(*_CHANGED_BY_ACTIONS)
 

@@ -29,6 +29,7 @@ from turnwise.states.names import (
 )
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.values.digests import canonical
 from turnwise.states.values.values import Counter, Time, Value
 
 _T = TypeVar("_T")
@@ -281,6 +282,10 @@ class Facts(Value, frozen=True, kw_only=True):
     updated_at: Time | None = None
     since: Time | None = None
     """When the state last changed."""
+    declared_key: str | None = None
+    """The key under which it waits for a worker, as of when it last did; `None` for its owner."""
+    capped_model: str = ""
+    """Provider and model of the work it last waited for, if settings cap the chats at work of each model."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.calls, StepCalls):
@@ -313,6 +318,11 @@ class Facts(Value, frozen=True, kw_only=True):
         return self if self.last_seq == last_seq else replace(self, last_seq=last_seq)
 
     @property
+    def fair_key(self) -> str:
+        """The key by which claims go round; chats without an owner share one."""
+        return self.declared_key if self.declared_key is not None else self.profile.owner or ""
+
+    @property
     def awaits(self) -> Awaited | None:
         """Who has to answer the open calls of a chat in `requires_action`; `None` in other states."""
         return self.calls.awaited if self.state is ChatState.requires_action else None
@@ -343,6 +353,8 @@ def queried_columns(facts: Facts) -> dict[str, Any]:
         "agent": facts.agent_needed,
         "needs": [*facts.calls.needs],
         "awaits": facts.awaits,
+        "fair_key": facts.fair_key,
+        "capped_model": facts.capped_model,
     }
 
 
@@ -371,3 +383,15 @@ class Limits(Value, frozen=True, kw_only=True):
     """Seconds a lease lasts unless renewed."""
     fallbacks: int = 0
     """How many models the agent has behind its first one."""
+    fair_by: str | None = None
+    """Where claims find a chat's key, `owner` or `metadata.NAME`; `None` is the owner, too."""
+    capped_model: str = ""
+    """Provider and model, if settings cap the chats at work of each model."""
+
+    def declared_key(self, profile: Profile) -> str | None:
+        """Return the key of a chat by which claims go round; `None` for its owner."""
+        source, _, name = (self.fair_by or "owner").partition(".")
+        if source == "owner":
+            return None
+        value = profile.metadata.get(name, "")
+        return value if isinstance(value, str) else canonical(value).decode()

@@ -10,6 +10,7 @@ from turnwise.engine.admin.diagnose import advice_on, summary_of
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.reading import Expiry
+from turnwise.persistence.shares import ReachedCap
 from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall
@@ -56,7 +57,12 @@ class Explanation(Value, frozen=True, kw_only=True):
 
 
 def explanation(
-    facts: Facts, lease: Expiry | None, *, issues: Sequence[IntegrityIssue] = (), archived: Collection[str] = ()
+    facts: Facts,
+    lease: Expiry | None,
+    *,
+    issues: Sequence[IntegrityIssue] = (),
+    archived: Collection[str] = (),
+    cap: ReachedCap | None = None,
 ) -> Explanation:
     """Return the explanation of a chat; if it has issues, of what could be read.
 
@@ -65,6 +71,7 @@ def explanation(
         lease: when its lease runs out, and the time by the store's clock: that of this machine may be another.
         issues: what cannot be read.
         archived: those of the subagents it waits for that are archived.
+        cap: the cap for which a pending chat has to wait.
     """
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
@@ -88,7 +95,7 @@ def explanation(
         legal_triggers=legal_triggers(facts),
         broken_invariants=broken_invariants(facts),
         unreadable=tuple(issues),
-        reason=_reason(facts, lease, archived, issues),
+        reason=_reason(facts, lease, archived, issues) if cap is None else cap.sentence,
     )
 
 

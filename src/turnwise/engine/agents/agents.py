@@ -18,6 +18,7 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
 from turnwise.engine.tools.sources import ToolSource
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
+from turnwise.persistence.shares import Shares
 from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model
 from turnwise.providers.usage_and_prices import load_prices
@@ -80,6 +81,13 @@ class Agents:
     def runs(self) -> Mapping[str, frozenset[str]]:
         """The names of the agents that a worker with these agents runs, each with the names of its tools."""
         return {name: frozenset(own.configuration.toolbox.tools) for name, own in self._own.items()}
+
+    @property
+    def shares(self) -> Shares | None:
+        """The round of fair claims; `None` if no setting asks for one."""
+        settings = self._settings
+        fair = settings.caps or any(own.configuration.settings.fair_by for own in self._own.values())
+        return Shares(settings.weights, settings.caps) if fair else None
 
     @property
     def inactive_tools(self) -> Mapping[str, Collection[str]]:

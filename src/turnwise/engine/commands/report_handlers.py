@@ -44,6 +44,7 @@ from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.shares import Lane, ReachedCap
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
@@ -142,7 +143,16 @@ class ReportHandlers(LocalChats):
         except ChatUnreadable:
             lease = None
         archived = await archived_subagents(store, rest.facts)
-        return explanation(rest.facts, lease, issues=issues or rest.issues, archived=archived)
+        issues = issues or rest.issues
+        cap = None if issues else await self._reached_cap(rest.facts)
+        return explanation(rest.facts, lease, issues=issues, archived=archived, cap=cap)
+
+    async def _reached_cap(self, facts: Facts) -> ReachedCap | None:
+        caps = self._runtime.settings.caps
+        if facts.state is not ChatState.pending or not caps:
+            return None
+        lane = Lane(facts.agent_needed, facts.capped_model)
+        return caps.reached(facts.fair_key, lane, await self._store.at_work())
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
         await self._store.facts(chat_id)

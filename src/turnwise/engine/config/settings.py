@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field
 
+from turnwise.persistence.shares import Caps
 from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model, ToolSpec
 from turnwise.providers.usage_and_prices import context_window
@@ -72,6 +73,8 @@ ENGINE_SCOPE: Final = {"scope": "engine"}
 LONGEST: Final = 946_684_800.0
 """Seconds that any time may last, 30 years: a date can be made of them."""
 
+Weight = Annotated[float, Field(ge=0.001, le=1000)]
+"""Compared with the weights of others."""
 PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST)]
 """Seconds."""
 NonNegativeSeconds = Annotated[float, Field(ge=0, le=LONGEST)]
@@ -190,6 +193,17 @@ class Settings:
     run_worker: bool = field(default=True, metadata=ENGINE_SCOPE)
     max_running: Positive = field(default=100, metadata=ENGINE_SCOPE)
     """Chats one worker runs at once."""
+    fair_by: Annotated[str, Field(pattern=r"^(owner|metadata\..+)$")] | None = None
+    """Claims go round the owners (`"owner"`), or the values of an entry of the chats' metadata (`"metadata.team"`), and
+    take the chat of each that waits longest. An agent's own setting is the key of its chats. `None`: the chat that
+    waits longest comes first, whoever owns it, unless one of the caps below is set, which works as `"owner"` does."""
+    weights: Mapping[str, Weight] = field(default_factory=dict, metadata=ENGINE_SCOPE)
+    """How many chats of an owner, or another key, are claimed in a round, in proportion; 1 where none is set."""
+    max_running_per_owner: Positive | None = field(default=None, metadata=ENGINE_SCOPE)
+    """Chats of one owner, or of what `fair_by` names instead, at work at once on all workers; `None` sets no cap."""
+    max_running_per_agent: Positive | None = field(default=None, metadata=ENGINE_SCOPE)
+    max_running_per_model: Positive | None = field(default=None, metadata=ENGINE_SCOPE)
+    """Of one model of one provider."""
     poll_interval: PositiveSeconds = field(default=1, metadata=ENGINE_SCOPE)
     lease: PositiveSeconds = field(default=30, metadata=ENGINE_SCOPE)
     renew_every: PositiveSeconds = field(default=10, metadata=ENGINE_SCOPE)
@@ -326,6 +340,11 @@ class Settings:
     def over(self, engine: Settings) -> Settings:
         """Return an agent's settings: the explicit ones, and the engine's for all others."""
         return replace(engine, **{name: getattr(self, name) for name in self._explicit})
+
+    @property
+    def caps(self) -> Caps:
+        """The caps on chats at work."""
+        return Caps(self.max_running_per_owner, self.max_running_per_agent, self.max_running_per_model)
 
     def limits(self, context_limit: int | None) -> Limits:
         """Return the limits for guards and actions, for a model with that context window."""

@@ -22,6 +22,7 @@ from turnwise.engine.subscriptions.latest_events import Latest
 from turnwise.logger import about, logger
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Plan, Runs
+from turnwise.persistence.shares import Shares
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, decide
@@ -223,9 +224,14 @@ class ChatWriter:
         """Delete a chat if that is permitted, then have this process forget it."""
         return await run_shielded(self._delete(chat_id, permit, actor))
 
-    async def claim(self, *changes: Change, actor: str, runs: Runs, limit: int) -> list[Committed]:
+    async def claim(
+        self, *changes: Change, actor: str, runs: Runs, limit: int, shares: Shares | None = None
+    ) -> list[Committed]:
         """Change chats that want a worker which runs these, and run those that it then holds."""
-        return await run_shielded(self._claim(changes, actor, runs, limit))
+        claim = partial(self.store.claim, runs=runs, limit=limit)
+        if shares is not None:
+            claim = partial(claim, shares=shares)
+        return await run_shielded(self._claim(changes, actor, limit, claim))
 
     def _plan(self, changes: Sequence[Change], actor: str, limits_of: LimitsOf | None = None) -> _Plan:
         return _Plan(changes, limits_of or self._limits_of, actor)
@@ -260,11 +266,13 @@ class ChatWriter:
             if not self._changing[chat_id]:
                 del self._changing[chat_id]
 
-    async def _claim(self, changes: Sequence[Change], actor: str, runs: Runs, limit: int) -> list[Committed]:
+    async def _claim(
+        self, changes: Sequence[Change], actor: str, limit: int, claim: Callable[[Plan], Awaitable[list[Committed]]]
+    ) -> list[Committed]:
         notifications = self.broadcaster.notifications
         with nullcontext() if self._worker is None else self._worker.reserve(None, limit) as adoption:
             changes = changes if adoption is None else (*changes, adoption.begin)
-            claimed = await self.store.claim(self._plan(changes, actor), runs=runs, limit=limit)
+            claimed = await claim(self._plan(changes, actor))
             for committed in claimed:
                 self._publish(committed, notifications=notifications)
                 if adoption is not None:

@@ -18,6 +18,7 @@ from turnwise.engine.observers.observer import Observers
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.shares import Shares
 from turnwise.states.calls import ToolCall
 from turnwise.states.names import WORKER, ChatState
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
@@ -67,6 +68,10 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Providers and models of which a call of unknown cost was logged."""
     system_prompts: SystemPrompts = msgspec.field(default_factory=SystemPrompts)
     started_calls: StartedCalls = msgspec.field(default_factory=StartedCalls)
+    may_have_more: bool = True
+    """Whether chats may wait in the store for a worker."""
+    shares: Shares | None = None
+    """The worker's round of fair claims; `None` if the chat that waits longest comes first."""
     stopping: bool = False
     """Whether the worker is shutting down and starts nothing more."""
 
@@ -105,6 +110,8 @@ class Runtime(msgspec.Struct, kw_only=True):
         if self.stopping:
             return
         can_run = self.agents.can_run(unit.facts)
+        if self.shares is not None:
+            claim = claim and not (self.shares.caps or self.may_have_more)  # the chats that wait have their turn first
         while claim and can_run and unit.facts.state is ChatState.pending:
             unit.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = unit.facts

@@ -23,7 +23,7 @@ from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState
+from turnwise.states.names import LEASED, ChatState
 
 _MOST_VIEWS: Final = 200
 """Chats at rest whose history a worker holds in memory, the latest ones."""
@@ -40,8 +40,6 @@ class RunningChats:
         """With the version of the chat at which each was stored: another commit of that version voids it."""
         self.titles = Titles(runtime)
         self.subagents = Subagents(runtime)
-        self.may_have_more = True
-        """Whether chats may wait in the store for a worker."""
         self.wake = asyncio.Event()
         """Set when the worker has something to do before the next tick is due."""
 
@@ -52,7 +50,7 @@ class RunningChats:
 
     def look_for_chats(self) -> None:
         """Look for chats that want a worker now, without waiting for the next poll."""
-        self.may_have_more = True
+        self._runtime.may_have_more = True
         self.wake.set()
 
     # What the writer asks for
@@ -77,7 +75,9 @@ class RunningChats:
         runner = self.slots.runners.get(facts.chat_id)
         if runner is not None:
             runner.observe(facts)
-        if facts.state is ChatState.pending or (facts.lease is None and not facts.settled):
+        shares, wants_worker = self._runtime.shares, facts.lease is None and not facts.settled
+        ends_work = shares is not None and bool(shares.caps) and facts.state not in LEASED  # another may begin
+        if facts.state is ChatState.pending or wants_worker or ends_work:
             self.look_for_chats()
         self.subagents.observe(facts)
 
@@ -149,7 +149,7 @@ class RunningChats:
             if self.slots.leave(runner):
                 self._runtime.observers.running(len(self.slots.runners))
                 self._store_view(runner.leased)
-            if self.may_have_more:
+            if self._runtime.may_have_more:
                 self.wake.set()
 
     def view_of(self, facts: Facts) -> View | None:

@@ -222,12 +222,21 @@ class ChatReader:
             profile = PROFILES.load(self._tables["profiles"][0]["body"], self._chat_id)
             calls = [row["body"] for row in self._tables["calls"] if row["call_id"] in chat["calls"]]
             step = StepCalls(CALLS.load(body, self._chat_id) for body in calls)
+            facts = object_of(chat["facts"])
         except TurnwiseError:
             # The checks find what cannot be read.
-            return {**dict.fromkeys(QUERIED), "agent": "", "needs": [], "awaits": None}
+            texts = dict.fromkeys(("agent", "fair_key", "capped_model"), "")
+            return {**dict.fromkeys(QUERIED), **texts, "needs": [], "awaits": None}
         awaits = step.awaited if chat["state"] == ChatState.requires_action else None
         agent = step.agent_needed or profile.agent
-        return {**profile.queried, "agent": agent, "needs": [*step.needs], "awaits": awaits}
+        return {
+            **profile.queried,
+            "agent": agent,
+            "needs": [*step.needs],
+            "awaits": awaits,
+            "fair_key": facts.get("declared_key", profile.owner or ""),
+            "capped_model": facts.get("capped_model", ""),
+        }
 
     def _examine(self, whole: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""

@@ -96,6 +96,8 @@ COLUMNS: Final[Mapping[str, Mapping[str, _ColumnType]]] = {
         "agent": _TEXT,
         "awaits": _nullable(_ColumnType("client, subagents or both", lambda value: value in get_args(Awaited))),
         "wake_at": _nullable(_TIME),
+        "fair_key": _TEXT,
+        "capped_model": _TEXT,
         "needs": _ColumnType("a list of tools' names", _parses(ids_of)),
         "calls": _ColumnType("a list of call ids", _parses(ids_of)),
         "worker": _nullable(_NAME),

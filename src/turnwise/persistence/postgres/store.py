@@ -22,6 +22,7 @@ from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.timeouts import CLOSE_S
 from turnwise.persistence.postgres.transactions import PostgresTransactions
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
+from turnwise.persistence.shares import Shares
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.sql.store import SQLStore, Work
 from turnwise.persistence.sql.tombstones import check_not_deleted
@@ -160,8 +161,8 @@ class PostgresStore(SQLStore):
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
         return await self._transactions.delete(chat_id, permit, actor)
 
-    async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
-        return await self._transactions.claim(plan, runs, limit)
+    async def claim(self, plan: Plan, *, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
+        return await self._transactions.claim(plan, runs, limit, shares)
 
     async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None

@@ -32,7 +32,9 @@ from turnwise.persistence.postgres.timeouts import RENEW_S
 from turnwise.persistence.postgres.write_rows import imported_tables
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts
+from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
+from turnwise.persistence.sql.lists import at_work, next_in_turn
 from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent, missing
 from turnwise.persistence.stored_chat import facts_of, is_count, is_hash
@@ -47,6 +49,8 @@ _ROW_ERRORS: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataErr
 """Errors caused by one chat's rows; other commits in the same batch are valid."""
 
 _StoreClaims = Callable[[asyncpg.Connection, list[Commit]], Awaitable[list[Commit]]]
+_Take = Callable[[Sequence[str]], Awaitable[list[Committed]]]
+"""Claims those of the chats that are still free."""
 
 
 class PostgresTransactions:
@@ -198,45 +202,54 @@ class PostgresTransactions:
         self._notify(chat_id)
         return tombstone
 
-    async def claim(self, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
+    async def claim(self, plan: Plan, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
+
+        async def claims(
+            connection: asyncpg.Connection, unconfirmed: list[Commit], store: _StoreClaims
+        ) -> list[Committed]:
+            async def take(chat_ids: Sequence[str]) -> list[Committed]:
+                # The locks hold until the claims are committed: what is found to be free here stays so.
+                locked = await connection.fetch(SQL["locked"], chat_ids)
+                due = {row["id"]: row["version"] for row in locked if not self._skipped.skips(*row)}
+                made = await store(connection, await self._claims(connection, due, plan))
+                unconfirmed.extend(made)
+                return [commit.committed for commit in made]
+
+            async with connection.transaction():
+                if shares is None:
+                    return await _claim_pages(connection, take, runs, limit)
+                return await self._claim_fairly(connection, take, runs, limit, shares)
 
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             before = len(unconfirmed)
             try:
-                return await self._claim_pages(connection, plan, runs, limit, unconfirmed, self._store_batch)
+                return await claims(connection, unconfirmed, self._store_batch)
             except _ROW_ERRORS:
                 # One chat broke the statement that they share: store each alone, so that the others are claimed.
                 del unconfirmed[before:]
-                return await self._claim_pages(connection, plan, runs, limit, unconfirmed, self._store_individually)
+                return await claims(connection, unconfirmed, self._store_individually)
 
         return await self._commits.run("", work)
 
-    async def _claim_pages(
-        self,
-        connection: asyncpg.Connection,
-        plan: Plan,
-        runs: Runs,
-        limit: int,
-        unconfirmed: list[Commit],
-        store: _StoreClaims,
+    async def _claim_fairly(
+        self, connection: asyncpg.Connection, take: _Take, runs: Runs, limit: int, shares: Shares
     ) -> list[Committed]:
-        claimed: list[Committed] = []
-        page: tuple[datetime | str, int] = (BEFORE_ALL, 0)
-        having = ([*runs], [" ".join(tools) for tools in runs.values()])
-        async with connection.transaction():
-            while len(claimed) < limit:
-                claimable = await connection.fetch(SQL["claimable"], *having, *page, limit - len(claimed))
-                if not claimable:
-                    break
-                # Chats that another has locked, or that are refused, stay claimable: the next page begins after them.
-                page = (claimable[-1]["since"], claimable[-1]["number"])
-                # The locks hold until the claims are committed: what is found to be free here stays so.
-                locked = await connection.fetch(SQL["locked"], [row["id"] for row in claimable])
-                due = {row["id"]: row["version"] for row in locked if not self._skipped.skips(*row)}
-                made = await store(connection, await self._claims(connection, due, plan))
-                unconfirmed += made
-                claimed += [commit.committed for commit in made]
+        if shares.caps:
+            await connection.execute(SQL["one_claim"])
+        db, seen = self._clock.database(connection), set[int]()
+        claimed = await _claim_pages(connection, take, {}, limit)
+        counts = Counts(shares.caps, await at_work(db) if shares.caps else ())
+        while len(claimed) < limit:
+            picked = await next_in_turn(db, shares, runs, counts, limit=limit - len(claimed), seen=seen)
+            if not picked:
+                break
+            made = await take([one.id for one in picked])
+            taken = {committed.facts.chat_id for committed in made}
+            for one in picked:
+                if one.id not in taken:
+                    counts.add(one.fair_key, one.lane, -1)
+            claimed += made
         return claimed
 
     async def _claims(self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan) -> list[Commit]:
@@ -302,3 +315,18 @@ class PostgresTransactions:
         else:
             facts = facts_of(stored_in(row))
         return CachedChat(facts, row["head"], self._clock.override or row["at"], row["facts"])
+
+
+async def _claim_pages(connection: asyncpg.Connection, take: _Take, runs: Runs, limit: int) -> list[Committed]:
+    """Claim chats, longest waiting first."""
+    claimed: list[Committed] = []
+    page: tuple[datetime | str, int] = (BEFORE_ALL, 0)
+    having = ([*runs], [" ".join(tools) for tools in runs.values()])
+    while len(claimed) < limit:
+        claimable = await connection.fetch(SQL["claimable"], *having, *page, limit - len(claimed))
+        if not claimable:
+            break
+        # Chats that another has locked, or that are refused, stay claimable: the next page begins after them.
+        page = (claimable[-1]["since"], claimable[-1]["number"])
+        claimed += await take([row["id"] for row in claimable])
+    return claimed

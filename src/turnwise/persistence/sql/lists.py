@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from turnwise.persistence.protocol import Runs
 from turnwise.persistence.reading import Overdue, Waiting
 from turnwise.persistence.rows import PARSE_ERRORS, PROFILES
+from turnwise.persistence.shares import AtWork, Candidate, Counts, Lane, Shares
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
 from turnwise.states.errors import ChatUnreadable
@@ -57,6 +60,39 @@ async def waiting_since(db: SQLDatabase) -> Waiting:
         if isinstance(agent, str):
             waiting[agent] = time
     return Waiting(waiting, await db.now() if db.remote else None)
+
+
+async def at_work(db: SQLDatabase) -> list[AtWork]:
+    """Return how many chats of each key, agent and model workers hold."""
+    return [AtWork(*row) for row in await db.fetch("at_work")]
+
+
+async def next_in_turn(
+    db: SQLDatabase, shares: Shares, runs: Runs, counts: Counts, *, limit: int, seen: set[int]
+) -> list[Candidate]:
+    """Return chats that wait for what a worker runs, those whose turn it is, and note them as seen.
+
+    Each costs a few steps along an index, however many wait: of the keys that come next, the chats that wait longest.
+    """
+    waiting: list[Candidate] = []
+    for lane in [Lane(*row) for row in await db.fetch("lanes")]:
+        if lane.agent in runs and counts.lane_is_open(lane):
+            waiting += await _waiting_in(db, lane, shares.key, runs, counts, depth=limit + len(seen))
+    picked = shares.pick((one for one in waiting if one.number not in seen), counts, limit)
+    seen.update(one.number for one in picked)
+    return picked
+
+
+async def _waiting_in(
+    db: SQLDatabase, lane: Lane, start: str, runs: Runs, counts: Counts, *, depth: int
+) -> Iterable[Candidate]:
+    values = {**lane._asdict(), "tools": [*runs[lane.agent]], "full": counts.full_keys, "depth": depth}
+    rows = [*await db.fetch("waiting_in_lane", start=start, **values)]
+    if start and len({key for key, *_ in rows}) < depth:
+        rows += await db.fetch("waiting_in_lane", start="", **values)
+    return {
+        number: Candidate(key, since, number, id_, version, lane) for key, since, number, id_, version in rows
+    }.values()
 
 
 async def awaiting_subagents(db: SQLDatabase, *, after: str, limit: int) -> list[str]:

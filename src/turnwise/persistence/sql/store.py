@@ -107,6 +107,7 @@ class SQLStore(ChatStore):
     ids = _asking(lists.ids)
     orphans = _asking(orphans_in)
     waiting_since = _asking(lists.waiting_since)
+    at_work = _asking(lists.at_work)
     awaiting_subagents = _asking(lists.awaiting_subagents)
     holders = _asking(lists.holders)
     overdue = _asking(lists.overdue)

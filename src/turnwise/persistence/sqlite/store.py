@@ -15,6 +15,7 @@ import anyio
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.commit import RequiredLease
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
+from turnwise.persistence.shares import Shares
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.sql.store import SQLStore, Work
 from turnwise.persistence.sqlite.connection import Durability, SQLiteConnection, inherited
@@ -144,7 +145,9 @@ class SQLiteStore(SQLStore):
         async with self._cache.lock(chat_id):
             return await self._submit(lambda db: self._transactions.delete(db, chat_id, permit, actor))
 
-    async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
+    async def claim(self, plan: Plan, *, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
+        if shares is not None:
+            return await self._submit(lambda db: self._transactions.claim_fairly(db, plan, runs, limit, shares))
         return await self._submit(lambda db: self._transactions.claim(db, plan, runs, limit))
 
     async def append_events(

@@ -24,7 +24,9 @@ from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts, micros_in, micros_of, numbered
+from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
+from turnwise.persistence.sql.lists import at_work, next_in_turn
 from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported, tables_in
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import missing
@@ -142,6 +144,25 @@ class SQLiteTransactions:
                 committed = self._claim_one(connection, chat_id, version, plan)
                 if committed is not None and committed.decisions:
                     claimed.append(committed)
+        return claimed
+
+    def claim_fairly(
+        self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int, shares: Shares
+    ) -> list[Committed]:
+        """Claim chats in turn, as `ChatStore.claim` promises."""
+        claimed = self.claim(connection, plan, {}, limit)
+        db, seen = self._database(connection), set[int]()
+        counts = Counts(shares.caps, run_sync(at_work(db)) if shares.caps else ())
+        while len(claimed) < limit:
+            picked = run_sync(next_in_turn(db, shares, runs, counts, limit=limit - len(claimed), seen=seen))
+            if not picked:
+                break
+            for one in picked:
+                committed = self._claim_one(connection, one.id, one.version, plan)
+                if committed is not None and committed.decisions:
+                    claimed.append(committed)
+                else:
+                    counts.add(one.fair_key, one.lane, -1)
         return claimed
 
     def _claim_one(self, connection: sqlite3.Connection, chat_id: str, version: object, plan: Plan) -> Committed | None:

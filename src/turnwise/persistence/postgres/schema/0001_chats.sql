@@ -22,7 +22,9 @@ CREATE TABLE chats (
     agent       text        NOT NULL DEFAULT 'default',
     needs       text[]      NOT NULL DEFAULT '{}', -- the tools of the open local calls
     wake_at     timestamptz,            -- when the first scheduled message is due
-    awaits      text                    -- who answers in `requires_action`: `client`, `subagents` or `both`
+    awaits      text,                   -- who answers in `requires_action`: `client`, `subagents` or `both`
+    fair_key    text        COLLATE "C" NOT NULL DEFAULT '', -- the key by which claims go round
+    capped_model text       COLLATE "C" NOT NULL DEFAULT ''  -- provider and model, if a setting caps each model
 ) WITH (fillfactor = 70);
 CREATE INDEX chats_to_wake ON chats (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
@@ -32,6 +34,8 @@ CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
 CREATE INDEX chats_of_state ON chats ((state || ''), number);
 CREATE INDEX chats_of_owner_in_state ON chats ((owner || ''), (state || ''), number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_claimable ON chats (agent, since, number)
+    WHERE NOT archived AND state = 'pending' AND worker IS NULL;
+CREATE INDEX chats_fair ON chats (agent, capped_model, fair_key, since, number)
     WHERE NOT archived AND state = 'pending' AND worker IS NULL;
 CREATE INDEX chats_unsettled ON chats (since, number)
     WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;

@@ -58,6 +58,10 @@ WHERE id = ANY (:chat_ids) AND NOT archived AND worker IS NULL
   AND (state = 'pending' OR (state = 'interrupted' AND NOT settled))
 ORDER BY since, number FOR UPDATE SKIP LOCKED;
 
+-- name: one_claim
+-- Holds up the other claims with caps until this one has committed: what it has counted stays so.
+SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' claims', 0));
+
 -- name: renew
 -- A chat that another session has locked is left out: it must keep none of the others from being renewed.
 UPDATE chats SET expires = coalesce(:now, clock_timestamp()) + make_interval(secs => :seconds)
@@ -106,7 +110,7 @@ WITH made AS (
         chat_id text, found_version bigint, found_event_seq bigint, found_head text, found_state text,
         found_token bigint, state text, settled boolean, archived boolean, version bigint, event_seq bigint, head text,
         since timestamptz, rested timestamptz, {queried: NAME TYPE}, agent text, needs text[], awaits text,
-        wake_at timestamptz, calls text[],
+        wake_at timestamptz, fair_key text, capped_model text, calls text[],
         worker text, token bigint, expires timestamptz, facts text, salt text, profile text, profile_salt text,
         at timestamptz)
 ), free AS (
@@ -116,7 +120,7 @@ WITH made AS (
     SET state = made.state, settled = made.settled, archived = made.archived, version = made.version,
         event_seq = made.event_seq, head = made.head, since = made.since, rested = made.rested,
         {queried: NAME = made.NAME}, agent = made.agent, needs = made.needs, awaits = made.awaits,
-        wake_at = made.wake_at,
+        wake_at = made.wake_at, fair_key = made.fair_key, capped_model = made.capped_model,
         calls = coalesce(made.calls, chats.calls),
         worker = made.worker, token = made.token,
         expires = CASE WHEN made.token IS NOT NULL THEN coalesce(made.expires, chats.expires) END

@@ -78,3 +78,62 @@ SELECT name, (
     SELECT min(since) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL AND agent = name
 )
 FROM agents WHERE name IS NOT NULL;
+
+-- name: at_work
+-- How many chats of each key, agent and model workers hold. One that settles an interrupt asks no model.
+SELECT fair_key, agent, capped_model, count(*) FROM chats
+WHERE worker IS NOT NULL AND state <> 'interrupted' GROUP BY fair_key, agent, capped_model;
+
+-- part: walk
+-- Steps from key to key along the index of fair claims, until `depth` keys are found that may have a chat more at work.
+WITH RECURSIVE walk (fair_key, found) AS (
+    SELECT * FROM (
+        SELECT fair_key, CASE WHEN fair_key = ANY (:full) THEN 0 ELSE 1 END AS found FROM chats
+        WHERE {waits_in_lane} AND fair_key >= :start ORDER BY fair_key, since, number LIMIT 1) AS first
+    UNION ALL
+    SELECT next.fair_key, walk.found + CASE WHEN next.fair_key = ANY (:full) THEN 0 ELSE 1 END
+    FROM walk JOIN chats AS next ON next.number = (
+        SELECT number FROM chats AS later
+        WHERE {waits_in_lane} AND fair_key > walk.fair_key ORDER BY fair_key, since, number LIMIT 1)
+    WHERE walk.found < :depth
+);
+
+-- part: waits_in_lane
+{waits} AND agent = :agent AND capped_model = :model AND {has_tools};
+
+-- part: has_tools in sqlite
+(needs = '[]' OR NOT EXISTS (
+    SELECT 1 FROM json_each(iif(json_valid(needs), needs, '[]'))
+    WHERE value NOT IN (SELECT value FROM json_each(:tools))));
+
+-- part: has_tools in postgres
+needs <@ :tools;
+
+-- part: waits
+NOT archived AND state = 'pending' AND worker IS NULL;
+
+-- name: lanes
+-- The agents and models of chats that wait, found in steps along the index of fair claims.
+WITH RECURSIVE lane (agent, model) AS (
+    SELECT * FROM (SELECT agent, capped_model FROM chats WHERE {waits} ORDER BY agent, capped_model LIMIT 1) AS first
+    UNION ALL
+    SELECT next.agent, next.capped_model FROM lane JOIN chats AS next ON next.number = (
+        SELECT number FROM chats AS later
+        WHERE {waits} AND (agent, capped_model) > (lane.agent, lane.model) ORDER BY agent, capped_model LIMIT 1)
+)
+SELECT agent, model FROM lane;
+
+-- name: waiting_in_lane in sqlite
+-- Of each key that the walk finds, the chats that wait longest.
+{walk}
+SELECT walk.fair_key, since, number, id, version FROM walk JOIN chats ON number IN (
+    SELECT number FROM chats AS own
+    WHERE {waits_in_lane} AND own.fair_key = walk.fair_key ORDER BY since, number LIMIT :depth)
+WHERE NOT walk.fair_key = ANY (:full);
+
+-- name: waiting_in_lane in postgres
+{walk}
+SELECT walk.fair_key, since, number, id, version FROM walk CROSS JOIN LATERAL (
+    SELECT since, number, id, version FROM chats
+    WHERE {waits_in_lane} AND fair_key = walk.fair_key ORDER BY since, number LIMIT :depth) AS own
+WHERE NOT walk.fair_key = ANY (:full);

@@ -29,7 +29,8 @@ ON CONFLICT (chat) DO UPDATE SET body = excluded.body, salt = NULL;
 -- The commit that follows compares the chat with this, as with what was read.
 UPDATE chats
 SET version = :version, event_seq = :event_seq, head = :head, state = :state, worker = :worker, token = :token,
-    {queried: NAME = :NAME}, agent = :agent, needs = :needs, awaits = :awaits, wake_at = :wake_at
+    {queried: NAME = :NAME}, agent = :agent, needs = :needs, awaits = :awaits, wake_at = :wake_at,
+    fair_key = :fair_key, capped_model = :capped_model
 WHERE id = :chat_id;
 
 -- name: erased_since in sqlite

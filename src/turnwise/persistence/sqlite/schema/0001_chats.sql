@@ -19,6 +19,8 @@ CREATE TABLE chats (
     needs       TEXT    NOT NULL DEFAULT '[]', -- the tools of the open local calls: names in order, a JSON array
     wake_at     INTEGER,                    -- when the first scheduled message is due
     awaits      TEXT,                       -- who answers in `requires_action`: `client`, `subagents` or `both`
+    fair_key    TEXT    NOT NULL DEFAULT '', -- the key by which claims go round
+    capped_model TEXT   NOT NULL DEFAULT '', -- provider and model, if a setting caps each model
     worker      TEXT,                       -- these four are the lease
     token       INTEGER,
     expires     INTEGER,
@@ -34,6 +36,8 @@ CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_of_state ON chats ((state || ''), number);
 CREATE INDEX chats_of_owner_and_state ON chats (owner, (state || ''), number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_claimable ON chats (agent, since, number) WHERE NOT archived AND state = 'pending' AND worker IS NULL;
+CREATE INDEX chats_fair ON chats (agent, capped_model, fair_key, since, number)
+    WHERE NOT archived AND state = 'pending' AND worker IS NULL;
 CREATE INDEX chats_unsettled ON chats (since, number) 
     WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;

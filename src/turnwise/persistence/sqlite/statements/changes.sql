@@ -42,14 +42,15 @@ UPDATE chats SET expires = :now + lasts WHERE expires > :now + lasts;
 
 -- name: insert_chat
 INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
-    awaits, {queried: NAME}, worker, token, expires, lasts, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?)
+    awaits, fair_key, capped_model, {queried: NAME}, worker, token, expires, lasts, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING RETURNING number;
 
 -- name: update_chat
 -- By what changes seldom, and would cost an index each time, {more} is replaced.
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ?{more} WHERE id = ?;
+    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ?,
+    fair_key = ?, capped_model = ?{more} WHERE id = ?;
 
 -- name: if_unchanged
 -- Follows `update_chat` if the chat was not read before: the row must still match the cached one.
