@@ -129,10 +129,12 @@ def test_limits_come_from_the_settings() -> None:
         "action_deadline": 7,
         "lease": 31,
         "queue_limit_bytes": 32,
+        "fair_by": "metadata.team",
     }
     policy: dict[str, Any] = {"threshold_percent": 9, "after_final_step": "rest", "max_reentries": 2}
     limits = Settings(**own, output_limit_bytes=8, compaction=CompactionPolicy(**policy, max_per_turn=3)).limits(1000)
-    expected = own | policy | {"context_limit": 1000, "max_per_turn": 3, "fallbacks": 0, "schedule_limit": 20}
+    own_fields = {"context_limit": 1000, "max_per_turn": 3, "fallbacks": 0, "schedule_limit": 20, "capped_model": ""}
+    expected = own | policy | own_fields
     assert {name: getattr(limits, name) for name in limits.__slots__} == expected
 
 

@@ -73,8 +73,6 @@ ENGINE_SCOPE: Final = {"scope": "engine"}
 LONGEST: Final = 946_684_800.0
 """Seconds that any time may last, 30 years: a date can be made of them."""
 
-Weight = Annotated[float, Field(ge=0.001, le=1000)]
-"""Compared with the weights of others."""
 PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST)]
 """Seconds."""
 NonNegativeSeconds = Annotated[float, Field(ge=0, le=LONGEST)]
@@ -197,7 +195,7 @@ class Settings:
     """Claims go round the owners (`"owner"`), or the values of an entry of the chats' metadata (`"metadata.team"`), and
     take the chat of each that waits longest. An agent's own setting is the key of its chats. `None`: the chat that
     waits longest comes first, whoever owns it, unless one of the caps below is set, which works as `"owner"` does."""
-    weights: Mapping[str, Weight] = field(default_factory=dict, metadata=ENGINE_SCOPE)
+    weights: Mapping[str, float] = field(default_factory=dict, metadata=ENGINE_SCOPE)
     """How many chats of an owner, or another key, are claimed in a round, in proportion; 1 where none is set."""
     max_running_per_owner: Positive | None = field(default=None, metadata=ENGINE_SCOPE)
     """Chats of one owner, or of what `fair_by` names instead, at work at once on all workers; `None` sets no cap."""
@@ -315,6 +313,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
+        for key, weight in self.weights.items():
+            if type(weight) not in (int, float) or not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
+                problem = f"must be numbers from {_LEAST_WEIGHT} to {_MOST_WEIGHT}; that of {key!r} was {weight!r:.80}"
+                raise SettingsError("weights", problem)
         for one in self.file_types or ():
             if not is_type_pattern(one):
                 raise SettingsError(
@@ -356,6 +358,8 @@ class Settings:
         return Limits(**limits)
 
 
+_LEAST_WEIGHT: Final = 0.001
+_MOST_WEIGHT: Final = 1000
 _LIMITS: Final = frozenset(Limits.__struct_fields__)
 _DEFAULTS: Final[Mapping[str, Any]] = {
     one.name: one.default if one.default_factory is MISSING else one.default_factory()

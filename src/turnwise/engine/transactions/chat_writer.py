@@ -36,18 +36,23 @@ _TROUBLE: Final = (t.Failed, t.AttemptDiscarded, t.FallbackStarted, t.Compaction
 _COMPACTION_FIGURES: Final = ("step", "folded", "carried", "messages_after", "context_tokens", "tokens_after")
 
 
+LimitsOf = Callable[[Facts], Limits]
+"""Returns the limits of a chat."""
+
+
 class UnitOfWork:
     """Decisions to be committed together, each made on the facts before it, with its own audit record and version."""
 
-    __slots__ = ("_at", "decisions", "facts", "stopped")
+    __slots__ = ("_at", "_limits_of", "decisions", "facts", "stopped")
 
-    def __init__(self, facts: Facts, at: TransitionContext) -> None:
+    def __init__(self, facts: Facts, at: TransitionContext, limits_of: LimitsOf | None = None) -> None:
         self.facts = facts
         """The facts after the last decision."""
         self.decisions: list[Decision] = []
         self.stopped = False
         """Whether the changes that follow are skipped."""
         self._at = at
+        self._limits_of = limits_of
 
     @property
     def now(self) -> datetime:
@@ -79,6 +84,8 @@ class UnitOfWork:
             at = replace(at, actor=actor or at.actor, reason=reason)
         decision = decide(self.facts, trigger, at)
         self.decisions.append(decision)
+        if self._limits_of is not None and decision.facts.profile is not self.facts.profile:
+            self._at = replace(self._at, limits=self._limits_of(decision.facts))
         self.facts = decision.facts
         return decision.facts
 
@@ -88,10 +95,6 @@ Change = Trigger | Callable[[UnitOfWork], object]
 
 The function is pure: a store may run it in another thread, and again after a conflict.
 """
-
-
-LimitsOf = Callable[[Facts], Limits]
-"""Returns the limits of a chat."""
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -104,7 +107,8 @@ class _Plan(msgspec.Struct, frozen=True):
 
     def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
         limits = self.limits_of(facts)
-        unit = UnitOfWork(facts, TransitionContext(now=now, limits=limits, salt=self.salt, actor=self.actor))
+        at = TransitionContext(now=now, limits=limits, salt=self.salt, actor=self.actor)
+        unit = UnitOfWork(facts, at, self.limits_of)
         for change in self.changes:
             if unit.stopped:
                 break

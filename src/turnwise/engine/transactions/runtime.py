@@ -68,8 +68,6 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Providers and models of which a call of unknown cost was logged."""
     system_prompts: SystemPrompts = msgspec.field(default_factory=SystemPrompts)
     started_calls: StartedCalls = msgspec.field(default_factory=StartedCalls)
-    may_have_more: bool = True
-    """Whether chats may wait in the store for a worker."""
     shares: Shares | None = None
     """The worker's round of fair claims; `None` if the chat that waits longest comes first."""
     stopping: bool = False
@@ -111,7 +109,7 @@ class Runtime(msgspec.Struct, kw_only=True):
             return
         can_run = self.agents.can_run(unit.facts)
         if self.shares is not None:
-            claim = claim and not (self.shares.caps or self.may_have_more)  # the chats that wait have their turn first
+            claim = claim and not (self.shares.caps or self.shares.chats_wait)  # those have their turn first
         while claim and can_run and unit.facts.state is ChatState.pending:
             unit.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = unit.facts

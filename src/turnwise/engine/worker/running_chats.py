@@ -40,6 +40,8 @@ class RunningChats:
         """With the version of the chat at which each was stored: another commit of that version voids it."""
         self.titles = Titles(runtime)
         self.subagents = Subagents(runtime)
+        self.may_have_more = True
+        """Whether chats may wait in the store for a worker."""
         self.wake = asyncio.Event()
         """Set when the worker has something to do before the next tick is due."""
 
@@ -50,7 +52,7 @@ class RunningChats:
 
     def look_for_chats(self) -> None:
         """Look for chats that want a worker now, without waiting for the next poll."""
-        self._runtime.may_have_more = True
+        self.may_have_more = True
         self.wake.set()
 
     # What the writer asks for
@@ -76,8 +78,10 @@ class RunningChats:
         if runner is not None:
             runner.observe(facts)
         shares, wants_worker = self._runtime.shares, facts.lease is None and not facts.settled
-        ends_work = shares is not None and bool(shares.caps) and facts.state not in LEASED  # another may begin
-        if facts.state is ChatState.pending or wants_worker or ends_work:
+        if shares is not None:
+            shares.chats_wait |= facts.state is ChatState.pending
+            wants_worker |= bool(shares.caps) and facts.state not in LEASED  # another chat may begin
+        if facts.state is ChatState.pending or wants_worker:
             self.look_for_chats()
         self.subagents.observe(facts)
 
@@ -149,7 +153,7 @@ class RunningChats:
             if self.slots.leave(runner):
                 self._runtime.observers.running(len(self.slots.runners))
                 self._store_view(runner.leased)
-            if self._runtime.may_have_more:
+            if self.may_have_more:
                 self.wake.set()
 
     def view_of(self, facts: Facts) -> View | None:

@@ -93,8 +93,8 @@ class Worker:
                     raise
                 self._sweeper.trust.doubt_outage()
                 self._failures.failed(self._part, error)  # if the worker ended, so would all its chats
-                self._runtime.may_have_more = self._runtime.may_have_more and isinstance(error, StoreError)
-            if not (self._runtime.may_have_more and chats.room > 0):
+                chats.may_have_more = chats.may_have_more and isinstance(error, StoreError)
+            if not (chats.may_have_more and chats.room > 0):
                 await wait_until(chats.wake, self._runtime.clock, min(self._look_at, self._sweep_at, self._prune_at))
             chats.wake = asyncio.Event()
 
@@ -129,8 +129,8 @@ class Worker:
             if now >= self._files_at and self._sweeper.trust.trusts_the_time():
                 self._files_at = NEVER
                 self._runtime.tasks.start_soon(self._sweep_files, now + FILES_PAUSE)
-            self._runtime.may_have_more = True
-        if self._runtime.may_have_more:
+            self._chats.may_have_more = True
+        if self._chats.may_have_more:
             await self._do("claim", self._claim())
         if now >= self._prune_at:
             await self._do("prune", self._prune(now))
@@ -164,19 +164,23 @@ class Worker:
             )
 
     async def _claim(self) -> None:
-        limit = min(CLAIMS_PER_TICK, self._chats.room)
+        limit, shares = min(CLAIMS_PER_TICK, self._chats.room), self._runtime.shares
         if limit < 1:
+            if shares is not None:
+                shares.chats_wait = True
             return
+        self._chats.may_have_more = False
         runtime = self._runtime
-        runtime.may_have_more = False
         claimed = await runtime.writer.claim(
             Claimed(worker=runtime.worker_id),
             actor=runtime.actor,
             runs=runtime.agents.runs,
             limit=limit,
-            shares=runtime.shares,
+            shares=shares,
         )
-        runtime.may_have_more |= len(claimed) == limit
+        self._chats.may_have_more |= len(claimed) == limit
+        if shares is not None:
+            shares.chats_wait = self._chats.may_have_more
 
     async def _prune(self, now: float) -> None:
         """Delete a few old parts; a round over all chats is done bit by bit."""

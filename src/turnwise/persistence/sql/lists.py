@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ _NUMBER: Final = (
     " WHERE id = :after)"
 )
 _LAST: Final = "9223372036854775807"
+_LAST_PLACE: Final = (True, "\U0010ffff")
 
 
 async def chats(
@@ -74,25 +74,31 @@ async def next_in_turn(
 
     Each costs a few steps along an index, however many wait: of the keys that come next, the chats that wait longest.
     """
+    start, depth = shares.key, limit + len(seen) + 1
     waiting: list[Candidate] = []
+    ends: list[tuple[bool, str]] = []
     for lane in [Lane(*row) for row in await db.fetch("lanes")]:
         if lane.agent in runs and counts.lane_is_open(lane):
-            waiting += await _waiting_in(db, lane, shares.key, runs, counts, depth=limit + len(seen))
-    picked = shares.pick((one for one in waiting if one.number not in seen), counts, limit)
+            values = {**lane._asdict(), "tools": [*runs[lane.agent]], "full": counts.full_keys, "depth": depth}
+            for first in dict.fromkeys((start, "")):  # to the last key, and on from the first one
+                rows = await db.fetch("waiting_in_lane", start=first, **values)
+                waiting += [
+                    Candidate(key, since, number, id_, version, lane) for key, since, number, id_, version in rows
+                ]
+                keys = {key for key, *_ in rows}
+                if len(keys) == depth:
+                    ends.append(_place(max(keys), start))
+                    break
+    # Behind the key where the walk of one lane ended, it has chats that were not read.
+    found = {one.number: one for one in waiting if _place(one.fair_key, start) <= min(ends, default=_LAST_PLACE)}
+    picked = shares.pick((one for one in found.values() if one.number not in seen), counts, limit)
     seen.update(one.number for one in picked)
     return picked
 
 
-async def _waiting_in(
-    db: SQLDatabase, lane: Lane, start: str, runs: Runs, counts: Counts, *, depth: int
-) -> Iterable[Candidate]:
-    values = {**lane._asdict(), "tools": [*runs[lane.agent]], "full": counts.full_keys, "depth": depth}
-    rows = [*await db.fetch("waiting_in_lane", start=start, **values)]
-    if start and len({key for key, *_ in rows}) < depth:
-        rows += await db.fetch("waiting_in_lane", start="", **values)
-    return {
-        number: Candidate(key, since, number, id_, version, lane) for key, since, number, id_, version in rows
-    }.values()
+def _place(key: str, start: str) -> tuple[bool, str]:
+    """Return the place of a key in a round from `start` on."""
+    return (key < start, key)
 
 
 async def awaiting_subagents(db: SQLDatabase, *, after: str, limit: int) -> list[str]:

@@ -1,0 +1,151 @@
+"""Fair shares: no owner keeps another waiting, and caps hold for all workers of a database."""
+
+import asyncio
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from support.latches import Latch
+from turnwise import Agent, Engine, ModelRequest, Settings, SettingsError
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.testing.clock import ManualClock
+
+FAIR = Settings(fair_by="owner", max_running=4, coalesce=0)
+
+
+class Working(ScriptedModel):
+    """Notes which chats are at work, and holds the calls until a latch opens."""
+
+    def __init__(self, latch: Latch | None = None, **options: Any) -> None:
+        self.order: list[str] = []
+        self.now, self.most = 0, 0
+        self.latch = latch
+        super().__init__(self._reply, sleep=self._work, **options)
+
+    def _reply(self, request: ModelRequest) -> Reply:
+        self.order.append(request.chat_id)
+        return Reply("done", first_delay=1)
+
+    async def _work(self, _: float) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await (asyncio.sleep(0.01) if self.latch is None else self.latch.pass_through(0))
+        self.now -= 1
+
+
+async def filled(engine: Engine, owner: str | None, number: int, **options: Any) -> list[str]:
+    return [(await engine.create_chat(owner=owner, message="hi", **options)).id for _ in range(number)]
+
+
+async def rested(engine: Engine, chat_ids: list[str]) -> None:
+    with anyio.fail_after(60):
+        for chat_id in chat_ids:
+            await engine.wait(chat_id)
+
+
+async def test_small_owner_waits_for_two_calls_at_most(open_engine: OpenEngine) -> None:
+    """Behind 300 chats of another. A call of each of the worker's four places is one call's time."""
+    model = Working()
+    async with open_engine(model, settings=FAIR) as engine:
+        await filled(engine, "large", 300)
+        before = len(model.order)
+        (chat_id,) = await filled(engine, "small", 1)
+        await rested(engine, [chat_id])
+        assert model.order.index(chat_id) - before <= 2 * FAIR.max_running
+
+
+async def test_weights_share_the_places(open_engine: OpenEngine) -> None:
+    """Within an owner the order is that of arrival."""
+    latch = Latch()
+    model = Working(latch)
+    settings = Settings(fair_by="owner", weights={"gold": 3}, max_running=1, coalesce=0)
+    async with open_engine(model, settings=settings) as engine:
+        (first,) = await filled(engine, None, 1)
+        chats = {owner: await filled(engine, owner, 6) for owner in ("gold", "iron", None)}
+        latch.open()
+        await rested(engine, [first, *chain.from_iterable(chats.values())])
+    owner_of = {chat: owner for owner, ids in chats.items() for chat in ids}
+    order = [owner_of[chat] for chat in model.order[1:]]
+    start = order.index("gold")
+    assert order[start : start + 5] == ["gold", "gold", "gold", "iron", None]
+    for ids in chats.values():
+        assert [chat for chat in model.order if chat in ids] == ids
+
+
+@pytest.mark.parametrize(
+    ("cap", "most"),
+    [("max_running_per_owner", 2), ("max_running_per_agent", 2), ("max_running_per_model", 2)],
+)
+async def test_caps_hold_for_all_workers(open_engine: OpenEngine, cap: str, most: int) -> None:
+    """Of two workers on one database. Whatever is sent is answered."""
+    model, settings = Working(), Settings(max_running=5, coalesce=0, poll_interval=0.05, **{cap: most})
+    async with open_engine(model, settings=settings) as one, open_engine(model, settings=settings) as other:
+        sends = [filled(engine, "ann", 6) for engine in (one, other)]
+        chats = [*chain.from_iterable(await asyncio.gather(*sends))]
+        await rested(one, chats)
+    assert sorted(model.order) == sorted(chats)
+    assert model.most <= most
+
+
+async def test_idle_places_go_to_those_below_their_cap(open_engine: OpenEngine) -> None:
+    """An agent's own key groups chats; the turn's next message counts as a new one; explain names the cap."""
+    latch = Latch()
+    model = Working(latch)
+    team = Agent(name="team", model=model, settings=Settings(fair_by="metadata.team"))
+    settings = Settings(max_running=9, max_running_per_owner=2, coalesce=0)
+    async with open_engine(None, agents=[team, Agent(name="plain", model=model)], settings=settings) as engine:
+        mine = [*await filled(engine, "a", 2, agent="team", metadata={"team": "red"})]
+        mine += await filled(engine, "b", 1, agent="team", metadata={"team": "red"})
+        mine += await filled(engine, "b", 1, agent="team", metadata={"team": 7})
+        mine += await filled(engine, None, 3, agent="plain")
+        while len(model.order) < 5:  # noqa: ASYNC110 - the model says nothing before
+            await asyncio.sleep(0.001)
+        reasons = {chat: (await engine.explain(chat)).reason for chat in mine}
+        waiting = [chat for chat in mine if (await engine.get_chat(chat)).state == "pending"]
+        assert waiting == [mine[2], mine[6]]
+        assert "owner 'red' has 2 of 2 chats at work" in reasons[mine[2]]
+        assert "chats without an owner have 2 of 2 chats at work" in reasons[mine[6]]
+        await engine.interrupt(mine[2])  # what has to settle is not capped
+        assert (await engine.wait(mine[2], timeout=10)).state == "interrupted"
+        exported = [line async for line in engine.export_chat(mine[6])]
+        latch.open()
+        await rested(engine, mine)
+    async with Engine("sqlite://", model=ScriptedModel([]), settings=Settings(run_worker=False)) as elsewhere:
+        await elsewhere.import_chat(exported)
+        assert (await elsewhere.verify(mine[6])).ok
+
+
+async def test_queued_message_waits_its_turn(open_engine: OpenEngine) -> None:
+    """The chat that ends a turn goes behind the others of its owner, if one waits."""
+    latch = Latch()
+    model = Working(latch)
+    async with open_engine(model, settings=Settings(fair_by="owner", max_running=1, coalesce=0)) as engine:
+        first, second = await filled(engine, "ann", 2)
+        await engine.send_message(first, "and this", when_busy="queue")
+        latch.open()
+        await rested(engine, [first, second])
+    assert model.order == [first, second, first]
+
+
+async def test_fair_turn_costs_no_commit_more(tmp_path: Path) -> None:
+    """While no chat waits, a message is claimed in the commit that stores it."""
+    for settings in (Settings(), Settings(fair_by="owner", weights={"ann": 2})):
+        model, clock = ScriptedModel([Reply("one"), Reply("two")]), ManualClock()
+        async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=model, settings=settings, clock=clock) as engine:
+            chat = await engine.create_chat(owner="ann")
+            await anyio.wait_all_tasks_blocked()
+            assert (await engine.send_message(chat.id, "hi")).chat.state == "streaming"
+            await engine.wait(chat.id)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"fair_by": "team"}, {"fair_by": "metadata."}, {"weights": {"ann": 0}}, {"max_running_per_owner": 0}],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        Settings(**wrong)
