@@ -10,7 +10,7 @@ import msgspec
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.blobs.protocol import HeldFiles
-from turnwise.persistence.reading import ReadableStore
+from turnwise.persistence.reading import ConsumerPosition, ReadableStore
 from turnwise.persistence.shares import Shares
 from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
@@ -188,6 +188,32 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
 
         A lease that has run out is renewed, too, unless another worker took the chat: the token is the fence.
         """
+
+    async def hold_consumer(
+        self, name: str, worker: str, /, *, seconds: float, from_now: bool
+    ) -> ConsumerPosition | None:
+        """Let a worker deliver for a consumer for so long, if no other does; else return `None`.
+
+        A consumer that is new begins with the first commit of all, or with the next one.
+        """
+
+    async def advance_consumer(self, name: str, worker: str, token: int, /, *, position: int, seconds: float) -> bool:
+        """Store how far a consumer is, and prolong the lease; return whether the worker still has it."""
+
+    async def release_consumer(self, name: str, worker: str, token: int, /) -> None:
+        """End the lease, if the worker still has it."""
+
+    async def drop_consumer(self, name: str, /) -> bool:
+        """Forget a consumer for which no worker delivers; return whether it was forgotten."""
+
+    async def set_aside(self, name: str, chat_id: str, seq: int, error: str, /) -> None:
+        """Note an event that a consumer could not handle; nothing, if the chat was deleted."""
+
+    async def deliver_again(self, name: str, /, *, chat_id: str | None, seq: int | None) -> int:
+        """Mark events that were set aside as due again: all, those of a chat, or one; return how many."""
+
+    async def delivered_after_all(self, name: str, chat_id: str, seq: int, /) -> None:
+        """Forget an event that was set aside."""
 
     async def check_writable(self) -> None:
         """Commit a write that changes nothing.

@@ -15,6 +15,7 @@ from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -69,6 +70,69 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The parts of the attempt under way that subscribers were shown, in order."""
     stop_reason: StopReason | None
     """Why the last finished turn ended, as its `turn_finished` event says."""
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """Which numbers of commits were given, and which of them may still be on their way to be seen.
+
+    Every commit that changes or deletes a chat has a number, and later commits of a chat have higher ones. Commits of
+    different chats may be seen in another order than that of their numbers.
+    """
+
+    last: int
+    """The highest number that was given."""
+    oldest: int
+    """The id of the oldest transaction that is under way; later ones have higher ids."""
+    following: int
+    """The id that the next transaction gets. Once `oldest` has come so far, all up to `last` are seen, or never are."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A chat that was changed or deleted, as it stands."""
+
+    number: int
+    """The number of the last commit that changed it."""
+    chat_id: str
+    chat: Facts | PartialRead | None
+    """`None` for a chat that was deleted, or is just being: then its deletion follows, under a higher number."""
+    whose: str | None
+    """Of a deleted chat: what proves its owner (`mark_of`)."""
+
+
+class ChangedEvent(msgspec.Struct, frozen=True):
+    """An event that a numbered commit stored."""
+
+    number: int
+    seq: int
+    event: Event | ChatUnreadable
+    """The error if it cannot be read."""
+
+
+class ConsumerPosition(msgspec.Struct, frozen=True):
+    """The lease of a consumer."""
+
+    position: int
+    """Up to this number of a commit every event was delivered, or set aside."""
+    token: int
+
+
+class ConsumerRow(msgspec.Struct, frozen=True):
+    """A consumer as it is stored."""
+
+    name: str
+    position: int
+    worker: str | None
+    undelivered: int
+
+
+class UndeliveredRow(msgspec.Struct, frozen=True):
+    """An event that a consumer could not handle."""
+
+    chat_id: str
+    seq: int
+    error: str
+    at: datetime | None
+    due: bool
 
 
 PAGE_BYTES: Final = 1_048_576
@@ -207,6 +271,40 @@ class ReadableStore(Protocol):
 
     async def overdue(self, *, limit: int) -> Overdue:
         """Return leases and deadlines that have expired by the database's clock."""
+
+    async def numbers(self) -> Numbers:
+        """Return the last number of a commit, and the transactions that may still commit one up to it."""
+
+    async def changes(
+        self, *, after: int, limit: int, seen: Collection[int] = (), owner: str | None = None
+    ) -> list[Change]:
+        """Return up to `limit` chats whose last commit has a number above `after` and not among `seen`, by number.
+
+        With `owner` only those of this owner; deleted ones of any.
+        """
+
+    async def change_numbers(self, *, after: int) -> frozenset[int]:
+        """Return the numbers above `after` of the last commits of chats."""
+
+    async def changed_events(
+        self, chat_id: str, /, *, after: int, seq: int, kinds: Collection[str], limit: int
+    ) -> list[ChangedEvent]:
+        """Return up to `limit` events after number `seq`, stored by commits of numbers above `after`, in order.
+
+        Of these `kinds`, or of all where there are none; never fleeting ones.
+        """
+
+    async def changed_event(self, chat_id: str, seq: int, /) -> ChangedEvent | None:
+        """Return one event of a chat; `None` if there is none of that number."""
+
+    async def consumers(self) -> list[ConsumerRow]:
+        """Return the consumers, by name."""
+
+    async def undelivered(self, name: str, /, *, limit: int) -> list[UndeliveredRow]:
+        """Return up to `limit` events that a consumer could not handle, by chat and number."""
+
+    async def due_again(self, name: str, /, *, limit: int) -> Sequence[tuple[str, int]]:
+        """Return those of them that are to be delivered again: chat and number."""
 
     async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
         """Return up to `limit` resting chats, archived or not, unchanged for `seconds` or longer, the longest first.

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import SkipValidation
 
@@ -14,8 +14,10 @@ from turnwise.engine.chats.declaration import command, commands_of
 from turnwise.engine.chats.management import ChatManagement
 from turnwise.engine.chats.turns import Turns
 from turnwise.engine.config.results import Chat, SendReceipt
+from turnwise.engine.subscriptions.consumer import Handler
 from turnwise.engine.subscriptions.turns import after_receipt
 from turnwise.states.transcript import Transcript
+from turnwise.states.values.limits import Name, Positive, Seconds
 
 
 class Chats(ChatManagement, Turns):
@@ -84,6 +86,39 @@ class LocalChats(Chats):
 
         Raises:
             ChatNotFound: there is no such chat.
+        """
+
+    @command()
+    async def consume(
+        self,
+        name: Name,
+        handler: Annotated[Handler, SkipValidation],
+        *,
+        kinds: Collection[str] | None = None,
+        delays: Sequence[Seconds] = (1, 5, 30, 120),
+        parallel: Positive = 10,
+        start: Literal["first", "now"] = "first",
+    ) -> None:
+        """Give the events of all chats to a handler, at least once each, until the engine is closed.
+
+        The events of a chat come in order, one after another; those of several chats at the same time. How far the
+        consumer is, is stored: it goes on there after every crash and restart. One process at a time delivers for a
+        name; another that calls this waits, and takes over after `Settings.lease` seconds. Events of an imported
+        chat's past, and of chats that were deleted meanwhile, are not delivered; nor are parts of replies under way
+        and progress of tools.
+
+        Args:
+            name: of the consumer.
+            handler: a function of the `Event`, async or quick. If it raises, it gets the same event again; the later
+                ones of that chat wait. It may get an event twice: after a crash, or a lease that ran out.
+            kinds: of events; all by default.
+            delays: seconds between the tries of an event. After the last try it is set aside: see `undelivered`.
+            parallel: of how many chats events are handled at a time.
+            start: where a consumer begins that is new: with the first event that is stored, or with the next one.
+
+        Raises:
+            InvalidArgument: there is no such kind of event, or it is none that is delivered.
+            EngineClosed: the engine was closed, or released its subscribers.
         """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.chats.declaration import UNCHANGED, Commanded, Unchanged, command
-from turnwise.engine.config.results import Chat, Page
+from turnwise.engine.config.results import Chat, Consumer, Page, Undelivered
 from turnwise.engine.prompt.imported_history import History
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool
@@ -97,6 +97,28 @@ class ChatManagement(Commanded):
     @command("GET", "/chat-ids", operation="list_ids")
     async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
         """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""
+
+    @command("GET", "/consumers", operation="list_consumers")
+    async def consumers(self) -> list[Consumer]:
+        """Return the durable consumers of events, by name: how far each is, and how many events it did not take."""
+
+    @command("GET", "/consumers/{name}/undelivered", operation="list_undelivered")
+    async def undelivered(self, name: Name) -> list[Undelivered]:
+        """Return the events that a consumer's handler did not take, up to a thousand, by chat and number."""
+
+    @command("POST", "/consumers/{name}/deliver", 202, repeatable=True)
+    async def deliver_again(self, name: Name, *, about: str | None = None, seq: Ordinal | None = None) -> int:
+        """Let a consumer have events again that it did not take, and return how many.
+
+        Args:
+            name: of the consumer.
+            about: the chat whose events it gets; all by default.
+            seq: the number of the only event that it gets.
+        """
+
+    @command("DELETE", "/consumers/{name}")
+    async def drop_consumer(self, name: Name) -> bool:
+        """Forget a consumer for which no process delivers, and its undelivered events; return whether it was there."""
 
     @command("GET", "/chats/{chat_id}/subagents", operation="list_subagents")
     async def subagents(self, chat_id: str) -> list[Chat]:

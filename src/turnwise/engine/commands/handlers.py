@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 from turnwise.engine.admin.erase import Erasable, Erasure, parse_request
 from turnwise.engine.admin.transfer import exported
@@ -17,15 +17,19 @@ from turnwise.engine.commands.create import ChatCreation
 from turnwise.engine.commands.report_handlers import ReportHandlers
 from turnwise.engine.config.results import (
     Chat,
+    Consumer,
     Page,
     SendReceipt,
     SubmissionReceipt,
     TurnResult,
+    Undelivered,
     chat_of,
 )
 from turnwise.engine.isolation.tasks import Lifetime
 from turnwise.engine.subagents.family import subagents_of
 from turnwise.engine.subscriptions.broadcast import Broadcaster
+from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, Consumption, Deliveries, Handler
+from turnwise.engine.subscriptions.follow import explain_closing
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
 from turnwise.persistence.tombstone import Tombstone
@@ -39,6 +43,9 @@ from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompacti
 from turnwise.states.values.checked import fit
 from turnwise.states.values.limits import at_most
 from turnwise.states.values.plain import shown
+
+_UNDELIVERED: Final = 1000
+"""The most events that a list of undelivered ones has."""
 
 
 class Handlers(ReportHandlers):
@@ -90,6 +97,53 @@ class Handlers(ReportHandlers):
 
     async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
         return await self._store.ids(prefix=prefix, limit=limit, owner=owner)
+
+    async def consume(
+        self,
+        name: str,
+        handler: Handler,
+        *,
+        kinds: Collection[str] | None = None,
+        delays: Sequence[float] = (),
+        parallel: int = 1,
+        start: Literal["first", "now"] = "first",
+    ) -> None:
+        for kind in kinds or ():
+            if kind not in DURABLE_KINDS:
+                raise InvalidArgument("kinds", f"must be among {', '.join(DURABLE_KINDS)}; one was {shown(kind)}")
+        wanted = Consumption(name, handler, kinds or (), delays, parallel, from_now=start == "now")
+        runtime = self._runtime
+        deliveries = Deliveries(
+            wanted,
+            self._store,
+            self._broadcaster,
+            worker=runtime.worker_id,
+            settings=runtime.settings,
+            clock=runtime.clock,
+            user_calls=runtime.tasks.user_calls,
+        )
+        with explain_closing(self._broadcaster):
+            await runtime.tasks.run(deliveries.run)
+
+    async def consumers(self) -> list[Consumer]:
+        return [
+            Consumer(
+                name=one.name, position=one.position, delivering=one.worker is not None, undelivered=one.undelivered
+            )
+            for one in await self._store.consumers()
+        ]
+
+    async def undelivered(self, name: str) -> list[Undelivered]:
+        rows = await self._store.undelivered(name, limit=_UNDELIVERED)
+        return [Undelivered(chat_id=r.chat_id, seq=r.seq, error=r.error, at=r.at, due=r.due) for r in rows]
+
+    async def deliver_again(self, name: str, *, about: str | None = None, seq: int | None = None) -> int:
+        count = await self._store.deliver_again(name, chat_id=about, seq=seq)
+        self._broadcaster.wake_all()
+        return count
+
+    async def drop_consumer(self, name: str) -> bool:
+        return await self._store.drop_consumer(name)
 
     async def subagents(self, chat_id: str) -> list[Chat]:
         return [chat_of(facts) for facts in await subagents_of(self._store, chat_id)]

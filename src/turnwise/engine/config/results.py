@@ -157,6 +157,30 @@ class Page(Generic[Item]):
     next: str | None
 
 
+class Consumer(Value, frozen=True, kw_only=True):
+    """A durable consumer of the events of all chats."""
+
+    name: str
+    position: int
+    """The number of a commit: up to it every event was delivered, or set aside."""
+    delivering: bool
+    """Whether a process delivers for it, or did until its lease runs out."""
+    undelivered: int
+    """How many events are set aside."""
+
+
+class Undelivered(Value, frozen=True, kw_only=True):
+    """An event that a consumer's handler did not take: `deliver_again` gives it to the handler once more."""
+
+    chat_id: str
+    seq: int
+    error: str
+    at: datetime | None
+    """When it was tried last; `None` if that cannot be read."""
+    due: bool
+    """Whether it is about to be delivered again."""
+
+
 def chat_of(source: Facts | PartialRead) -> Chat:
     """Return the public view of a chat, or of what could be read of it: a copy, which whoever gets it may change."""
     facts, issues = (source, ()) if isinstance(source, Facts) else (source.facts, source.issues)

@@ -58,6 +58,33 @@ class Tasks:
         if self._group is not None:
             self._group.start_soon(partial(self._run, function, is_vital=True))
 
+    async def run(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a function as one of the tasks, and wait for it: it ends with its caller, or before the store is closed.
+
+        Raises:
+            EngineClosed: the tasks were left.
+            Exception: what it raised.
+        """
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        scope = anyio.CancelScope()
+
+        async def work() -> None:
+            with scope:
+                await _answer(function(), outcome)
+            outcome.cancel()
+
+        self.start_soon(work)
+        try:
+            await asyncio.wait([outcome])
+        finally:
+            if not outcome.done():
+                scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([outcome])
+        if outcome.cancelled():
+            raise EngineClosed("the engine was closed; what was not done goes on in the next one", waited=True)
+        outcome.result()
+
     async def _start_submitted(self) -> None:
         while self._group is not None:
             self._group.start_soon(await self._wanted.get())

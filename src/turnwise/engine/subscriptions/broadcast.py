@@ -132,6 +132,8 @@ class Broadcaster:
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, dict[Subscription, None]] = {}
+        self._of_all: dict[Subscription, None] = {}
+        """Those that any change of any chat wakes."""
         self._observers: list[Callable[[Facts], None]] = []
         self._forgetters: list[Callable[[str], None]] = []
         self.latest = LatestEvents()
@@ -171,6 +173,23 @@ class Broadcaster:
             if not subscriptions:
                 del self._subscriptions[chat_id]
 
+    @contextmanager
+    def listen_to_all(self) -> Iterator[Subscription]:
+        """Listen to all chats: whenever one of them may have changed, the subscription wakes, without any events."""
+        subscription = Subscription(self.notifications)
+        if self.closed is not None:
+            subscription.end(self.closed)
+        self._of_all[subscription] = None
+        try:
+            yield subscription
+        finally:
+            del self._of_all[subscription]
+
+    def wake_all(self) -> None:
+        """Wake those who listen to all chats."""
+        for subscription in self._of_all:
+            subscription.ring()
+
     def publish(self, committed: Committed, latest: Latest | None = None, *, notifications: int) -> None:
         """Pass on what a transaction committed, with `latest` and `notifications` as they were before it began.
 
@@ -191,6 +210,7 @@ class Broadcaster:
             subscription.ring(
                 committed.events, None if is_late or subscription.was_notified_since(notifications) else facts
             )
+        self.wake_all()
 
     def _is_late(self, facts: Facts) -> bool:
         """Whether a later version of the chat was published before, and remember the newest."""
@@ -218,6 +238,7 @@ class Broadcaster:
         for name in list(self._subscriptions) if chat_id is None else [chat_id]:
             for subscription in self._subscriptions.get(name, ()):
                 subscription.notify(self.notifications)
+        self.wake_all()
 
     def forget(self, chat_id: str) -> None:
         """Wake the subscriptions of a chat that was deleted: they read the store, which raises `ChatDeleted`."""
@@ -241,6 +262,6 @@ class Broadcaster:
         if self.closed is not None:
             return
         self.closed = why
-        for subscriptions in self._subscriptions.values():
+        for subscriptions in (*self._subscriptions.values(), self._of_all):
             for subscription in subscriptions:
                 subscription.end(why)

@@ -50,7 +50,7 @@ async def follow(  # noqa: PLR0913 - what a subscriber may want
     last: Event | None = None
     batch: Sequence[Event] | None
     with (
-        _explain_closing(broadcaster),
+        explain_closing(broadcaster),
         broadcaster.listen(chat_id, after=after if live else None, at_once=at_once) as subscription,
     ):
         while True:
@@ -112,7 +112,7 @@ async def wait_for(
         EngineClosed: the engine was closed, or released its subscribers, before that.
         TimeoutError: with `at_once`, it would have to wait.
     """
-    with _explain_closing(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as subscription:
+    with explain_closing(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as subscription:
         facts = await store.facts(chat_id)
         while not arrived(facts):
             await subscription.wait()
@@ -121,7 +121,7 @@ async def wait_for(
 
 
 @contextmanager
-def _explain_closing(broadcaster: Broadcaster) -> Iterator[None]:
+def explain_closing(broadcaster: Broadcaster) -> Iterator[None]:
     """Replace the `StoreError` of a store that was closed under a reader by the reason why it was closed."""
     try:
         yield

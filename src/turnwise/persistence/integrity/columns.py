@@ -105,9 +105,10 @@ COLUMNS: Final[Mapping[str, Mapping[str, _ColumnType]]] = {
         "expires": _nullable(_TIME),
         "lasts": _nullable(_COUNT),
         "salt": _SALT,
+        "changed": _COUNT,
     },
     "profiles": {"salt": _SALT},
-    "facts": {"salt": _SALT},
+    "facts": {"salt": _SALT, "changed": _COUNT},
     "messages": {
         "salt": _SALT,
         "position": _COUNT,
@@ -140,6 +141,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _ColumnType]]] = {
         "step": _nullable(_COUNT),
         "attempt": _nullable(_COUNT),
         "position": _nullable(_COUNT),
+        "changed": _nullable(_COUNT),
     },
     "partial_events": {"kind": _KIND, "seq": _COUNT, "at": _TIME},
 }

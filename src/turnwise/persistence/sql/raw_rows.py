@@ -174,7 +174,7 @@ async def delete(db: SQLDatabase, chat_id: str, permit: Permission, actor: str) 
     permit(rest, at)
     ((records,),) = await db.fetch("records", chat_id=chat_id)
     tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
-    await insert_tombstone(db, tombstone)
+    await insert_tombstone(db, tombstone, owner=rest.facts.profile.owner)
     await release_all(db, chat_id)
     for table in await tables_of(db):
         await db.execute_sql(f"DELETE FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own

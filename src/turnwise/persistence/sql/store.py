@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.chat_cache import ChatCache, SkippedChats
 from turnwise.persistence.protocol import ChatStore, Pruned
+from turnwise.persistence.sql import changes as change_log
 from turnwise.persistence.sql import files, lists
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.raw_rows import orphans_in, read_or_blame, rows_of, rows_of_chat
@@ -32,6 +33,17 @@ def _asking(
         return await store._read(lambda db: read(db, *args, **options))  # noqa: SLF001 - a method of it
 
     return ask
+
+
+def _writing(
+    write: Callable[Concatenate[SQLDatabase, _P], Awaitable[_T]],
+) -> Callable[Concatenate[SQLStore, _P], Coroutine[Any, Any, _T]]:
+    """Return the method of a store that does this in a transaction."""
+
+    async def do(store: SQLStore, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return await store._write(lambda db: write(db, *args, **options))  # noqa: SLF001 - a method of it
+
+    return do
 
 
 def _of_chat(
@@ -112,6 +124,31 @@ class SQLStore(ChatStore):
     holders = _asking(lists.holders)
     overdue = _asking(lists.overdue)
     rested = _asking(lists.rested)
+
+    # All chats, and consumers of their events
+
+    numbers = _asking(change_log.numbers)
+    changes = _asking(change_log.changes)
+    change_numbers = _asking(change_log.change_numbers)
+    changed_events = _asking(change_log.changed_events)
+    changed_event = _asking(change_log.changed_event)
+    consumers = _asking(change_log.consumers)
+    undelivered = _asking(change_log.undelivered)
+    due_again = _asking(change_log.due_again)
+    hold_consumer = _writing(change_log.hold_consumer)
+    advance_consumer = _writing(change_log.advance_consumer)
+    drop_consumer = _writing(change_log.drop_consumer)
+    set_aside = _writing(change_log.set_aside)
+
+    async def release_consumer(self, name: str, worker: str, token: int, /) -> None:
+        await self._write(lambda db: db.execute("release_consumer", name=name, worker=worker, token=token))
+
+    async def deliver_again(self, name: str, /, *, chat_id: str | None, seq: int | None) -> int:
+        values = {"name": name, "chat_id": chat_id, "seq": seq, "due": True}
+        return await self._write(lambda db: db.execute("deliver_again", **values))
+
+    async def delivered_after_all(self, name: str, chat_id: str, seq: int, /) -> None:
+        await self._write(lambda db: db.execute("delivered_after_all", name=name, chat_id=chat_id, seq=seq))
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         return await self._write(lambda db: prune(db, self._prunings, keep=keep, after=after, limit=limit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any
@@ -33,7 +34,7 @@ async def deleted_among(db: SQLDatabase, chat_ids: Collection[str]) -> frozenset
     return frozenset(chat_id for (chat_id,) in await db.fetch("deleted", chat_ids=[*chat_ids]))
 
 
-async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone) -> None:
+async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone, *, owner: str | None) -> None:
     """Store what is to be left of a chat that is still there."""
     await db.execute(
         "bury",
@@ -43,7 +44,13 @@ async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone) -> None:
         actor=tombstone.actor,
         records=tombstone.records,
         head=tombstone.head,
+        whose=mark_of(tombstone.chat_id, owner),
     )
+
+
+def mark_of(chat_id: str, owner: str | None) -> str:
+    """Return what proves that a deleted chat was an owner's, to one who names the owner; empty without an owner."""
+    return "" if owner is None else hashlib.sha256(f"{chat_id}\n{owner}".encode()).hexdigest()
 
 
 async def missing(db: SQLDatabase, chat_id: str) -> ChatNotFound:

@@ -39,7 +39,7 @@ def insert(commit: Commit, parent: tuple[str, int] | None, db: SQLiteDatabase, *
     row = db.connection.execute(SQL["insert_chat"], values).fetchone()
     if row is None:
         raise ChatExists(commit.chat_id)
-    _fill(db.connection, commit, row[0])
+    _fill(db.connection, commit, *row)
 
 
 def update(commit: Commit, connection: sqlite3.Connection, *, if_unchanged: bool = False) -> bool:
@@ -67,14 +67,14 @@ def update(commit: Commit, connection: sqlite3.Connection, *, if_unchanged: bool
     ).fetchone()
     if row is None:
         return False
-    _fill(connection, commit, row[0])
+    _fill(connection, commit, *row)
     return True
 
 
 @cache
 def _update_sql(more: str, *, if_unchanged: bool) -> str:
     expected = SQL["if_unchanged"] if if_unchanged else ""
-    return f"{SQL['update_chat'].replace('{more}', more)}\n{expected} RETURNING number"
+    return f"{SQL['update_chat'].replace('{more}', more)}\n{expected} RETURNING number, changed"
 
 
 def insert_events_if_unchanged(
@@ -91,7 +91,7 @@ def insert_events_if_unchanged(
     row = connection.execute(SQL["advance_event_seq"], values).fetchone()
     if row is None:
         return False
-    _insert(connection, chat_id, "events", [(row[0], *columns) for columns in rows])
+    _insert(connection, chat_id, "events", [(row[0], None, *columns) for columns in rows])
     return True
 
 
@@ -114,8 +114,8 @@ def _lease(commit: Commit) -> tuple[Any, ...]:
     return (lease.worker, lease.token, micros_of(commit.before.at + lasts), micros_in(lasts))
 
 
-def _fill(connection: sqlite3.Connection, commit: Commit, number: int) -> None:
-    """Store what a commit puts into the other tables, where the chat has a number."""
+def _fill(connection: sqlite3.Connection, commit: Commit, number: int, changed: int) -> None:
+    """Store what a commit puts into the other tables, where the chat has a number, and so has the commit."""
     chat_id, tables = commit.chat_id, commit.tables
     rows = tables.rows
     for stored in (*rows.values(), tables.calls.values()):
@@ -137,7 +137,7 @@ def _fill(connection: sqlite3.Connection, commit: Commit, number: int) -> None:
         connection.execute(_PUT_PROFILE, (number, tables.profile.body, tables.profile.salt))
     _insert(connection, chat_id, "audit", [_audit_row(number, entry) for entry in tables.entries])
     if commit.event_rows:
-        _insert(connection, chat_id, "events", [(number, *row) for row in commit.event_rows])
+        _insert(connection, chat_id, "events", [(number, changed, *row) for row in commit.event_rows])
 
 
 def _fill_queue(connection: sqlite3.Connection, tables: Tables, number: int) -> None:

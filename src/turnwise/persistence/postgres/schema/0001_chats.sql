@@ -46,8 +46,14 @@ CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subage
 CREATE TABLE facts (
     chat        bigint      PRIMARY KEY,
     body        text        NOT NULL,   -- what the columns and the other tables do not hold
-    salt        text                    -- of the digest of the chat's row that the last audit record holds
+    salt        text,                   -- of the digest of the chat's row that the last audit record holds
+    changed     bigint      NOT NULL DEFAULT 0 -- the number of the last commit, among those of all chats
 ) WITH (fillfactor = 70);
+-- Here and not in `chats`: an index on what every commit changes would cost an entry in each of the many there.
+CREATE INDEX facts_by_change ON facts (changed);
+
+-- Numbers commits. One that is under way may have a lower number than others that are committed.
+CREATE SEQUENCE changes;
 
 CREATE TABLE profiles (
     chat        bigint      PRIMARY KEY,
@@ -137,6 +143,7 @@ CREATE TABLE events (
     at          timestamptz NOT NULL,
     position    bigint,                 -- of message events: the message, which the body leaves out
     body        text        NOT NULL,   -- without what the columns say
+    changed     bigint,                 -- the number of the commit; NULL for those of an imported chat
     PRIMARY KEY (chat, seq)
 );
 
@@ -178,7 +185,30 @@ CREATE TABLE tombstones (
     deleted     timestamptz NOT NULL,
     actor       text        NOT NULL,   -- who deleted it
     records     bigint      NOT NULL,   -- how many its audit log had
-    head        text                    -- the hash of the last of them
+    head        text,                   -- the hash of the last of them
+    changed     bigint      NOT NULL,   -- the number of the deletion, among the commits of all chats
+    whose       text        NOT NULL    -- SHA-256 of the id and the owner: proves an owner, and names none
+);
+CREATE INDEX tombstones_by_change ON tombstones (changed);
+
+-- Consumers of events of all chats: how far each is, and which process delivers for it.
+CREATE TABLE consumers (
+    name        text        PRIMARY KEY,
+    position    bigint      NOT NULL,   -- the number of a commit: up to it every event was delivered, or set aside
+    worker      text,                   -- these three are the lease
+    token       bigint      NOT NULL,
+    expires     timestamptz
+);
+
+-- Events that a consumer could not handle.
+CREATE TABLE undelivered (
+    consumer    text        NOT NULL,
+    chat        bigint      NOT NULL,
+    seq         bigint      NOT NULL,
+    error       text        NOT NULL,
+    at          timestamptz NOT NULL,   -- of the last try
+    due         boolean     NOT NULL,   -- whether it is to be delivered again
+    PRIMARY KEY (consumer, chat, seq)
 );
 
 -- Which chat holds which blob, and the blobs themselves unless they are kept elsewhere.

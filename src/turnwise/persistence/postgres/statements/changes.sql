@@ -71,8 +71,8 @@ RETURNING id, token, clock_timestamp() AS at;
 -- part: new_events
 -- The end of statements that store events: it returns the chats that took them.
 new_events AS (
-    INSERT INTO events (chat, seq, kind, at, position, body)
-    SELECT number, seq, kind, chat.at, position, body
+    INSERT INTO events (chat, seq, kind, at, position, body, changed)
+    SELECT number, seq, kind, chat.at, position, body, changed
     FROM chat JOIN json_to_recordset(:events) AS event (
         chat_id text, seq bigint, kind text, position bigint, body text) ON chat_id = id
 ), new_partial_events AS (
@@ -98,7 +98,7 @@ WITH made AS (
     WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
       AND chats.event_seq = found_event_seq AND chats.state = made.state AND chats.token = made.token
       AND chats.worker = coalesce(made.worker, chats.worker)
-    RETURNING id, number, at
+    RETURNING id, number, at, NULL::bigint AS changed
 ), {new_events};
 
 -- name: commit
@@ -128,10 +128,11 @@ WITH made AS (
     WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
       AND chats.version = found_version AND chats.event_seq = found_event_seq AND chats.head = found_head
       AND chats.state = found_state AND chats.token IS NOT DISTINCT FROM found_token
-    RETURNING id, chats.number, facts, salt, profile, profile_salt, at
+    -- The row is locked, so the numbers of a chat rise, and the transaction has its id before it has a number.
+    RETURNING id, chats.number, facts, salt, profile, profile_salt, at, {next_change} AS changed
 ), put_facts AS (
-    INSERT INTO facts (chat, body, salt) SELECT number, facts, salt FROM chat
-    ON CONFLICT (chat) DO UPDATE SET body = excluded.body, salt = excluded.salt
+    INSERT INTO facts (chat, body, salt, changed) SELECT number, facts, salt, changed FROM chat
+    ON CONFLICT (chat) DO UPDATE SET body = excluded.body, salt = excluded.salt, changed = excluded.changed
 ), put_profiles AS (
     INSERT INTO profiles (chat, body, salt)
     SELECT number, profile, profile_salt FROM chat WHERE profile IS NOT NULL

@@ -1,3 +1,11 @@
+-- part: next_change in sqlite
+-- The number of the next commit. The lock of the one writer is held; what is no number sorts behind all numbers.
+(SELECT 1 + max(coalesce((SELECT max(changed) FROM chats WHERE changed < ''), 0),
+    coalesce((SELECT max(changed) FROM tombstones WHERE changed < ''), 0)));
+
+-- part: next_change in postgres
+nextval('changes');
+
 -- name: tables_of_chats in sqlite
 -- The tables whose rows belong to chats: they have a column that says to which.
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'
@@ -18,8 +26,8 @@ SELECT count(*) FROM audit WHERE chat = {chat};
 
 -- name: bury
 -- It has the number of the chat, which is still there: who lists chats page by page goes on from it.
-INSERT INTO tombstones (id, number, created, deleted, actor, records, head)
-SELECT id, number, :created, :deleted, :actor, :records, :head FROM chats WHERE id = :chat_id;
+INSERT INTO tombstones (id, number, created, deleted, actor, records, head, whose, changed)
+SELECT id, number, :created, :deleted, :actor, :records, :head, :whose, {next_change} FROM chats WHERE id = :chat_id;
 
 -- name: put_profile
 INSERT INTO profiles (chat, body) VALUES ({chat}, :body)

@@ -21,6 +21,7 @@ CREATE TABLE chats (
     awaits      TEXT,                       -- who answers in `requires_action`: `client`, `subagents` or `both`
     fair_key    TEXT    NOT NULL DEFAULT '', -- the key by which claims go round
     capped_model TEXT   NOT NULL DEFAULT '', -- provider and model, if a setting caps each model
+    changed     INTEGER NOT NULL DEFAULT 0, -- the number of the last commit, among those of all chats
     worker      TEXT,                       -- these four are the lease
     token       INTEGER,
     expires     INTEGER,
@@ -31,6 +32,7 @@ CREATE TABLE chats (
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
 CREATE INDEX chats_by_expiry ON chats (expires) WHERE expires IS NOT NULL;
 CREATE INDEX chats_to_wake ON chats (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX chats_by_change ON chats (changed);
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 -- `state` is spelled as a sum so that only lists find these two indexes: claims and sweeps have others.
 CREATE INDEX chats_of_state ON chats ((state || ''), number);
@@ -141,6 +143,7 @@ CREATE TABLE events (
     position    INTEGER,                    -- of message events: the message, which the body leaves out
     body        TEXT    NOT NULL,           -- without what the columns say
     at          INTEGER,
+    changed     INTEGER,                    -- the number of the commit; NULL for an imported chat, and between commits
     PRIMARY KEY (chat, seq)
 ) WITHOUT ROWID;
 CREATE INDEX events_parts ON events (chat, step, attempt) WHERE kind = 'part';
@@ -163,7 +166,30 @@ CREATE TABLE tombstones (
     deleted     INTEGER NOT NULL,
     actor       TEXT    NOT NULL,           -- who deleted it
     records     INTEGER NOT NULL,           -- how many its audit log had
-    head        TEXT                        -- the hash of the last of them
+    head        TEXT,                       -- the hash of the last of them
+    changed     INTEGER NOT NULL,           -- the number of the deletion, among the commits of all chats
+    whose       TEXT    NOT NULL            -- SHA-256 of the id and the owner: proves an owner, and names none
+) WITHOUT ROWID;
+CREATE INDEX tombstones_by_change ON tombstones (changed);
+
+-- Consumers of events of all chats: how far each is, and which process delivers for it.
+CREATE TABLE consumers (
+    name        TEXT    PRIMARY KEY,
+    position    INTEGER NOT NULL,           -- the number of a commit: up to it every event was delivered, or set aside
+    worker      TEXT,                       -- these three are the lease
+    token       INTEGER NOT NULL,
+    expires     INTEGER
+) WITHOUT ROWID;
+
+-- Events that a consumer could not handle.
+CREATE TABLE undelivered (
+    consumer    TEXT    NOT NULL,
+    chat        INTEGER NOT NULL REFERENCES chats (number),
+    seq         INTEGER NOT NULL,
+    error       TEXT    NOT NULL,
+    at          INTEGER NOT NULL,           -- of the last try
+    due         INTEGER NOT NULL,           -- whether it is to be delivered again
+    PRIMARY KEY (consumer, chat, seq)
 ) WITHOUT ROWID;
 
 -- Which chat holds which blob, and the blobs themselves unless they are kept elsewhere.

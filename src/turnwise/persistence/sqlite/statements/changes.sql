@@ -42,15 +42,15 @@ UPDATE chats SET expires = :now + lasts WHERE expires > :now + lasts;
 
 -- name: insert_chat
 INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
-    awaits, fair_key, capped_model, {queried: NAME}, worker, token, expires, lasts, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO NOTHING RETURNING number;
+    awaits, fair_key, capped_model, {queried: NAME}, worker, token, expires, lasts, id, changed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?, {next_change})
+ON CONFLICT (id) DO NOTHING RETURNING number, changed;
 
 -- name: update_chat
 -- By what changes seldom, and would cost an index each time, {more} is replaced.
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
     head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ?,
-    fair_key = ?, capped_model = ?{more} WHERE id = ?;
+    fair_key = ?, capped_model = ?, changed = {next_change}{more} WHERE id = ?;
 
 -- name: if_unchanged
 -- Follows `update_chat` if the chat was not read before: the row must still match the cached one.
@@ -93,7 +93,7 @@ ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1;
 INSERT INTO audit (chat, version, hash, body, aside, digests) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: insert_events
-INSERT INTO events (chat, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO events (chat, changed, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: create_migrations
 CREATE TABLE IF NOT EXISTS turnwise_migrations (
     name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL

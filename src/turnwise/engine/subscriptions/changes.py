@@ -1,0 +1,75 @@
+"""Reads what commits changed in all chats, by their numbers, and skips none that becomes visible late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Self
+
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.reading import Change, Numbers
+
+CHANGES_PER_READ: Final = 500
+_LOOK_BACK: Final = 10_000
+"""How many commits may end between the number and the end of one: that takes milliseconds, these take many seconds."""
+
+
+class SeenChange(NamedTuple):
+    """A chat that was changed or deleted, as it stands."""
+
+    change: Change
+    resume: int
+    """Who has seen all changes up to this one may go on after this number."""
+
+
+class ChangeReader:
+    """Reads changes after a number. Each `read` returns what can be seen now and was not returned before.
+
+    A commit gets its number before it can be seen (in PostgreSQL), so that one of a lower number may come later. All up
+    to `settled` have come: the last number was read, and then every transaction that had begun by then has ended.
+    """
+
+    def __init__(self, store: ChatStore, after: int, *, owner: str | None = None) -> None:
+        self._store = store
+        self._owner = owner
+        self.more = True
+        """Whether the last page was full."""
+        self._begin(after)
+
+    def _begin(self, after: int) -> None:
+        self._seen: set[int] = set()
+        self._pending: Numbers | None = None
+        self._proven = 0
+        self.settled = after
+
+    @classmethod
+    async def at_end(cls, store: ChatStore) -> Self:
+        """Return a reader of the changes that cannot be seen yet."""
+        numbers = await store.numbers()
+        is_proven = numbers.oldest >= numbers.following
+        reader = cls(store, numbers.last if is_proven else max(0, numbers.last - _LOOK_BACK))
+        if not is_proven:
+            reader._seen = set(await store.change_numbers(after=reader.settled))
+        return reader
+
+    async def read(self, limit: int = CHANGES_PER_READ) -> Sequence[SeenChange] | None:
+        """Return the next changes, by number; `None` if the store went back behind them: it begins anew then."""
+        numbers = await self._store.numbers()
+        if numbers.last < self.settled:
+            self._begin(0)
+            return None
+        found = await self._store.changes(after=self.settled, limit=limit, seen=sorted(self._seen), owner=self._owner)
+        self.more = len(found) >= limit
+        self._prove(numbers)
+        reach = min(self._proven, found[-1].number) if self.more else self._proven
+        self.settled = max(self.settled, reach)
+        self._seen = {number for number in (*self._seen, *(one.number for one in found)) if number > self.settled}
+        return [SeenChange(one, min(one.number, self.settled)) for one in found]
+
+    def _prove(self, numbers: Numbers) -> None:
+        pending = self._pending
+        if numbers.oldest >= numbers.following:
+            self._proven, self._pending = numbers.last, None
+        elif pending is None or numbers.following < pending.following:  # or another server has taken over
+            self._pending = numbers
+        elif numbers.oldest >= pending.following:
+            self._proven, self._pending = pending.last, numbers

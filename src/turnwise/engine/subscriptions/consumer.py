@@ -1,0 +1,320 @@
+"""Delivers the events of all chats to a handler: at least once, in order within a chat, from where it stopped on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.isolation.clock import Clock, sleep
+from turnwise.engine.isolation.tasks import run_shielded
+from turnwise.engine.isolation.user_code import UserCalls
+from turnwise.engine.subscriptions.broadcast import Broadcaster, Subscription
+from turnwise.engine.subscriptions.changes import ChangeReader
+from turnwise.foreign import described
+from turnwise.logger import logger
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.reading import ChangedEvent, ConsumerPosition
+from turnwise.states.errors import ChatNotFound, StoreError
+from turnwise.states.events import EVENTS, Event
+
+Handler = Callable[[Event], Awaitable[object] | object]
+"""Takes an event. If it raises, it gets the same event again later."""
+
+DURABLE_KINDS: Final = tuple(sorted(kind for kind, event in EVENTS.items() if not event.fleeting))
+"""The kinds of events that consumers get."""
+_WINDOW: Final = 1000
+"""Chats whose changes are delivered, or wait for that, at a time."""
+_EVENTS: Final = 100
+_RENEWALS: Final = 3
+"""How often a lease is prolonged before it would run out."""
+_CLOSE_S: Final = 5.0
+"""Seconds that storing the position may take at the end."""
+
+
+class Consumption(msgspec.Struct, frozen=True):
+    """What is wanted of a consumer."""
+
+    name: str
+    handler: Handler
+    kinds: Collection[str]
+    """The kinds of events; all if it is empty."""
+    delays: Sequence[float]
+    """Seconds between the tries of one event."""
+    parallel: int
+    """How many chats' events are handled at a time."""
+    from_now: bool
+
+
+class _LeaseLost(Exception):
+    """Another process delivers for the consumer."""
+
+
+class Deliveries:
+    """Delivers for one consumer while it has the lease.
+
+    Args:
+        consumption: what is wanted.
+        store: holds the chats, and the position.
+        broadcaster: wakes it.
+        worker: the name of this process.
+        settings: of the engine.
+        clock: of the engine.
+        user_calls: calls the handler.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of an engine that it uses
+        self,
+        consumption: Consumption,
+        store: ChatStore,
+        broadcaster: Broadcaster,
+        *,
+        worker: str,
+        settings: Settings,
+        clock: Clock,
+        user_calls: UserCalls,
+    ) -> None:
+        self._wanted = consumption
+        self._store = store
+        self._broadcaster = broadcaster
+        self._worker = f"{worker}:{id(self):x}"
+        self._settings = settings
+        self._clock = clock
+        self._user_calls = user_calls
+
+    async def run(self) -> None:
+        """Deliver until the engine is closed; while another process delivers, wait for its lease to end.
+
+        Raises:
+            EngineClosed: the engine was closed, or released its subscribers.
+        """
+        with self._broadcaster.listen_to_all() as bell:
+            while True:
+                held = await self._hold()
+                if held is None:
+                    await self._wait(bell)
+                    continue
+                turn = _Turn(self._wanted, self._store, held, self._call, partial(sleep, self._clock))
+                try:
+                    await self._deliver(turn, bell, held)
+                except _LeaseLost:
+                    logger.warning("consumer_lost", consumer=self._wanted.name)
+
+    async def _hold(self) -> ConsumerPosition | None:
+        wanted = self._wanted
+        try:
+            return await self._store.hold_consumer(
+                wanted.name, self._worker, seconds=self._settings.lease, from_now=wanted.from_now
+            )
+        except StoreError as error:
+            if not error.passing:
+                raise
+            return None
+
+    async def _deliver(self, turn: _Turn, bell: Subscription, held: ConsumerPosition) -> None:
+        ended: Exception | None = None
+        try:
+            async with anyio.create_task_group() as lanes:
+                try:
+                    await self._deliver_on(turn, lanes, bell, held)
+                except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
+                    ended = error
+                lanes.cancel_scope.cancel()
+        finally:
+            await run_shielded(self._release(held, turn))
+        if ended is not None:
+            raise ended
+
+    async def _deliver_on(self, turn: _Turn, lanes: TaskGroup, bell: Subscription, held: ConsumerPosition) -> None:
+        stored, renewed = held.position, self._clock.monotonic()
+        while True:
+            is_waiting = True
+            try:
+                is_waiting = not await turn.start_deliveries(lanes, bell)
+                is_late = self._clock.monotonic() - renewed >= self._settings.lease / _RENEWALS
+                if turn.position != stored or is_late:
+                    await self._advance(held, turn.position)
+                    stored, renewed = turn.position, self._clock.monotonic()
+            except StoreError as error:
+                if not error.passing:
+                    raise
+            if turn.failure is not None:
+                raise turn.failure
+            if is_waiting:
+                await self._wait(bell)
+
+    async def _advance(self, held: ConsumerPosition, position: int) -> None:
+        if not await self._store.advance_consumer(
+            self._wanted.name, self._worker, held.token, position=position, seconds=self._settings.lease
+        ):
+            raise _LeaseLost
+
+    async def _release(self, held: ConsumerPosition, turn: _Turn) -> None:
+        name, token = self._wanted.name, held.token
+        with anyio.move_on_after(_CLOSE_S):
+            try:
+                await self._advance(held, turn.position)
+                await self._store.release_consumer(name, self._worker, token)
+            except (StoreError, _LeaseLost) as error:
+                logger.debug("consumer_not_released", consumer=name, problem=described(error))
+
+    async def _wait(self, bell: Subscription) -> None:
+        timer = self._clock.call_later(self._settings.poll_interval, bell.ring)
+        try:
+            await bell.wait()
+        finally:
+            timer.cancel()
+
+    async def _call(self, event: Event) -> None:
+        async def handle() -> object:
+            answer = self._wanted.handler(event)
+            return await answer if isawaitable(answer) else answer
+
+        await self._user_calls.run(handle, f"consumer {self._wanted.name}", chat_id=event.chat_id)
+
+
+class _Lane(msgspec.Struct):
+    """The deliveries of one chat, one after another."""
+
+    done: int
+    """Up to this number of a commit the chat's events were delivered, or set aside."""
+    wanted: int
+    """Up to this number they are to be."""
+
+
+class _Turn:
+    """The deliveries under one lease."""
+
+    def __init__(
+        self,
+        wanted: Consumption,
+        store: ChatStore,
+        held: ConsumerPosition,
+        call: Callable[[Event], Awaitable[None]],
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._wanted = wanted
+        self._store = store
+        self._call = call
+        self._pause = pause
+        self._reader = ChangeReader(store, held.position)
+        self._lanes: dict[str, _Lane] = {}
+        self._done: dict[str, int] = {}
+        """How far chats were delivered, beyond the position."""
+        self._again: set[tuple[str, int]] = set()
+        self._free = asyncio.Semaphore(wanted.parallel)
+        self.position = held.position
+        self.failure: Exception | None = None
+        """Why the deliveries cannot go on."""
+
+    async def start_deliveries(self, tasks: TaskGroup, bell: Subscription) -> bool:
+        """Start to deliver what can be seen, as far as there is room; return whether there is more to be read."""
+        again = await self._store.due_again(self._wanted.name, limit=_WINDOW - len(self._again))
+        for chat_id, seq in again:
+            if (chat_id, seq) not in self._again:
+                self._again.add((chat_id, seq))
+                tasks.start_soon(self._deliver_again, chat_id, seq, bell)
+        room = _WINDOW - len(self._lanes)
+        found = await self._reader.read(room) if room else ()
+        if found is None:  # the store went back: all that it has now is new
+            self._done.clear()
+            self.position, found = 0, ()
+        for change, _ in found:
+            if change.chat is None:
+                continue
+            lane = self._lanes.get(change.chat_id)
+            if lane is not None:
+                lane.wanted = change.number
+            else:
+                done = max(self.position, self._done.get(change.chat_id, 0))
+                self._lanes[change.chat_id] = lane = _Lane(done, change.number)
+                tasks.start_soon(self._run_lane, change.chat_id, lane, bell)
+        self._advance()
+        return bool(room) and self._reader.more
+
+    def _advance(self) -> None:
+        self.position = max(self.position, min([self._reader.settled, *(lane.done for lane in self._lanes.values())]))
+        self._done = {chat_id: done for chat_id, done in self._done.items() if done > self.position}
+
+    async def _run_lane(self, chat_id: str, lane: _Lane, bell: Subscription) -> None:
+        try:
+            while lane.done < lane.wanted:
+                wanted = lane.wanted
+                lane.done = max(wanted, await self._deliver_chat(chat_id, lane))
+            del self._lanes[chat_id]
+            self._done[chat_id] = lane.done
+        except Exception as error:  # noqa: BLE001 - it ends all deliveries
+            self.failure = error
+        finally:
+            bell.ring()
+
+    async def _deliver_chat(self, chat_id: str, lane: _Lane) -> int:
+        """Deliver the events of the chat that can be seen now and were not delivered; return how far they go."""
+        after = last = lane.done
+        seq = 0
+        while True:
+            kinds = self._wanted.kinds
+            try:
+                page = await self._retried(
+                    partial(self._store.changed_events, chat_id, after=after, seq=seq, kinds=kinds, limit=_EVENTS)
+                )
+            except ChatNotFound:
+                return last
+            for one in page:
+                lane.done, seq, last = max(lane.done, one.number - 1), one.seq, one.number
+                error = await self._deliver(one)
+                if error is not None:
+                    logger.warning(
+                        "event_set_aside", consumer=self._wanted.name, chat_id=chat_id, seq=one.seq, problem=error
+                    )
+                    await self._retried(partial(self._store.set_aside, self._wanted.name, chat_id, one.seq, error))
+            if len(page) < _EVENTS:
+                return last
+
+    async def _deliver_again(self, chat_id: str, seq: int, bell: Subscription) -> None:
+        name = self._wanted.name
+        try:
+            one = await self._retried(partial(self._store.changed_event, chat_id, seq))
+            error = None if one is None else await self._deliver(one)
+            settle: Callable[[], Awaitable[object]] = partial(self._store.delivered_after_all, name, chat_id, seq)
+            if error is not None:
+                settle = partial(self._store.set_aside, name, chat_id, seq, error)
+            await self._retried(settle)
+        except Exception as error:  # noqa: BLE001 - it ends all deliveries
+            self.failure = error
+        finally:
+            self._again.discard((chat_id, seq))
+            bell.ring()
+
+    async def _deliver(self, one: ChangedEvent) -> str | None:
+        """Give an event to the handler until it takes it; return its last error, if it never does."""
+        event, problem = one.event, None
+        if isinstance(event, Exception):
+            return described(event)
+        for delay in (0, *self._wanted.delays):
+            await self._pause(delay)
+            try:
+                async with self._free:
+                    await self._call(event)
+            except Exception as error:  # noqa: BLE001 - whatever the handler raised: the event is tried again
+                problem = described(error)
+            else:
+                return None
+        return problem
+
+    async def _retried(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what the store answers, once it is there."""
+        while True:
+            try:
+                return await work()
+            except StoreError as error:
+                if not error.passing:
+                    raise
+            await self._pause(1)

@@ -1,0 +1,128 @@
+"""What commits changed in all chats, by their numbers, and how far the consumers of their events are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from turnwise.persistence.reading import Change, ChangedEvent, ConsumerPosition, ConsumerRow, Numbers, UndeliveredRow
+from turnwise.persistence.rows import PARSE_ERRORS, event_of, unreadable
+from turnwise.persistence.sql.database import Row, SQLDatabase
+from turnwise.persistence.stored_chat import facts_or_rest, is_count
+from turnwise.states.errors import ChatUnreadable, TurnwiseError
+from turnwise.states.events import EVENTS
+
+_FLEETING = sorted(kind for kind, event in EVENTS.items() if event.fleeting)
+
+
+async def numbers(db: SQLDatabase) -> Numbers:
+    """Return the last number of a commit, and the transactions that may still commit one up to it."""
+    ((last,),) = await db.fetch("last_change")
+    if not db.remote:  # the one writer holds a lock from before it takes a number until after its commit
+        return Numbers(last, 0, 0)
+    # Another statement, with a later snapshot: each transaction that has a number up to `last` had begun before.
+    ((oldest, following),) = await db.fetch("in_flight")
+    return Numbers(last, oldest, following)
+
+
+async def changes(
+    db: SQLDatabase, *, after: int, limit: int, seen: Collection[int] = (), owner: str | None = None
+) -> list[Change]:
+    """Return the chats that commits of higher numbers changed or deleted, by their numbers."""
+    rows = await db.fetch("changed_since", after=after, limit=limit, seen=[*seen], owner=owner)
+    there = {row[0] for row in rows if row[2] is None}
+    stored = await db.stored("WHERE chats.id = ANY (:ids)", ids=[*there]) if there else []
+    facts = {one.id: facts_or_rest(one) for one in stored}
+    return [Change(number, chat_id, facts.get(chat_id), whose) for chat_id, number, whose in rows]
+
+
+async def change_numbers(db: SQLDatabase, *, after: int) -> frozenset[int]:
+    """Return the numbers above another at which chats were changed last."""
+    return frozenset(number for (number,) in await db.fetch("changes_above", after=after))
+
+
+async def changed_events(
+    db: SQLDatabase, chat_id: str, /, *, after: int, seq: int, kinds: Collection[str], limit: int
+) -> list[ChangedEvent]:
+    """Return the events of a chat that commits of higher numbers stored, in order."""
+    values = {"after": after, "seq": seq, "kinds": [*kinds], "fleeting": _FLEETING, "limit": limit}
+    rows = await db.fetch("events_of_changes", chat_id=chat_id, **values)
+    return [_changed_event(chat_id, row) for row in rows]
+
+
+async def changed_event(db: SQLDatabase, chat_id: str, seq: int, /) -> ChangedEvent | None:
+    """Return one event of a chat."""
+    row = await db.fetch_one("event", chat_id=chat_id, seq=seq)
+    return None if row is None else _changed_event(chat_id, row)
+
+
+def _changed_event(chat_id: str, row: Row) -> ChangedEvent:
+    changed, seq, *rest = row
+    number = changed if is_count(changed) else 0
+    try:
+        return ChangedEvent(number, seq, event_of(chat_id, seq, *rest))
+    except ChatUnreadable as error:
+        return ChangedEvent(number, seq, error)
+    except PARSE_ERRORS as error:
+        return ChangedEvent(number, seq, unreadable(chat_id, "events.body", error))
+
+
+async def hold_consumer(
+    db: SQLDatabase, name: str, worker: str, /, *, seconds: float, from_now: bool
+) -> ConsumerPosition | None:
+    """Let a worker deliver for a consumer, if no other does; make the consumer if there is none."""
+    position = (await db.fetch("last_change"))[0][0] if from_now else 0
+    await db.execute("add_consumer", name=name, position=position)
+    now = await db.now()
+    row = await db.fetch_one(
+        "hold_consumer", name=name, worker=worker, now=now, expires=now + timedelta(seconds=seconds)
+    )
+    return None if row is None else ConsumerPosition(*row)
+
+
+async def advance_consumer(
+    db: SQLDatabase, name: str, worker: str, token: int, /, *, position: int, seconds: float
+) -> bool:
+    """Store how far a consumer is, and prolong the lease; return whether the worker still has it."""
+    expires = await db.now() + timedelta(seconds=seconds)
+    values = {"name": name, "worker": worker, "token": token, "position": position, "expires": expires}
+    return await db.fetch_one("advance_consumer", **values) is not None
+
+
+async def consumers(db: SQLDatabase) -> list[ConsumerRow]:
+    """Return the consumers, by name."""
+    return [ConsumerRow(*row) for row in await db.fetch("consumers")]
+
+
+async def drop_consumer(db: SQLDatabase, name: str, /) -> bool:
+    """Forget a consumer that nobody delivers for; return whether it was forgotten."""
+    if not await db.execute("drop_consumer", name=name, now=await db.now()):
+        return False
+    await db.execute("drop_undelivered", name=name)
+    return True
+
+
+async def set_aside(db: SQLDatabase, name: str, chat_id: str, seq: int, error: str, /) -> None:
+    """Note an event that a consumer could not handle."""
+    values = {"name": name, "chat_id": chat_id, "seq": seq, "error": error, "due": False}
+    await db.execute("set_aside", **values, at=await db.now())
+
+
+async def undelivered(db: SQLDatabase, name: str, /, *, limit: int) -> list[UndeliveredRow]:
+    """Return the events that a consumer could not handle."""
+    rows: list[UndeliveredRow] = []
+    for chat_id, seq, error, at, due in await db.fetch("undelivered", name=name, limit=limit):
+        rows.append(UndeliveredRow(chat_id, seq, error, _time(db, at), bool(due)))
+    return rows
+
+
+async def due_again(db: SQLDatabase, name: str, /, *, limit: int) -> Sequence[tuple[str, int]]:
+    """Return the events that a consumer is to be given again: chat and number."""
+    return [(chat_id, seq) for chat_id, seq in await db.fetch("due_again", name=name, limit=limit)]
+
+
+def _time(db: SQLDatabase, stored: object) -> datetime | None:
+    try:
+        return db.time_in(stored)
+    except (TurnwiseError, *PARSE_ERRORS):
+        return None

@@ -1,0 +1,153 @@
+"""A durable consumer: each event at least once, in order within a chat, wherever the last holder stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from turnwise import Engine, EngineClosed, Event, InvalidArgument
+from turnwise.engine.config.settings import Settings
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.providers.scripted import Reply, ScriptedModel
+
+QUICK = Settings(poll_interval=0.05, lease=0.5, renew_every=0.1)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/chats.db"
+    return str(request.getfixturevalue("postgres").new_url("consume"))
+
+
+def store_on(url: str) -> SQLiteStore | PostgresStore:
+    return PostgresStore(url) if url.startswith("postgres") else SQLiteStore(url.removeprefix("sqlite:///"))
+
+
+def engine_on(url: str) -> Engine:
+    return Engine(store_on(url), model=ScriptedModel(lambda _: Reply("yes")), settings=QUICK)
+
+
+class Handled:
+    """A handler that notes the events, and refuses some."""
+
+    def __init__(self, *refused: tuple[str, int]) -> None:
+        self.seen: dict[str, list[int]] = defaultdict(list)
+        self.kinds: set[str] = set()
+        self.refused = {*refused}
+
+    async def __call__(self, event: Event) -> None:
+        self.kinds.add(event.kind)
+        if (event.kind, event.seq) in self.refused:
+            raise ValueError("not this one")
+        self.seen[event.chat_id].append(event.seq)
+
+
+@asynccontextmanager
+async def consuming(engine: Engine, handler: Any, **options: Any) -> Any:
+    task = asyncio.create_task(engine.consume("them", handler, **options))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(holds: Any) -> None:
+    with anyio.fail_after(20):
+        while not (await holds() if asyncio.iscoroutinefunction(holds) else holds()):
+            await anyio.sleep(0.01)
+
+
+async def durable(engine: Engine, chat_id: str) -> list[int]:
+    return [event.seq async for event in engine.events(chat_id, follow=False) if not event.fleeting]
+
+
+async def test_consumer_gets_every_event_once_in_order(url: str) -> None:
+    """Those of before it began, too; the next holder goes on where it stopped."""
+    handled = Handled()
+    async with engine_on(url) as engine:
+        chats = [(await engine.create_chat(message="hi")).id for _ in range(3)]
+        async with consuming(engine, handled):
+            for chat in chats:
+                await engine.ask(chat, "again")
+            for chat in chats:
+                wanted = await durable(engine, chat)
+                await until(lambda chat=chat, wanted=wanted: handled.seen[chat] == wanted)
+        before = {chat: len(seen) for chat, seen in handled.seen.items()}
+        async with consuming(engine, handled):
+            await engine.ask(chats[0], "more")
+            wanted = await durable(engine, chats[0])
+            await until(lambda: handled.seen[chats[0]] == wanted)
+        assert {chat: len(handled.seen[chat]) for chat in chats[1:]} == {chat: before[chat] for chat in chats[1:]}
+        assert "part" not in handled.kinds
+
+
+async def test_other_process_takes_over_after_a_crash(url: str) -> None:
+    """It waits while the lease lasts."""
+    first, second = Handled(), Handled()
+    async with engine_on(url) as one, engine_on(url) as other:
+        async with consuming(one, first) as holder:
+            chat = (await one.create_chat(message="hi")).id
+            await until(lambda: first.seen[chat])
+            async with consuming(other, second):
+                await one.ask(chat, "more")
+                wanted = await durable(one, chat)
+                await until(lambda: first.seen[chat] == wanted)
+                assert not second.seen
+                store = one._store  # noqa: SLF001 - it dies without a word
+                for name in ("advance_consumer", "release_consumer"):
+                    setattr(store._store, name, partial(anyio.sleep, 100))
+                holder.cancel()
+                await other.ask(chat, "and more")
+                wanted = await durable(other, chat)
+                await until(lambda: {*first.seen[chat], *second.seen[chat]} == {*wanted})
+                assert second.seen[chat] == sorted(second.seen[chat])
+
+
+async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
+    """The others of its chat come after its last try, and those of other chats meanwhile."""
+    handled = Handled(("message", 1), ("message", 2))
+    async with engine_on(url) as engine, consuming(engine, handled, kinds=["message"], delays=(0.01, 0.01)):
+        chat = (await engine.create_chat(message="hi")).id
+
+        async def is_aside() -> bool:
+            return bool(await engine.undelivered("them"))
+
+        await until(is_aside)
+        (aside,) = await engine.undelivered("them")
+        assert (aside.chat_id, aside.due) == (chat, False)
+        assert "not this one" in aside.error
+        wanted = [event.seq async for event in engine.events(chat, follow=False) if event.kind == "message"]
+        await until(lambda: handled.seen[chat] == wanted[1:])
+        handled.refused.clear()
+        assert await engine.deliver_again("them") == 1
+        await until(lambda: handled.seen[chat][-1:] == wanted[:1])
+
+        async def is_done() -> bool:
+            return not await engine.undelivered("them")
+
+        await until(is_done)
+        (told,) = await engine.consumers()
+        assert (told.name, told.delivering, told.undelivered) == ("them", True, 0)
+        assert not await engine.drop_consumer("them")
+
+
+async def test_bad_kind_and_closed_engine_are_said(url: str) -> None:
+    async with engine_on(url) as engine:
+        with pytest.raises(InvalidArgument, match="message"):
+            await engine.consume("them", Handled(), kinds=["part"])
+        task = asyncio.create_task(engine.consume("them", Handled()))
+        await until(lambda: bool(engine._broadcaster._of_all))  # noqa: SLF001
+    with pytest.raises(EngineClosed):
+        await task
+    async with engine_on(url) as engine:
+        assert [one.delivering for one in await engine.consumers()] == [False]
