@@ -145,8 +145,10 @@ async def test_bad_kind_and_closed_engine_are_said(url: str) -> None:
     async with engine_on(url) as engine:
         with pytest.raises(InvalidArgument, match="message"):
             await engine.consume("them", Handled(), kinds=["part"])
-        task = asyncio.create_task(engine.consume("them", Handled()))
-        await until(lambda: bool(engine._broadcaster._of_all))  # noqa: SLF001
+        handled = Handled()
+        task = asyncio.create_task(engine.consume("them", handled))
+        await engine.create_chat()
+        await until(lambda: bool(handled.seen))
     with pytest.raises(EngineClosed):
         await task
     async with engine_on(url) as engine:
