@@ -13,10 +13,12 @@ from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.config.results import (
     Chat,
     Compaction,
+    Consumer,
     Page,
     SendReceipt,
     SubmissionReceipt,
     TurnResult,
+    Undelivered,
     UsageEntry,
 )
 from turnwise.engine.config.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
@@ -100,6 +102,7 @@ __all__ = [
     "CompactionResult",
     "CompactionRun",
     "ConflictingReplay",
+    "Consumer",
     "DeadlineExpired",
     "Engine",
     "EngineClosed",
@@ -165,6 +168,7 @@ __all__ = [
     "Trigger",
     "TurnResult",
     "TurnwiseError",
+    "Undelivered",
     "Usage",
     "UsageEntry",
     "Verdict",

@@ -63,7 +63,7 @@ async def consuming(engine: Engine, handler: Any, **options: Any) -> Any:
 
 async def until(holds: Any) -> None:
     with anyio.fail_after(20):
-        while not (await holds() if asyncio.iscoroutinefunction(holds) else holds()):
+        while not (await holds() if asyncio.iscoroutinefunction(holds) else holds()):  # noqa: ASYNC110 - in the store of another process, too
             await anyio.sleep(0.01)
 
 
@@ -94,23 +94,22 @@ async def test_consumer_gets_every_event_once_in_order(url: str) -> None:
 async def test_other_process_takes_over_after_a_crash(url: str) -> None:
     """It waits while the lease lasts."""
     first, second = Handled(), Handled()
-    async with engine_on(url) as one, engine_on(url) as other:
-        async with consuming(one, first) as holder:
-            chat = (await one.create_chat(message="hi")).id
-            await until(lambda: first.seen[chat])
-            async with consuming(other, second):
-                await one.ask(chat, "more")
-                wanted = await durable(one, chat)
-                await until(lambda: first.seen[chat] == wanted)
-                assert not second.seen
-                store = one._store  # noqa: SLF001 - it dies without a word
-                for name in ("advance_consumer", "release_consumer"):
-                    setattr(store._store, name, partial(anyio.sleep, 100))
-                holder.cancel()
-                await other.ask(chat, "and more")
-                wanted = await durable(other, chat)
-                await until(lambda: {*first.seen[chat], *second.seen[chat]} == {*wanted})
-                assert second.seen[chat] == sorted(second.seen[chat])
+    async with engine_on(url) as one, engine_on(url) as other, consuming(one, first) as holder:
+        chat = (await one.create_chat(message="hi")).id
+        await until(lambda: first.seen[chat])
+        async with consuming(other, second):
+            await one.ask(chat, "more")
+            wanted = await durable(one, chat)
+            await until(lambda: first.seen[chat] == wanted)
+            assert not second.seen
+            store = one._store
+            for name in ("advance_consumer", "release_consumer"):
+                setattr(store._store, name, partial(anyio.sleep, 100))
+            holder.cancel()
+            await other.ask(chat, "and more")
+            wanted = await durable(other, chat)
+            await until(lambda: {*first.seen[chat], *second.seen[chat]} == {*wanted})
+            assert second.seen[chat] == sorted(second.seen[chat])
 
 
 async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:

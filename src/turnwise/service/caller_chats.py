@@ -36,7 +36,8 @@ class CallerChats(ActingChats):
         self._caller = caller
 
     async def _run(self, call: CommandCall) -> Any:
-        await self._caller.chat(call.arguments["chat_id"])
+        if "chat_id" in call.arguments:  # those without one are about all chats: owners may use none of them
+            await self._caller.chat(call.arguments["chat_id"])
         return await super()._run(call)
 
     async def list_chats(
