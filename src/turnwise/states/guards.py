@@ -67,10 +67,10 @@ def schedule_is_due(draft: Draft[t.ScheduleFired]) -> bool:
 
 
 def is_skipped(draft: Draft[t.ScheduleFired]) -> bool:
-    """The message came with `when_busy="skip"`, or the one of its schedule before it still waits."""
+    """The message came with `when_busy="skip"`, or the one of its series before it still waits."""
     message = draft.trigger.message
     waits = any(queued.wakeup and queued.wakeup.schedule == message.id for queued in draft.queue)
-    return waits or message.when_busy == "skip"
+    return message.when_busy == "skip" or (waits and message.every is not None)
 
 
 def queue_has_room(draft: Draft[t.Trigger]) -> bool:
