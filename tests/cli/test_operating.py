@@ -49,6 +49,17 @@ def test_resume_and_interrupt(terminal: Terminal) -> None:
     assert (refused.code, "there is no chat" in refused.words) == (2, True)
 
 
+def test_terminal_schedules(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, "hello")
+    assert terminal.run("schedule", chat_id, "wake up", "--at", "soon").code == 2
+    terminal.run("schedule", chat_id, "wake up", "--every", "0 9 * * 1", "--timezone", "Asia/Tokyo", "--id", "monday")
+    assert last_record(terminal, chat_id)["trigger"] == "schedule"
+    assert "0 9 * * 1 Asia/Tokyo operator wake up" in terminal.run("schedules", chat_id).words
+    assert "scheduled monday at" in terminal.run("explain", chat_id).words
+    assert terminal.run("unschedule", chat_id, "monday").code == 0
+    assert "Nothing is scheduled." in terminal.run("schedules", chat_id).words
+
+
 COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {
     "send": lambda chat_id: ("send", chat_id, "hi"),
     "interrupt": lambda chat_id: ("interrupt", chat_id),
