@@ -242,3 +242,13 @@ def test_transfer_streams_large_files(large: Terminal, monkeypatch: pytest.Monke
     assert (large.folder / "chat.jsonl").stat().st_size > LARGE
     assert peak("import", "chat.jsonl", *OTHER) < ALLOWED
     assert large.run("verify", "last", "--files", *OTHER).code == 0
+
+
+def test_message_steers_the_turn(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, "hello")
+    terminal.run("send", chat_id, "later")
+    assert "steers the turn" in terminal.run("send", chat_id, "left", "--when-busy", "steer").words
+    assert "1 message(s) that steer the turn enter its next request" in terminal.run("explain", chat_id).words
+    reported = terminal.run("chat", "--chat", chat_id, typed="/steer right\n").out
+    assert reported.index("later") < reported.index("enters the turn: left")
+    assert "/steer" in terminal.run("chat", typed="/help\n").out

@@ -25,6 +25,7 @@ DELEGATED: Final = (
 )
 ACTING: Final = STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_most_once=a\n"
 ACTED: Final = ACTING + "call_finished executing_tools executing_tools 1 1 1 call:succeeded=a message=m3\n"
+STEERED: Final = ACTED + "send_message executing_tools executing_tools 1 1 1 enqueue:steer=m9\n"
 FULL: Final = ACTED + "tools_finished executing_tools compacting 1 1 2\n"
 ERASED: Final = ANSWERED + "message_erased waiting waiting 1 1 1 erase=m1 "
 
@@ -47,6 +48,7 @@ SOUND: Final = {
     "a second turn": ANSWERED
     + "send_message waiting pending 2 1 1 message=m3\nclaimed pending streaming 2 2 1 lease=2",
     "a queue": QUEUED + "step_finished streaming pending 2 1 1 message=m3 dequeue:taken=m2 message=m2 lease:dropped=1",
+    "steering": STEERED + "tools_finished executing_tools streaming 1 2 1 dequeue:steered=m9 message=m9",
     "a claim goes on with a step": STARTED
     + "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 1 2 lease=2",
     "a claim begins a step": STARTED
@@ -147,6 +149,7 @@ FORGED: Final = {
         "(1, 2, 0) follows",
     ),
     "a step begun by a start": (STARTED + "attempt_started streaming streaming 1 2 0", "(1, 1, 2) follows"),
+    "steering left behind": (STEERED + "tools_finished executing_tools streaming 1 2 1", "'m9' waits, which steers"),
     "an attempt not counted": (STARTED + "attempt_started streaming streaming 1 1 1", "(1, 1, 2) follows"),
     "an attempt counted twice": (STARTED + "attempt_started streaming streaming 1 1 3", "(1, 1, 2) follows"),
     "an attempt that a claim does not begin": (SENT + "claimed pending streaming 1 1 0 lease=1", "(1, 1, 1) follows"),
