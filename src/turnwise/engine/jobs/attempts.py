@@ -31,6 +31,8 @@ class Attempts:
 
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
+        self._asked: Facts | None = None
+        """The facts by which the model was chosen."""
 
     async def begin(self) -> HeldAttempt:
         """Start the next attempt, once it may start, unless this holder has started it.
@@ -45,6 +47,7 @@ class Attempts:
         if self._leased.attempt is None or not self._leased.runtime.agents.can_run(self._leased.facts):
             raise ConcurrentTransition  # another worker has taken over meanwhile, or has to
         self._leased.configure()
+        self._asked = self._leased.facts
         return self._leased.attempt
 
     async def _refresh_tools(self) -> None:
@@ -63,7 +66,7 @@ class Attempts:
 
     async def fall_back(self, failure: ModelError, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
         """Discard the attempt, and begin the one at the agent's next model."""
-        facts, configuration = self._leased.facts, self._leased.configuration
+        configuration = self._leased.configuration
         model, (following, _) = configuration.model, configuration.fallbacks[0]
         failed = ModelFailure(
             provider=well_formed(str(model.provider)),
@@ -81,7 +84,14 @@ class Attempts:
             usage=usage,
         )
         discarded = AttemptDiscarded(token=self._leased.token, error=error, delay=0, paid=paid, usage=usage)
-        await self._leased.fire(partial(_fall_back, started, discarded, facts))
+        await self._leased.fire(partial(self._start_fallback, started, discarded))
+
+    def _start_fallback(self, started: FallbackStarted, discarded: AttemptDiscarded, unit: UnitOfWork) -> None:
+        """Ask the next model, unless the chat was given other models meanwhile: then the first of those is asked."""
+        if self._asked is not None and _models_of(unit.facts) == _models_of(self._asked):
+            unit.fire(started)
+        else:
+            _discard(discarded, unit)
 
     def failed_before(self, kind: str) -> Sequence[ModelFailure]:
         """Return the models that are asked again if the last one fails so; none if that one alone is tried again."""
@@ -159,9 +169,6 @@ def _discard(discarded: AttemptDiscarded, unit: UnitOfWork) -> None:
     unit.fire(replace(discarded, retry_at=unit.now + timedelta(seconds=discarded.delay or 0)))
 
 
-def _fall_back(started: FallbackStarted, discarded: AttemptDiscarded, seen: Facts, unit: UnitOfWork) -> None:
-    """Ask the next model, unless the chat was given other models meanwhile: then the first of those is asked."""
-    if (unit.facts.profile, unit.facts.turn.fallback_from) == (seen.profile, seen.turn.fallback_from):
-        unit.fire(started)
-    else:
-        _discard(discarded, unit)
+def _models_of(facts: Facts) -> tuple[object, ...]:
+    """Return what decides about the model that is asked."""
+    return facts.profile.agent, facts.profile.model, facts.turn.fallback_from
