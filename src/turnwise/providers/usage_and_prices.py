@@ -20,7 +20,7 @@ from turnwise.states.values.plain import shown
 
 _MOST_TOKENS: Final = 10**15
 _MIN_SUMMARY_TOKENS: Final = 4096
-_BUILTIN_PROVIDERS: Final = frozenset({"scripted", "demo", "simulated"})
+_BUILTIN_PROVIDERS: Final = frozenset({"scripted", "demo", "simulated", "simulated-too"})
 """Providers that the list does not know: the models that turnwise ships."""
 _COMPATIBLE: Final = "openai-compatible"
 """The provider of models that are known by their address alone."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from turnwise.engine.prompt.history import is_blank, sendable
+from turnwise.engine.prompt.history import is_sent, sendable
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, files_in, length_of, without_secrets
@@ -75,7 +75,7 @@ class View:
     def _for_other(self, message: Message) -> Message:
         if message.id not in self._for_others:
             public = without_secrets(message)
-            parts = tuple(part for part in public.parts if not is_blank(part))
+            parts = tuple(part for part in public.parts if is_sent(part, partial=message.partial))
             self._for_others[message.id] = replace(public, parts=parts, response_id=None)
         return self._for_others[message.id]
 

@@ -45,8 +45,8 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
             parts = with_results(parts)
         elif message.result is not None and message.result.edited_arguments is not None:
             parts = (_with_edits(message.result),)
-        if not all(_is_sent(part, partial=message.partial) for part in parts):
-            parts = tuple(part for part in parts if _is_sent(part, partial=message.partial))
+        if not all(is_sent(part, partial=message.partial) for part in parts):
+            parts = tuple(part for part in parts if is_sent(part, partial=message.partial))
         if parts:
             sent.append(message if parts is message.parts else replace(message, parts=parts))
     return in_call_order(sent)
@@ -151,7 +151,8 @@ def is_blank(part: Part) -> bool:
     return isinstance(part, ReasoningPart) and part.signature is None and not part.text.strip()
 
 
-def _is_sent(part: Part, *, partial: bool) -> bool:
+def is_sent(part: Part, *, partial: bool) -> bool:
+    """Whether a part of a message goes to a model; of one that was cut short, no reasoning without its signature."""
     if not is_said(part):
         return False
     match part:

@@ -161,7 +161,8 @@ class ChatView extends HTMLElement {
     this.calls.show(state === "requires_action" ? calls : []).catch((error) => tell(this, error));
     if (this.diagram.lit !== state) this.diagram.light(state);
     this.queue.show(queue);
-    const wrong = retry ? `Attempt ${retry.attempt} failed: ${retry.error.message}. Another follows at ${new Date(retry.retry_at).toLocaleTimeString()}.` : error?.message;
+    const next = retry?.next_model ? `${retry.next_model} is asked instead` : `Another follows at ${new Date(retry?.retry_at).toLocaleTimeString()}`;
+    const wrong = retry ? `Attempt ${retry.attempt} failed: ${retry.error.message}. ${next}.` : error?.message;
     if (wrong) this.reason.textContent = wrong;
   }
 

@@ -26,7 +26,7 @@ from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, Too
 from turnwise.providers.reply_builder import join
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import FatalToolError
-from turnwise.states.messages import Message, TextPart
+from turnwise.states.messages import Message, ReasoningPart, TextPart
 from turnwise.states.model_errors import ModelError, ModelErrorKind
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.usage import Usage
@@ -101,10 +101,9 @@ class SimulatedModel:
     """A model that streams, reasons, calls tools, stalls and fails as the seed says."""
 
     name = "simulated"
-    provider = "simulated"
     context_limit = CONTEXT_LIMIT
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but four are options
         self,
         random: Random,
         clock: Clock,
@@ -113,7 +112,9 @@ class SimulatedModel:
         *,
         agent: str = DEFAULT_AGENT,
         of_service: bool = False,
+        provider: str = "simulated",
     ) -> None:
+        self.provider = provider
         self._of_service = of_service
         """Whether it calls the tools of a service: it then calls more of them, and knows no prompts."""
         self._random = random
@@ -156,7 +157,15 @@ class SimulatedModel:
 
     def _look_at(self, request: ModelRequest, faults: Iterable[str] = ()) -> None:
         where = f"{request.chat_id} step {request.step} attempt {request.attempt}"
-        self._outside.faults += [f"{where}: {fault}" for fault in (*faults_in(request), *faults)]
+        faults = (*faults_in(request), *faults, *self._foreign_secrets(request))
+        self._outside.faults += [f"{where}: {fault}" for fault in faults]
+
+    def _foreign_secrets(self, request: ModelRequest) -> Iterator[str]:
+        """Yield what in a request is for another provider alone."""
+        for message in request.messages:
+            signed = any(isinstance(part, ReasoningPart) and part.signature is not None for part in message.parts)
+            if signed and message.provider not in (None, self.provider):
+                yield f"{self.provider} gets {message.id}, which {message.provider} has signed"
 
     def _faults_of_agent(self, request: ModelRequest) -> Iterator[str]:
         """Yield what in a request is another agent's."""

@@ -56,7 +56,7 @@ class ServiceParts(msgspec.Struct, frozen=True):
 class Cast(msgspec.Struct, frozen=True):
     """Who acts in a world."""
 
-    model: Model
+    model: Model | Sequence[Model]
     tools: tuple[Tool, ...]
     """Those of the agent `default`."""
     agents: tuple[Agent, ...]
@@ -105,12 +105,13 @@ def cast_of(service: ServiceParts, stage: WorldParts) -> Cast:
     declared = _tools(_sequence("tools", made))
     tools = tuple(_slow(tool, stage) if is_own else tool for tool in declared)
     simulated = actors.SimulatedModel(random, clock, outside, faults, of_service=is_own)
+    second = actors.SimulatedModel(random, clock, outside, faults, of_service=is_own, provider="simulated-too")
     check_deps(service.deps)
     agents = _own_agents(service, stage) if is_own else (actors.simulated_clerk(random, clock, outside, faults),)
     has_default = bool(tools) or not agents or service.agents is None
     names = tuple(dict.fromkeys([*((DEFAULT_AGENT,) if has_default else ()), *(agent.name for agent in agents)]))
     cast = Cast(
-        model=simulated if service.model is None else service.model,
+        model=(simulated, second) if service.model is None else service.model,
         tools=tools,
         agents=agents,
         names=names,

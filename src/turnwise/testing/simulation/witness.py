@@ -25,6 +25,7 @@ SITUATIONS: Final[Mapping[str, tuple[type[Trigger] | None, ChatState | None, Cha
     "a crash while the model answers": (t.LeaseExpired, _S.streaming, None),
     "a crash while tools run": (t.LeaseExpired, _S.executing_tools, None),
     "a failed reply that is asked for again": (t.AttemptDiscarded, None, None),
+    "a model that is asked instead of another": (t.FallbackStarted, None, None),
     "results of a client's tools": (t.SubmitToolResults, None, None),
     "a compaction": (t.Compacted, None, None),
     "an edit": (t.EditMessage, None, None),
