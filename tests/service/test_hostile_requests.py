@@ -239,10 +239,13 @@ REPLY: Final = Reply(
 AGUI_RUN: Final = {"runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
 
 
+IDS: Final = ("message_id", "queued_id", "id")
+
+
 async def told_by_all_routes(service: Served, who: str, chat: str, thread: str) -> dict[str, str]:
     """Return what every route that reads says of a chat, and every one that follows it."""
     async with service.client(who) as client:
-        values = {"chat_id": chat, "thread_id": thread, "digest": "0" * 64, "message_id": "m1", "queued_id": "m1"}
+        values = {"chat_id": chat, "thread_id": thread, "digest": "0" * 64} | dict.fromkeys(IDS, "m1")
         told = {}
         for row in ROUTES:
             if row.method == "GET" and row.path != "/chats/{chat_id}/events":

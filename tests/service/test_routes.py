@@ -123,7 +123,8 @@ async def test_health_routes_need_no_token(demo: Served) -> None:
 async def test_every_route_needs_a_token(demo: Served) -> None:
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
         for row in ROUTES:
-            path = row.path.format(chat_id="c1", message_id="m1", queued_id="m1", digest="0" * 64, thread_id="tab-1")
+            names = {"chat_id": "c1", "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
+            path = row.path.format(**names, thread_id="tab-1", name="c")
             answers = [
                 await nobody.request(row.method, path),
                 await nobody.request(row.method, path, headers={"Authorization": "Bearer wrong"}),
@@ -141,6 +142,7 @@ async def test_foreign_chat_is_indistinguishable_from_none() -> None:
         "POST /chats/{chat_id}/ask": {"content": "x"},
         "PATCH /chats/{chat_id}/messages/{message_id}": {"content": "x"},
         "PATCH /chats/{chat_id}/queue/{queued_id}": {"content": "x"},
+        "POST /chats/{chat_id}/schedules": {"content": "x", "every": "* * * * *"},
         "POST /chats/{chat_id}/tool-results": {"results": []},
         "POST /chats/{chat_id}/fork": {"at_version": 1},
     }
@@ -154,8 +156,8 @@ async def test_foreign_chat_is_indistinguishable_from_none() -> None:
         for row in ROUTES:
             name, answers = f"{row.method} {row.path}", []
             for chat_id in (chat["id"], f"c{'0' * 25}"):
-                given = {"chat_id": chat_id, "message_id": "m1", "queued_id": "m1", "digest": "0" * 64}
-                path = row.path.format(**given, thread_id="tab-1")
+                given = {"chat_id": chat_id, "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
+                path = row.path.format(**given, thread_id="tab-1", name="c")
                 body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in path else None)
                 query = {"chat": chat_id} if "/files" in path else None
                 answer = await bob.request(row.method, path, json=body, params=query, headers={"Idempotency-Key": "k"})
@@ -240,6 +242,10 @@ REPLIES: Final[tuple[Reply, ...]] = (
 )
 
 
+YEARLY = {"content": "Again?", "every": "0 0 1 1 *", "id": "yearly"}
+SCHEDULING = {"schedule": f"POST {CHAT}/schedules", "unschedule": f"DELETE {CHAT}/schedules/{{id}}"}
+
+
 class Story:
     """A chat of Ada's that an operator drives along its routes, and the routes that have been shown to name them."""
 
@@ -258,15 +264,15 @@ class Story:
             request: ids in the path, and httpx's arguments.
         """
         method, path = route.split()
-        ids = {name: request.pop(name) for name in ("message_id", "queued_id") if name in request}
+        ids = {name: request.pop(name) for name in ("message_id", "queued_id", "id") if name in request}
         before = await self._log(self.id) if self.id else []
         answer = await self.client.request(method, path.format(chat_id=self.id, **ids), **request)
         assert answer.status_code < 300, (route, answer.text)
-        told = answer.json() if answer.headers["content-type"] == "application/json" else {}
+        told = answer.json() if answer.headers.get("content-type") == "application/json" else {}
         if trigger is None:
             assert told["actor"] == WHO, route
         else:
-            chat_id = answer.headers.get("turnwise-chat") or told.get("id", self.id)
+            chat_id = answer.headers.get("turnwise-chat") or (told["id"] if "state" in told else self.id)
             records = await self._log(chat_id)
             new = records[len(before) :] if chat_id == self.id else records
             assert [record["actor"] for record in new if record["trigger"] == trigger] == [WHO], route
@@ -290,6 +296,8 @@ async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
         story.id = created["id"]
         await story.ask(f"PATCH {CHAT}", "renamed", json={"title": "A table"})
         await story.ask(f"PATCH {CHAT}", "metadata_changed", json={"metadata": {"tier": "gold"}})
+        for trigger, request in (("schedule", {"json": YEARLY}), ("unschedule", {"id": "yearly"})):
+            await story.ask(SCHEDULING[trigger], trigger, **request)
         await story.ask(f"PATCH {CHAT}", "archived", json={"archived": True})
         await story.ask(f"PATCH {CHAT}", "unarchived", json={"archived": False})
         await story.ask(f"POST {CHAT}/configure", "configured", json={"system": "Be brief."})

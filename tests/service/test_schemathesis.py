@@ -96,7 +96,7 @@ def test_every_answer_of_a_route_is_as_described(url: str, schema: Any, checks: 
         def about_a_chat() -> dict[str, str]:
             chat_id = ada.post("/chats", json={"history": [{"role": "user", "content": "Hello?"}]}).json()["id"]
             ada.post(f"/chats/{chat_id}/messages", json={"content": "Hello!"})
-            return {"chat_id": chat_id, "message_id": "m2", "queued_id": "m2"}
+            return {"chat_id": chat_id, "message_id": "m2", "queued_id": "m2", "id": "s1"}
 
         @drawing(CASES // 2 // len(ROUTES))
         @given(case=operation.as_strategy())

@@ -47,6 +47,8 @@ def build_endpoint(name: str) -> Callable[..., Any]:
         result = await method(**_arguments(given))
         if paging is not None:
             return paging.page(result)
+        if command.result is NoneType:
+            return Response(status_code=command.status)
         if isinstance(result, Chat):
             if command.status == _CREATED:
                 response.headers["Location"] = build_location(command.path, result)
