@@ -239,7 +239,7 @@ REPLY: Final = Reply(
 AGUI_RUN: Final = {"runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
 
 
-IDS: Final = ("message_id", "queued_id", "id")
+IDS: Final = ("message_id", "queued_id", "id", "name")
 
 
 async def told_by_all_routes(service: Served, who: str, chat: str, thread: str) -> dict[str, str]:
