@@ -11,6 +11,7 @@ from turnwise.engine.agents.delegate import delegate
 from turnwise.engine.chats.chats import Chats
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.config.results import (
+    Budget,
     Chat,
     Compaction,
     Consumer,
@@ -40,6 +41,7 @@ from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelReque
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import (
     BrokenInvariant,
+    BudgetSpent,
     ChatArchived,
     ChatBusy,
     ChatDeleted,
@@ -84,6 +86,8 @@ __all__ = [
     "AuditRecord",
     "BrokenInvariant",
     "BucketFiles",
+    "Budget",
+    "BudgetSpent",
     "Chat",
     "ChatArchived",
     "ChatBusy",

@@ -30,6 +30,7 @@ TOLD: Final[list[tuple[int, TurnwiseError]]] = [
     (409, errors.ChatBusy("streaming")),
     (409, errors.NotResting("c1", "streaming")),
     (429, errors.QueueFull(20)),
+    (429, errors.BudgetSpent(datetime(2026, 1, 1, tzinfo=UTC), retry_after=60)),
     (409, errors.ChatArchived("c1")),
     (412, errors.VersionMismatch("c1", 3, 4)),
     (409, errors.NothingToCompact("c1")),

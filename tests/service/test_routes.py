@@ -302,6 +302,8 @@ async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
         await story.ask(f"PATCH {CHAT}", "unarchived", json={"archived": False})
         await story.ask(f"POST {CHAT}/configure", "configured", json={"system": "Be brief."})
 
+        await story.ask("POST /budgets", None, json={"chat_id": story.id, "tokens": 1_000_000})
+
         sent = await story.ask(f"POST {CHAT}/messages", "send_message", json={"content": "A table!"})
         await story.rest()
         call = (await operator.get(f"/chats/{story.id}")).json()["open_calls"][0]["call_id"]

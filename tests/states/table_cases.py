@@ -30,6 +30,7 @@ from support.life import (
 from turnwise.states import ChatState, Trigger
 from turnwise.states import triggers as t
 from turnwise.states.arguments import Erasing
+from turnwise.states.budgets import Funds, StoredBudget
 from turnwise.states.calls import ToolCall
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts, Lease
@@ -275,6 +276,7 @@ STEERED = "dequeue:steered message dequeue:steered message"
 JOINED = "message message queue"
 PLANNED = "call:planned:at_most_once"
 ASKED = "call:planned:client"
+NO_FUNDS = Funds((StoredBudget(owner="anna", tokens=0),))
 LEASED = (S.streaming, S.executing_tools, S.compacting)
 
 
@@ -386,6 +388,8 @@ def from_the_holder() -> Iterator[Case]:
     yield Case(lambda: steering(pending()), Life.claim, f"lease {STEERED}", f"{JOINED} status")
     yield Case(lazily(handed_back, S.interrupted), Life.claim, "lease", "")
 
+    for life in (waiting_for_a_retry, compacting):
+        yield Case(life, held(t.AttemptStarted, funds=NO_FUNDS), "lease:dropped", "status")
     yield Case(waiting_for_a_retry, Life.attempt, "", "")
     yield Case(lambda: steering(waiting_for_a_retry()), Life.attempt, STEERED, JOINED)
     yield Case(compacting, Life.attempt, "", "compaction")

@@ -165,7 +165,7 @@ def is_needed(one: dataclasses.Field[Any]) -> bool:
 
 
 def test_unknown_argument_is_refused() -> None:
-    known = "title, usage, final, now, limits, salt, actor, reason"
+    known = "title, usage, final, now, limits, salt, actor, reason, funds"
     problem = f"renamed has no such argument; it has {known}; nothing was written"
     with pytest.raises(WrongCall, match=f"^queued_id: {problem}$"):
         decide(pending().facts, t.Renamed, title="a", queued_id="m1", **AROUND)

@@ -44,6 +44,7 @@ from turnwise.states.writes import (
     PutSchedule,
     RecordReceipt,
     RecordUsage,
+    Reserve,
     Write,
 )
 
@@ -200,6 +201,7 @@ IDENTITIES: list[tuple[Write, str, str]] = [
     (GrantLease(Lease("w", 3), 30), "lease", "3"),
     (DropLease(3), "lease:dropped", "3"),
     (RecordUsage("step", 1, 2, 3, Usage(input_tokens=1)), "usage", "step:2:3"),
+    (Reserve(2, 3, 10, None), "reservation", "2:3"),
     (PutProfile(PROFILE), "profile", ""),
     (RecordReceipt("k", "d", "m1", queued=False), "receipt", "k"),
 ]

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from turnwise.cli.audit import audit
+from turnwise.cli.budgets import budget, budgets
 from turnwise.cli.chat import chat
 from turnwise.cli.demo.command import demo
 from turnwise.cli.diagram import diagram
@@ -35,6 +36,7 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
     *(schedule, schedules, unschedule),
     *(export, import_chat),
+    *(budget, budgets),
     *(doctor, diagram, worker, serve, migrate, keygen),
 )
 

@@ -121,7 +121,7 @@ def _build_error(kind: Callable[..., TurnwiseError], fields: Mapping[str, Any]) 
 def _restore_field(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
-    return datetime.fromisoformat(value) if name == "deleted_at" else value
+    return datetime.fromisoformat(value) if name in ("deleted_at", "until") and value is not None else value
 
 
 def _parse_json(body: bytes) -> dict[str, Any] | None:

@@ -182,7 +182,14 @@ class Engine(HandledChats):
             self._broadcaster, tasks = Broadcaster(), Tasks(self._close_timeout, partial(sleep, self._clock))
             publisher = await self._opened_publisher()
             runtime = Runtime(
-                writer=ChatWriter(self._store, self._broadcaster, self._agents.limits, self._observers, publisher),
+                writer=ChatWriter(
+                    self._store,
+                    self._broadcaster,
+                    self._agents.limits,
+                    self._observers,
+                    publisher,
+                    rates_of=self._agents.rates,
+                ),
                 agents=self._agents,
                 shares=self._agents.shares,
                 deps=self._deps,

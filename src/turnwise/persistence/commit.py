@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -18,7 +18,7 @@ from turnwise.persistence.audit.digests import (
 from turnwise.persistence.audit.record import Entry, entry_of
 from turnwise.persistence.erasure import erases
 from turnwise.persistence.event_rows import EventRow, rows_of
-from turnwise.persistence.protocol import Committed
+from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.rows import (
     CALLS,
     FactsRow,
@@ -29,6 +29,7 @@ from turnwise.persistence.rows import (
     row_of,
 )
 from turnwise.states import writes as w
+from turnwise.states.budgets import Funds
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
@@ -61,6 +62,8 @@ class CachedChat(msgspec.Struct, frozen=True):
     """When it was read, by the store's clock."""
     body: str = ""
     """The body of the facts, as it is stored."""
+    budgeted: bool = False
+    """Whether the chat spends budgets: then it is read, with them, in the transaction that changes it."""
 
     @property
     def state(self) -> str:
@@ -100,6 +103,8 @@ class Commit(msgspec.Struct, frozen=True):
     event_rows: list[EventRow]
     committed: Committed
     """What the caller learns once the commit is stored."""
+    funds: Funds | None = None
+    """The budgets that the chat spends, as the commit leaves them; without them it is stored only if there are none."""
 
     @property
     def chat_id(self) -> str:
@@ -117,6 +122,12 @@ class Commit(msgspec.Struct, frozen=True):
         return erasing(self.committed.decisions)
 
 
+def decisions_on(current: CachedChat, plan: Plan, funds: Funds | None) -> tuple[Decision, ...]:
+    """Return what a plan decides on a chat; it gets the budgets that the chat spends, if there are any."""
+    given = (current.facts, current.at) if funds is None else (current.facts, current.at, funds)
+    return tuple(cast("Callable[..., Sequence[Decision]]", plan)(*given))
+
+
 def erasing(decisions: Iterable[Decision]) -> bool:
     """Whether one of the decisions erases something."""
     return any(erases(decision.writes) for decision in decisions)
@@ -128,6 +139,7 @@ def commit_of(
     shown: Sequence[PartEvent],
     *,
     restated: Sequence[WriteRecord] = (),
+    funds: Funds | None = None,
 ) -> Commit:
     """Return the rows that commit the decisions.
 
@@ -136,12 +148,15 @@ def commit_of(
         decisions: at least one.
         shown: part events that come before those of the decisions.
         restated: the digests that an erasure among the decisions states anew.
+        funds: the budgets that the chat spends, as the decisions were made on them.
     """
     chat_id, head, at = before.facts.chat_id, before.head, before.at
     tables, unnumbered = Tables(chat_id, at), list[Event](shown)
     for decision in decisions:
         for number, write in enumerate(decision.writes):
             tables.add(write, decision.facts.version, number)
+        if funds is not None:
+            funds = funds.after(chat_id, decision.writes)
         unnumbered.extend(decision.events)
     last, seq_before = decisions[-1], before.facts.last_seq
     events = numbered(unnumbered, chat_id=chat_id, after=seq_before, at=at)
@@ -158,9 +173,9 @@ def commit_of(
         entry = entry_of(decision, prev=head, at=at, row_digests=row_digests if decision is last else ())
         head = entry.hash
         tables.entries.append(entry)
-    after = CachedChat(facts, head, at, row.facts)
+    after = CachedChat(facts, head, at, row.facts, budgeted=funds is not None)
     committed = Committed(before.facts, facts, decisions, events, at)
-    return Commit(before, after, row, since, salt, tables, event_rows, committed)
+    return Commit(before, after, row, since, salt, tables, event_rows, committed, funds)
 
 
 class Tables:
@@ -199,8 +214,8 @@ class Tables:
                 self.put("usage", version=version, number=number, body=write.body)
             case w.GrantLease():
                 self.lease = write
-            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteSubagent() | w.NoteFallback():
-                pass  # lease, deadline, reason and failures stand in other rows, the subagent's answer in the log
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteSubagent() | w.NoteFallback() | w.Reserve():
+                pass  # lease, deadline, reason, failures and reservation stand in other rows, the answer in the log
             case w.PutSchedule():
                 self._note_files(write.message.parts)
             case w.FireSchedule() | w.DropSchedule():

@@ -14,6 +14,7 @@ from turnwise.persistence.reading import ConsumerPosition, ReadableStore
 from turnwise.persistence.shares import Shares
 from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.budgets import StoredBudget
 from turnwise.states.decide import Decision
 from turnwise.states.errors import StoreError
 from turnwise.states.events import Event, PartEvent
@@ -25,7 +26,8 @@ Plan = Callable[[Facts, datetime], Sequence[Decision]]
 
 The decisions follow one another, each made on the facts that the one before left. An empty sequence means that there is
 nothing to do. A plan is pure: a store may call it in another thread, and again after a conflict. An error that it
-raises ends the transaction, writes nothing, and reaches the caller.
+raises ends the transaction, writes nothing, and reaches the caller. Of a chat that spends budgets it gets their `Funds`
+as a third argument.
 """
 
 
@@ -214,6 +216,11 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
 
     async def delivered_after_all(self, name: str, chat_id: str, seq: int, /) -> None:
         """Forget an event that was set aside."""
+
+    async def change_budget(
+        self, key: str, change: Callable[[StoredBudget | None, datetime], StoredBudget | None]
+    ) -> StoredBudget | None:
+        """Change, make or remove a budget in one transaction, as `change` says of the stored one and the time."""
 
     async def check_writable(self) -> None:
         """Commit a write that changes nothing.

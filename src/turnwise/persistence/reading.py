@@ -14,6 +14,7 @@ from turnwise.persistence.shares import AtWork
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
+from turnwise.states.budgets import StoredBudget
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, PartEvent
@@ -265,6 +266,9 @@ class ReadableStore(Protocol):
 
     async def ledger(self, chat_id: str, /) -> list[RecordUsage]:
         """Return every model call of the chat with its usage, in order."""
+
+    async def budgets(self, *, keys: Sequence[str] | None, limit: int | None = None) -> list[StoredBudget]:
+        """Return the budgets of these keys, or all or the first, in the order of their keys, as they stand now."""
 
     async def holders(self) -> frozenset[str]:
         """Return the workers that hold a lease, run out or not."""

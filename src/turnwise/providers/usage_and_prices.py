@@ -22,6 +22,7 @@ _MOST_TOKENS: Final = 10**15
 _MIN_SUMMARY_TOKENS: Final = 4096
 _BUILTIN_PROVIDERS: Final = frozenset({"scripted", "demo", "simulated", "simulated-too"})
 """Providers that the list does not know: the models that turnwise ships."""
+_A_THOUSAND: Final = 1000
 _COMPATIBLE: Final = "openai-compatible"
 """The provider of models that are known by their address alone."""
 _SMALLEST: Final = Decimal("1e-12")
@@ -82,6 +83,13 @@ def add_cost(model: Model, usage: Usage | None, at: datetime) -> Usage | None:
     unknown = (usage.input_tokens, usage.output_tokens).count(None)
     cost = _cost(model, usage, at) if unknown < 2 else None  # noqa: PLR2004 - neither is known
     return usage if cost is None else replace(usage, cost=cost, cost_partial=unknown > 0)
+
+
+def token_prices(model: Model, at: datetime) -> tuple[Decimal, Decimal] | None:
+    """Return what a token of a prompt and one of a reply cost, by the list price of the time; `None` if unknown."""
+    prompt = _cost(model, Usage(input_tokens=_A_THOUSAND, output_tokens=0), at)
+    reply = _cost(model, Usage(input_tokens=0, output_tokens=_A_THOUSAND), at)
+    return None if prompt is None or reply is None else (prompt / _A_THOUSAND, reply / _A_THOUSAND)
 
 
 def add_reply_cost(model: Model, reply: ModelReply, at: datetime) -> ModelReply:

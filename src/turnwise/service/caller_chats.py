@@ -13,7 +13,7 @@ from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.chats.declaration import CommandCall, changes_of
 from turnwise.engine.commands.acting import ActingChats
-from turnwise.engine.config.results import Chat, Page, SubmissionReceipt
+from turnwise.engine.config.results import Budget, Chat, Page, SubmissionReceipt
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
@@ -55,6 +55,19 @@ class CallerChats(ActingChats):
     async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
         """List the ids of chats, the latest change of state first, unreadable ones included."""
         return await self._caller.engine.chat_ids(prefix, owner=self._list_owner(owner), limit=limit)
+
+    async def set_budget(self, *, chat_id: str | None = None, **declared: Any) -> Budget | None:
+        """Limit what an owner's chats, or one chat, may spend; without a limit, remove the budget: for operators."""
+        if chat_id is not None:
+            await self._caller.chat(chat_id)
+        return await self._caller.chats.set_budget(chat_id=chat_id, **declared)
+
+    async def budgets(self, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
+        """List budgets with what is spent, reserved and left. An owner sees its own, and those of its chats."""
+        if chat_id is not None:
+            await self._caller.chat(chat_id)
+            return await self._caller.engine.budgets(owner=owner and self._list_owner(owner), chat_id=chat_id)
+        return await self._caller.engine.budgets(owner=self._list_owner(owner))
 
     def _list_owner(self, owner: str | None) -> str | None:
         """Return the owner whose chats are listed. Owners see their own only."""

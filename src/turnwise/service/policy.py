@@ -43,6 +43,7 @@ OWNERS_MAY: Final = frozenset(
         "read_family_usage",
         "read_argument_schemas",
         "explain",
+        "list_budgets",
         "draw",
         "read_tombstone",
         "get_file",

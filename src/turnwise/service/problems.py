@@ -39,6 +39,7 @@ _STATUS: Final[Mapping[type[TurnwiseError], int]] = {
     errors.DeadlineExpired: 409,
     errors.ChatBusy: 409,
     errors.QueueFull: 429,
+    errors.BudgetSpent: 429,
     errors.VersionMismatch: 412,
     errors.ChatArchived: 409,
     errors.NothingToCompact: 409,
@@ -154,7 +155,7 @@ def problem_response(error: TurnwiseError) -> Response:
     headers: dict[str, str] = {}
     if isinstance(error, NotAuthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="turnwise"'
-    if isinstance(error, RateLimited):
+    if isinstance(error, RateLimited | errors.BudgetSpent) and error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, errors.EngineClosed):
         headers["Retry-After"] = "1"

@@ -57,6 +57,8 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.compaction_due: _anything,
     g.prompt_will_not_fit: _anything,
     g.turn_over: _anything,
+    g.budget_short: _anything,
+    g.call_affordable: _anything,
     g.turn_goes_on: _anything,
     g.every_call_is_due: _anything,
     g.schedule_is_due: lambda facts: bool(facts.schedules),

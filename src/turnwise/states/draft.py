@@ -29,7 +29,7 @@ from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import TransitionContext, Trigger
 from turnwise.states.usage import NO_USAGE, Usage, reported
 from turnwise.states.values.digests import derived
-from turnwise.states.writes import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
+from turnwise.states.writes import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Reserve, Write
 
 _Kind_co = TypeVar("_Kind_co", bound=Trigger, covariant=True)
 
@@ -215,6 +215,12 @@ class Draft(Generic[_Kind_co]):
         self.usage += spent
         self.turn = replace(self.turn, usage=self.turn.usage + spent)
         self._enter(spent)
+
+    def reserve(self) -> None:
+        """Reserve the estimate of the attempt that begins, if there are budgets that pay for it."""
+        if self.at.funds is not None:
+            most = self.at.funds.rates.most(self.compaction.next_tokens or 0)
+            self.writes.append(Reserve(self.step.number, self.step.attempt, most.tokens, most.cost))
 
     def book_title(self, usage: Usage) -> None:
         """Add the model calls for a title to the ledger and the chat; to no turn, for another one may be under way."""

@@ -12,6 +12,7 @@
     |-- ChatBusy                `when_busy="reject"` and the chat works
     |   `-- NotResting          only a resting chat can be deleted
     |-- QueueFull               the queue holds as many messages, or bytes, as it may
+    |-- BudgetSpent             the chat or its owner has spent a budget of tokens or money
     |-- VersionMismatch         the chat is not at the version that the caller has seen
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
     |-- NothingToCompact        no message to fold
@@ -196,6 +197,21 @@ class QueueFull(TurnwiseError):
         self.limit = limit
         self.unit = unit
         super().__init__(f"the queue is full: it holds at most {limit} {unit}; nothing was written")
+
+
+class BudgetSpent(TurnwiseError):
+    """The chat, or its owner, has spent a budget: too little is left for another model call. Nothing was written."""
+
+    def __init__(self, until: datetime | None, *, unit: str = "tokens", retry_after: float | None = None) -> None:
+        self.until = until
+        """When the next period begins; `None` if only an operator can raise the budget."""
+        self.unit = unit
+        """What is spent: `tokens` or `cost`."""
+        self.retry_after = retry_after
+        """Seconds from the refusal to `until`."""
+        wait = "" if until is None else f"wait until {until:%Y-%m-%d %H:%M:%S} UTC, or "
+        what = "tokens" if unit == "tokens" else "money"
+        super().__init__(f"the budget of {what} is spent; {wait}have an operator raise it; nothing was written")
 
 
 class ChatArchived(TurnwiseError):

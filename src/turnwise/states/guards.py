@@ -193,8 +193,18 @@ def answer_refused(draft: Draft[t.StepFinished]) -> bool:
 
 
 def turn_over(draft: Draft[t.Trigger]) -> bool:
-    """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
-    return _is_over(draft, draft.turn)
+    """A stop-after tool succeeded, the turn's budget of steps, tokens or time is spent, or no call can be paid."""
+    return _is_over(draft, draft.turn) or budget_short(draft)
+
+
+def budget_short(draft: Draft[t.Trigger]) -> bool:
+    """A budget of the chat or its owner leaves too little for another model call."""
+    return turn_limits.shortage_of(draft.before, draft.at.funds) is not None
+
+
+def call_affordable(draft: Draft[t.Trigger]) -> bool:
+    """The budgets of the chat and its owner, if there are any, leave enough for another model call."""
+    return not budget_short(draft)
 
 
 def turn_goes_on(draft: Draft[t.Compacted | t.CompactionFailed]) -> bool:

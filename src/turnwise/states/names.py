@@ -164,6 +164,9 @@ Awaited = Literal["client", "subagents", "both"]
 SubagentAction = Literal["ask", "start", "wait", "message", "stop", "list"]
 """What a delegated call is to do: have a task done, have one done in the background, or see to those."""
 
+Period = Literal["day", "month"]
+"""How long a budget lasts: by the calendar of its time zone."""
+
 Purpose = Literal["step", "summary", "title"]
 """What a model is called for."""
 

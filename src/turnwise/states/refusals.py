@@ -10,7 +10,7 @@ from turnwise.states import errors
 from turnwise.states import triggers as t
 from turnwise.states.draft import Draft
 from turnwise.states.messages import size_of
-from turnwise.states.names import WORKER, ChatState
+from turnwise.states.names import WORKER, ChatState, StopReason
 from turnwise.states.values.digests import canonical
 from turnwise.states.writes import PutProfile
 
@@ -56,6 +56,16 @@ def refuse_full_queue(draft: Draft[t.SendMessage | t.EditQueued]) -> None:
     limit = draft.limits.queue_limit_bytes
     if size_of(draft.trigger.parts) + sum(size_of(queued.parts) for queued in staying) > limit:
         raise errors.QueueFull(limit, "bytes")
+
+
+def refuse_spent_budget(draft: Draft[t.Trigger]) -> None:
+    """Refuse what asks for a model call that a budget of the chat or its owner does not pay in this period."""
+    funds = draft.at.funds
+    spent = None if funds is None else funds.spent(draft.compaction.next_tokens or 0)
+    if spent is not None:
+        until, unit = spent[0].until, "cost" if spent[1] is StopReason.cost_budget else "tokens"
+        seconds = None if until is None else (until - draft.now).total_seconds()
+        raise errors.BudgetSpent(until, unit=unit, retry_after=seconds)
 
 
 def refuse_mismatch(draft: Draft[t.SubmitToolResults]) -> None:
@@ -146,9 +156,11 @@ REFUSALS: Final[dict[type[t.Trigger], tuple[Refusal[Any], ...]]] = {
     **dict(
         (
             _of(t.Create, refuse_unstorable_profile),
-            _of(t.SendMessage, refuse_when_busy, refuse_full_queue),
+            _of(t.SendMessage, refuse_when_busy, refuse_full_queue, refuse_spent_budget),
             _of(t.SubmitToolResults, refuse_late_results, refuse_mismatch, refuse_unclear_approval),
-            _of(t.RequestCompaction, refuse_empty_compaction),
+            _of(t.Resume, refuse_spent_budget),
+            _of(t.EditMessage, refuse_spent_budget),
+            _of(t.RequestCompaction, refuse_empty_compaction, refuse_spent_budget),
             _of(t.EditQueued, refuse_unknown_queued, refuse_full_queue),
             _of(t.DeleteQueued, refuse_unknown_queued),
             _of(t.PromoteQueued, refuse_unknown_queued),

@@ -95,6 +95,7 @@ _CLEAR = (a.insert_clear_boundary,)
 _DUE = (g.schedule_is_due,)
 _DUE_WITH_ROOM = (g.schedule_is_due, g.queue_has_room)
 _DUE_TO_STEER = (*_DUE_WITH_ROOM, g.wants_to_steer)
+_GIVE_BACK = (a.lose_open_attempt,)
 _TIME_OUT = (a.time_out_due_calls,)
 _STEERS = (g.queue_waits, g.wants_to_steer)
 _ASK_AGAIN = (a.begin_step, a.take_steering)
@@ -173,14 +174,15 @@ def _between_steps(
     hold: tuple[Action[_Next], ...] = (),
 ) -> tuple[Row, ...]:
     """Return the ladder of a turn that stands between two steps; `hold` is done where a worker holds the chat then."""
+    over = (*do, a.leave_unpaid_call)
     fold = (*do, *hold, a.start_due_attempt)
     room = (*do, *hold, a.owe_compaction, a.start_due_attempt)
     step = (*do, *hold, a.begin_step, a.start_due_attempt, a.take_steering)
     return (
-        _on(kind, source, S.compacting,      when=(*when, g.compaction_due), do=fold),
-        _on(kind, source, S.requires_action, when=(*when, g.outside_calls_open), do=(*do, a.ask_client)),
-        _on(kind, source, S.pending,         when=(*when, g.turn_over, g.queue_waits), do=(*do, *_NEXT)),
-        _on(kind, source, S.waiting,         when=(*when, g.turn_over), do=(*do, *_FINISH)),
+        _on(kind, source, S.compacting,      when=(*when, g.compaction_due, g.call_affordable), do=fold),
+        _on(kind, source, S.requires_action, when=(*when, g.outside_calls_open), do=(*over, a.ask_client)),
+        _on(kind, source, S.pending,         when=(*when, g.turn_over, g.queue_waits), do=(*over, *_NEXT)),
+        _on(kind, source, S.waiting,         when=(*when, g.turn_over), do=(*over, *_FINISH)),
         _on(kind, source, S.compacting,      when=(*when, g.prompt_will_not_fit), do=room),
         _on(kind, source, S.streaming,       when=when, do=step),
     )
@@ -191,6 +193,8 @@ _HOLDER = (
     *_between_steps(t.Claimed, S.pending, hold=(a.grant_lease,)),
     _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unsettled, g.unleased), do=(a.grant_lease,)),
 
+    _on(t.AttemptStarted, S.streaming,  S.pending, when=(g.budget_short,), do=_GIVE_BACK),
+    _on(t.AttemptStarted, S.compacting, S.pending, when=(g.budget_short,), do=_GIVE_BACK),
     _on(t.AttemptStarted, S.streaming, S.streaming, do=(a.start_attempt, a.take_steering)),
     *_stay(t.AttemptStarted,   (S.compacting,), a.start_attempt),
     *_stay(t.AttemptDiscarded, (S.compacting,), a.discard_attempt),

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, StepReply, SubagentAnswer, Summary
+from turnwise.states.budgets import Funds
 from turnwise.states.calls import CallOutcome, ToolResult
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
@@ -33,6 +34,8 @@ class TransitionContext(Value, frozen=True, kw_only=True):
     actor: str = SYSTEM
     """Who acts: `worker:` and its name for a worker, which alone fires what is for the lease holder."""
     reason: str | None = None
+    funds: Funds | None = None
+    """The budgets of the chat and its owner; `None` if there are none."""
 
 
 class Trigger(Value, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Final
 
 from turnwise.states.arguments import StepReply
+from turnwise.states.budgets import Funds
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.messages import tokens_in
@@ -90,6 +91,12 @@ def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | No
         if lasted - turn.waited >= limits.turn_seconds:
             return StopReason.time_budget
     return None
+
+
+def shortage_of(facts: Facts, funds: Funds | None) -> StopReason | None:
+    """Return which budget of the chat or its owner leaves too little for another model call."""
+    short = None if funds is None else funds.shortage(facts.compaction.next_tokens or 0)
+    return None if short is None else short[1]
 
 
 def _tokens(usage: Usage) -> int:

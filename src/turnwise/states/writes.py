@@ -7,6 +7,7 @@ Beside them a store always stores the chat's new facts.
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
@@ -395,6 +396,27 @@ class RecordUsage(_Stored, frozen=True):
         return f"{self.purpose}:{self.step}:{self.attempt}"
 
 
+class Reserve(Value, frozen=True):
+    """Reserve the estimate of a model call in the chat's budgets, until its usage is recorded."""
+
+    kind: ClassVar[str] = "reservation"
+    step: int
+    attempt: int
+    tokens: int
+    cost: Decimal | None
+    """US dollars; `None` if the price is unknown: all that is left."""
+
+    @property
+    def id(self) -> str:
+        """Step and attempt."""
+        return f"{self.step}:{self.attempt}"
+
+    @property
+    def digest(self) -> str:
+        """The digest of the estimate."""
+        return digest([self.tokens, None if self.cost is None else str(self.cost)])
+
+
 class PutProfile(_Stored, frozen=True):
     """Store the chat's profile: labels and declarations."""
 
@@ -450,6 +472,7 @@ Write = (
     | GrantLease
     | DropLease
     | RecordUsage
+    | Reserve
     | PutProfile
     | RecordReceipt
 )

@@ -8,6 +8,7 @@ from typing import Final
 
 from turnwise.engine.admin.diagnose import advice_on, summary_of
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
+from turnwise.engine.config.results import Budget
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.reading import Expiry
 from turnwise.persistence.shares import ReachedCap
@@ -50,6 +51,8 @@ class Explanation(Value, frozen=True, kw_only=True):
     last_error: ErrorInfo | None
     legal_triggers: tuple[str, ...]
     broken_invariants: tuple[str, ...]
+    budgets: tuple[Budget, ...] = ()
+    """The budgets that the chat spends: its own, and its owner's."""
     unreadable: tuple[IntegrityIssue, ...] = ()
     """The stored values that cannot be read: each place, as `table.column`, with the problem."""
     reason: str
@@ -63,6 +66,7 @@ def explanation(
     issues: Sequence[IntegrityIssue] = (),
     archived: Collection[str] = (),
     cap: ReachedCap | None = None,
+    budgets: Sequence[Budget] = (),
 ) -> Explanation:
     """Return the explanation of a chat; if it has issues, of what could be read.
 
@@ -72,6 +76,7 @@ def explanation(
         issues: what cannot be read.
         archived: those of the subagents it waits for that are archived.
         cap: the cap for which a pending chat has to wait.
+        budgets: those that it spends.
     """
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
@@ -94,9 +99,28 @@ def explanation(
         last_error=facts.last_error,
         legal_triggers=legal_triggers(facts),
         broken_invariants=broken_invariants(facts),
+        budgets=tuple(budgets),
         unreadable=tuple(issues),
-        reason=_reason(facts, lease, archived, issues) if cap is None else cap.sentence,
+        reason=(_reason(facts, lease, archived, issues) if cap is None else cap.sentence) + _spent(facts, budgets),
     )
+
+
+def _spent(facts: Facts, budgets: Sequence[Budget]) -> str:
+    """Return a sentence for each budget that may have ended the turn, or leaves nothing for a next one."""
+    stopped = facts.stop_reason in (StopReason.token_budget, StopReason.cost_budget)
+    found = [one for one in budgets if stopped or one.left.tokens == 0 or one.left.cost == 0]
+    return "".join(map(_describe_budget, found))
+
+
+def _describe_budget(budget: Budget) -> str:
+    whose = f"owner {budget.owner!r}" if budget.owner is not None else "the chat"
+    tokens = None if budget.tokens is None else f"{budget.left.tokens:,} of {budget.tokens:,} tokens"
+    cost = None if budget.cost is None else f"{budget.left.cost} of {budget.cost} US dollars"
+    until = f" until {budget.until:%Y-%m-%d %H:%M} UTC" if budget.until is not None else ""
+    unpriced = f", without {budget.unpriced} call(s) of unknown price" if budget.unpriced else ""
+    reserved = f", {budget.reserved.tokens:,} tokens are reserved" if budget.reserved.tokens else ""
+    left = " and ".join(filter(None, (tokens, cost)))
+    return f" The budget of {whose} has {left} left{until}{reserved}{unpriced}; an operator may raise it."
 
 
 def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str], issues: Sequence[IntegrityIssue]) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -21,7 +22,8 @@ from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.persistence.shares import Shares
 from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model
-from turnwise.providers.usage_and_prices import load_prices
+from turnwise.providers.usage_and_prices import load_prices, token_prices
+from turnwise.states.budgets import Rates
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts, Limits, Profile
@@ -195,6 +197,16 @@ class Agents:
     def limits(self, facts: Facts) -> Limits:
         """Return the limits of a chat with the model that is asked; the engine's if its agent is not one of these."""
         return self.at_hand(facts.profile).behind(len(facts.turn.fallback_from)).limits
+
+    def rates(self, facts: Facts, now: datetime) -> Rates:
+        """Return by what a chat's next model call is estimated."""
+        configuration = self.at_hand(facts.profile).behind(len(facts.turn.fallback_from))
+        prices = token_prices(configuration.model, now)
+        return Rates(
+            max_output_tokens=configuration.settings.parameters.get("max_output_tokens"),
+            input_price=prices and prices[0],
+            output_price=prices and prices[1],
+        )
 
     def can_run(self, facts: Facts) -> bool:
         """Whether these agents can run a chat: the one it needs is among them, and has the tools it needs.

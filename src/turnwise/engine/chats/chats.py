@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import SkipValidation
 
+from turnwise.engine.chats.budgets import Budgets
 from turnwise.engine.chats.declaration import command, commands_of
 from turnwise.engine.chats.management import ChatManagement
 from turnwise.engine.chats.turns import Turns
@@ -20,7 +21,7 @@ from turnwise.states.transcript import Transcript
 from turnwise.states.values.limits import Name, Positive, Seconds
 
 
-class Chats(ChatManagement, Turns):
+class Chats(ChatManagement, Turns, Budgets):
     """The chats of an engine in this process, or of a service: write functions for both with this type.
 
     Methods return what is stored, and raise the same errors on either side.

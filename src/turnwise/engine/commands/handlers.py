@@ -12,10 +12,12 @@ from turnwise.engine.chats.chats import LOCAL_COMMANDS
 from turnwise.engine.chats.declaration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.chats.turns import Question
+from turnwise.engine.commands.budgets import list_budgets, set_budget
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.commands.create import ChatCreation
 from turnwise.engine.commands.report_handlers import ReportHandlers
 from turnwise.engine.config.results import (
+    Budget,
     Chat,
     Consumer,
     Page,
@@ -200,6 +202,14 @@ class Handlers(ReportHandlers):
         permit: Callable[[Chat], object] | None = None,
     ) -> Chat:
         return await self._commands.upkeep.import_chat(lines, key=key, permit=permit)
+
+    # Budgets
+
+    async def set_budget(self, **declared: Any) -> Budget | None:
+        return await set_budget(self._store, **declared, actor=self._commands.actor)
+
+    async def budgets(self, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
+        return await list_budgets(self._store, owner=owner, chat_id=chat_id)
 
     # Turns
 

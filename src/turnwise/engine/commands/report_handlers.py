@@ -19,6 +19,7 @@ from turnwise.engine.config.results import (
     Chat,
     Compaction,
     UsageEntry,
+    budget_of,
     chat_of,
 )
 from turnwise.engine.isolation.clock import fail_after
@@ -45,6 +46,7 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.shares import Lane, ReachedCap
+from turnwise.states.budgets import keys_of
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
@@ -145,7 +147,9 @@ class ReportHandlers(LocalChats):
         archived = await archived_subagents(store, rest.facts)
         issues = issues or rest.issues
         cap = None if issues else await self._reached_cap(rest.facts)
-        return explanation(rest.facts, lease, issues=issues, archived=archived, cap=cap)
+        budgets = await store.budgets(keys=keys_of(chat_id, rest.facts.profile.owner))
+        shown = [budget_of(stored) for stored in budgets]
+        return explanation(rest.facts, lease, issues=issues, archived=archived, cap=cap, budgets=shown)
 
     async def _reached_cap(self, facts: Facts) -> ReachedCap | None:
         caps = self._runtime.settings.caps

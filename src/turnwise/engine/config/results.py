@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from pydantic.dataclasses import dataclass
 
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
+from turnwise.states.budgets import Amount, StoredBudget
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message
-from turnwise.states.names import Awaited, ChatState, Purpose, StopReason
+from turnwise.states.names import Awaited, ChatState, Period, Purpose, StopReason
 from turnwise.states.usage import NO_USAGE, Usage, reported
 from turnwise.states.values.plain import copied
 from turnwise.states.values.values import Value
@@ -116,6 +118,55 @@ class UsageEntry(Value, frozen=True):
     step: int
     attempt: int
     usage: Usage
+
+
+class Unspent(Value, frozen=True):
+    """What is left of a budget: tokens, and US dollars; `None` without a limit."""
+
+    tokens: int | None = None
+    cost: Decimal | None = None
+
+
+class Budget(Value, frozen=True, kw_only=True):
+    """A budget of an owner's chats or of one chat, as it stands."""
+
+    owner: str | None
+    chat_id: str | None
+    tokens: int | None
+    """The limit of tokens in a period; `None` for none."""
+    cost: Decimal | None
+    """The limit of US dollars; `None` for none."""
+    per: Period | None
+    timezone: str
+    until: datetime | None
+    """When the next period begins."""
+    spent: Amount
+    reserved: Amount
+    """What the model calls under way may use at most. A call of unknown price reserves all dollars that are left."""
+    left: Unspent
+    unpriced: int
+    """How many calls of the period have no known price: `spent.cost` lacks what they cost."""
+    actor: str
+    """Who set the limits."""
+
+
+def budget_of(stored: StoredBudget) -> Budget:
+    """Return a stored budget as callers see it."""
+    reserved = stored.reserved
+    return Budget(
+        owner=stored.owner,
+        chat_id=stored.chat_id,
+        tokens=stored.tokens,
+        cost=stored.cost,
+        per=stored.per,
+        timezone=stored.timezone,
+        until=stored.until,
+        spent=stored.spent,
+        reserved=reserved,
+        left=Unspent(*stored.left_of(stored.spent + reserved)),
+        unpriced=stored.unpriced,
+        actor=stored.actor,
+    )
 
 
 class SubmissionReceipt(Value, frozen=True):

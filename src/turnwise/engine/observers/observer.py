@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from turnwise.engine.config.results import Budget
 from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
@@ -143,6 +144,9 @@ class Observer:
         It is so of the whole store. Where it grows, no worker runs that agent, or has the tools, or there are too few.
         """
 
+    def budgets(self, budgets: Sequence[Budget]) -> None:
+        """Learn with every sweep how the budgets of the whole store stand: the first thousand of them."""
+
     def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
         """Learn that a model call begins; return a function to call when it is over, in the same context."""
         return None
@@ -200,6 +204,12 @@ class Observers(msgspec.Struct, frozen=True):
         for observer in self.every:
             with _harmless(observer):
                 observer.waiting(seconds)
+
+    def budgets(self, budgets: Sequence[Budget]) -> None:
+        """Report how budgets stand."""
+        for observer in self.every:
+            with _harmless(observer):
+                observer.budgets(budgets)
 
     def turn_trace(self, chat_id: str) -> str | None:
         """Return the trace of the first observer that traces, to store it with a turn."""

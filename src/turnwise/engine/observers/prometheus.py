@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
+from turnwise.engine.config.results import Budget
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
 from turnwise.states import triggers as t
@@ -44,6 +45,8 @@ class PrometheusObserver(Observer):
     | `turnwise_prompt_messages`, `turnwise_prompt_characters` | `provider`, `model`, `purpose` |
     | `turnwise_running_chats` | |
     | `turnwise_waiting_seconds` | `agent`: the longest wait of its chats for a worker, in the whole store |
+    | `turnwise_budgets` | `scope`: `owner`, `chat`; `unit`: `tokens`, `dollars`, `calls`; `figure`: `spent`,
+      `reserved`, `left`, `unknown price`; sums over the budgets of the whole store |
     | `turnwise_model_call_seconds` | `provider`, `model`, `purpose`, `outcome`: see `ModelCall` |
     | `turnwise_first_part_seconds` | `provider`, `model` |
     | `turnwise_tokens_total` | `provider`, `model`, `direction`: `input`, `output` |
@@ -96,6 +99,7 @@ class PrometheusObserver(Observer):
         self._waiting = Gauge(
             "turnwise_waiting_seconds", "Longest wait of a chat for a worker.", ["agent"], registry=registry
         )
+        self._budgets = Gauge("turnwise_budgets", "Budgets, in sums.", ["scope", "unit", "figure"], registry=registry)
         self._model_calls = times("turnwise_model_call_seconds", "Time of a model call.", [*prompt, "outcome"])
         self._first_parts = times("turnwise_first_part_seconds", "Time until a model's first part.", model)
         self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*model, "direction"])
@@ -150,6 +154,19 @@ class PrometheusObserver(Observer):
         for agent, longest in seconds.items():
             self._waiting.labels(agent).set(longest)
         self._waited |= seconds.keys()
+
+    def budgets(self, budgets: Sequence[Budget]) -> None:
+        """Set what is spent, reserved and left of the budgets, in sums."""
+        self._budgets.clear()
+        for one in budgets:
+            scope = "chat" if one.owner is None else "owner"
+            self._budgets.labels(scope, "calls", "unknown price").inc(one.unpriced)
+            for figure in ("spent", "reserved", "left"):
+                amount = getattr(one, figure)
+                if one.tokens is not None:
+                    self._budgets.labels(scope, "tokens", figure).inc(amount.tokens)
+                if one.cost is not None:
+                    self._budgets.labels(scope, "dollars", figure).inc(float(amount.cost))
 
     def model_called(self, call: ModelCall) -> Ended:
         """Measure the prompt now, and the call once it is over."""

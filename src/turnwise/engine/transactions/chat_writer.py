@@ -25,6 +25,7 @@ from turnwise.persistence.protocol import ChatStore, Committed, Permission, Plan
 from turnwise.persistence.shares import Shares
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states import triggers as t
+from turnwise.states.budgets import Funds, Rates
 from turnwise.states.decide import Decision, decide
 from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, PartEvent
@@ -86,6 +87,8 @@ class UnitOfWork:
         self.decisions.append(decision)
         if self._limits_of is not None and decision.facts.profile is not self.facts.profile:
             self._at = replace(self._at, limits=self._limits_of(decision.facts))
+        if at.funds is not None:
+            self._at = replace(self._at, funds=at.funds.after(self.facts.chat_id, decision.writes))
         self.facts = decision.facts
         return decision.facts
 
@@ -97,17 +100,23 @@ The function is pure: a store may run it in another thread, and again after a co
 """
 
 
+RatesOf = Callable[[Facts, datetime], Rates]
+"""Returns by what a chat's next model call is estimated, at that time."""
+
+
 class _Plan(msgspec.Struct, frozen=True):
     """Changes as one plan for the store, with a salt for the digests of their decisions."""
 
     changes: Sequence[Change]
     limits_of: LimitsOf
+    rates_of: RatesOf
     actor: str
     salt: str = msgspec.field(default_factory=partial(secrets.token_hex, 16))
 
-    def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
-        limits = self.limits_of(facts)
-        at = TransitionContext(now=now, limits=limits, salt=self.salt, actor=self.actor)
+    def __call__(self, facts: Facts, now: datetime, funds: Funds | None = None) -> Sequence[Decision]:
+        at = TransitionContext(now=now, limits=self.limits_of(facts), salt=self.salt, actor=self.actor)
+        if funds is not None:
+            at = replace(at, funds=replace(funds, rates=self.rates_of(facts, now)))
         unit = UnitOfWork(facts, at, self.limits_of)
         for change in self.changes:
             if unit.stopped:
@@ -148,6 +157,7 @@ class ChatWriter:
         store: holds the chats.
         broadcaster: passes commits on to the subscribers of this process.
         limits_of: returns the limits of a chat.
+        rates_of: returns by what its model calls are estimated, for budgets.
         observers: learn of each transition.
         publisher: publishes checkpoints of what was committed.
     """
@@ -159,11 +169,14 @@ class ChatWriter:
         limits_of: LimitsOf,
         observers: Observers | None = None,
         publisher: Publisher | None = None,
+        *,
+        rates_of: RatesOf = lambda _facts, _now: Rates(),
     ) -> None:
         self.store = store
         self.broadcaster = broadcaster
         self.observers = observers or Observers()
         self._limits_of = limits_of
+        self._rates_of = rates_of
         self._publisher = publisher
         self._worker: LocalWorker | None = None
         self._changing: Counter[str] = Counter()
@@ -238,7 +251,7 @@ class ChatWriter:
         return await run_shielded(self._claim(changes, actor, limit, claim))
 
     def _plan(self, changes: Sequence[Change], actor: str, limits_of: LimitsOf | None = None) -> _Plan:
-        return _Plan(changes, limits_of or self._limits_of, actor)
+        return _Plan(changes, limits_of or self._limits_of, self._rates_of, actor)
 
     async def _change_and_adopt(
         self,

@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from turnwise.engine.config.results import budget_of
 from turnwise.engine.isolation.clock import ROUNDING, wait_until
 from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.held_attempt import HeldAttempt
@@ -21,6 +22,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.triggers import Claimed
 
 CLAIMS_PER_TICK: Final = 10
+MEASURED_BUDGETS: Final = 1000
 PRUNE_LIMIT: Final = 200
 """The most parts to delete in one transaction, and chats to check for them."""
 PRUNE_PAUSE: Final = 0.1
@@ -162,6 +164,8 @@ class Worker:
             self._runtime.observers.waiting(
                 {agent: max((at - began).total_seconds(), 0.0) for agent, began in waiting.since.items()}
             )
+            stored = await self._runtime.store.budgets(keys=None, limit=MEASURED_BUDGETS)
+            self._runtime.observers.budgets([budget_of(one) for one in stored])
 
     async def _claim(self) -> None:
         limit, shares = min(CLAIMS_PER_TICK, self._chats.room), self._runtime.shares

@@ -278,7 +278,9 @@ _BEGIN_TURNS: Final = frozenset(
 _TAKE_STEERING: Final = frozenset(
     (row.trigger, row.source, row.target) for row in TABLE if a.take_steering in row.actions
 )
-_GIVE_UP: Final = frozenset(row.trigger.name for row in TABLE if a.give_up_started_calls in row.actions)
+_GIVE_UP: Final = frozenset(
+    row.trigger.name for row in TABLE if {a.give_up_started_calls, a.lose_open_attempt} & {*row.actions}
+)
 
 _OWNED: Final = ERASING_KINDS | {kind.own_write for kind in TRIGGERS.values() if kind.own_write is not None}
 _BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted", "schedule:dropped")

@@ -298,6 +298,13 @@ class WriteChecker:
         if write.id != str(step):
             self._refuse(f"its boundary names step {write.id!a:.40}, but the chat stands at step {step}")
 
+    def reserve(self, write: WriteRecord) -> None:
+        """An attempt that begins reserves its estimate in the chat's budgets; the next record of usage settles it."""
+        if write.id != f"{self._record.step}:{self._record.attempt}":
+            self._refuse(
+                f"it reserves for attempt {write.id!a:.40}, but {self._record.step}:{self._record.attempt} begins"
+            )
+
     def note_only(self, write: WriteRecord) -> None:
         """Accept a write that restricts no later one: usage, labels, digests of rows and reasons."""
 
@@ -347,6 +354,7 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "call:started": WriteChecker.start_call,
     **{f"call:started:{policy}": WriteChecker.plan_and_start_call for policy in _AFTER_CRASH},
     **{f"call:{status}": WriteChecker.finish_call for status in CallStatus if status not in OPEN_STATUSES},
+    "reservation": WriteChecker.reserve,
     "lease": WriteChecker.grant_lease,
     "lease:dropped": WriteChecker.drop_lease,
     "boundary:compaction": WriteChecker.set_boundary,

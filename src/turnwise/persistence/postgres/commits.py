@@ -17,7 +17,9 @@ from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.refusals import Refused
 from turnwise.persistence.postgres.write_rows import parameters_of
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
+from turnwise.persistence.sql.budgets import store_funds
 from turnwise.persistence.sql.raw_rows import wipe_all
+from turnwise.states.budgets import Funds
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, StoreError
 from turnwise.states.events import PartEvent
@@ -84,9 +86,15 @@ class Commits:
         self._notify(commit.chat_id)
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
-        """Store commits of different chats; return for each whether its chat was unchanged and it was stored."""
+        """Store commits of different chats; return for each whether its chat was unchanged and it was stored.
+
+        One that spends budgets is stored alone, in the transaction that has locked them.
+        """
         rows = await self._clock.timed(connection.fetch(SQL["commit"], *parameters_of(commits)))
         stored = {row["id"] for row in rows}
+        for commit in commits:
+            if commit.funds is not None and commit.chat_id in stored:
+                await store_funds(self._clock.database(connection), commit.funds)
         return [commit.chat_id in stored for commit in commits]
 
     async def commit(
@@ -96,6 +104,7 @@ class Commits:
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
         unconfirmed: list[Commit],
+        funds: Funds | None = None,
     ) -> Committed:
         """Store decisions on a chat as it was read, and add the commit to `unconfirmed`.
 
@@ -109,7 +118,7 @@ class Commits:
                 # What others were about to store would not be blanked: they store it before, or lose the race.
                 await connection.execute(LOCK, current.facts.chat_id)
                 restated = await wipe_all(self._clock.database(connection), current.facts.chat_id, decisions)
-            commit = commit_of(current, decisions, shown, restated=restated)
+            commit = commit_of(current, decisions, shown, restated=restated, funds=funds)
             # Before it is sent: if the connection is lost from here on, it is unknown whether it was stored.
             unconfirmed.append(commit)
             (stored,) = await self.store(connection, [commit])

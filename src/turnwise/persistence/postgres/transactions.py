@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache, SkippedChats
-from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
+from turnwise.persistence.commit import CachedChat, Commit, commit_of, decisions_on, erasing
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, SerializationConflict, find_stored
@@ -34,12 +34,15 @@ from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
+from turnwise.persistence.sql.budgets import funds_of
 from turnwise.persistence.sql.lists import at_work, next_in_turn
 from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent, missing
 from turnwise.persistence.stored_chat import facts_of, is_count, is_hash
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.errors import ChatUnreadable
+from turnwise.states.budgets import Funds
+from turnwise.states.decide import Decision
+from turnwise.states.errors import ChatUnreadable, TurnwiseError
 from turnwise.states.events import PartEvent
 
 _OPTIMISTIC_ATTEMPTS: Final = 3
@@ -82,13 +85,22 @@ class PostgresTransactions:
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
                 return [blank.without_decisions]
-            async with connection.transaction():
+
+            async def store(funds: Funds | None, decisions: tuple[Decision, ...]) -> list[Committed]:
                 if parent is not None:
                     await check_parent(db, *parent, unchanged=unchanged)
                 await db.execute("blank", chat_id=chat_id, since=at, head=GENESIS)
                 # Not before: a deletion under way holds the id up until it has committed.
                 await check_not_deleted(db, chat_id)
-                return [await self._commits.commit(connection, blank, decisions, (), unconfirmed)]
+                return [await self._commits.commit(connection, blank, decisions, (), unconfirmed, funds)]
+
+            try:
+                async with connection.transaction():
+                    return await store(None, decisions)
+            except SerializationConflict:  # of a chat that nobody knows only this: its owner has a budget
+                async with connection.transaction():
+                    funds = await funds_of(db, decisions[-1].facts, at)
+                    return await store(funds, decisions_on(blank, plan, funds))
 
         async with self._cache.lock(chat_id):
             return (await self._commits.run(chat_id, work))[0]
@@ -98,10 +110,19 @@ class PostgresTransactions:
 
         async def attempt(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             current = await self._current(connection, chat_id)
-            decisions = tuple(plan(current.facts, current.at))
+            if current.budgeted:
+                async with connection.transaction():
+                    funds = await funds_of(self._clock.database(connection), current.facts, current.at)
+                    return await decide(connection, current, unconfirmed, funds)
+            return await decide(connection, current, unconfirmed)
+
+        async def decide(
+            connection: asyncpg.Connection, current: CachedChat, unconfirmed: list[Commit], funds: Funds | None = None
+        ) -> list[Committed]:
+            decisions = decisions_on(current, plan, funds)
             if not decisions:
                 return [current.without_decisions]
-            return [await self._commits.commit(connection, current, decisions, shown, unconfirmed)]
+            return [await self._commits.commit(connection, current, decisions, shown, unconfirmed, funds)]
 
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             for _ in range(_OPTIMISTIC_ATTEMPTS):
@@ -128,7 +149,7 @@ class PostgresTransactions:
         """Change a leased chat without reading it; return `None` if it must be read."""
         cached, at = self._cache.get(chat_id), self._clock.now()
         # Without a lease any process may have changed the chat since: the commit would lose the race, and be made anew.
-        if cached is None or cached.facts.lease is None or at is None:
+        if cached is None or cached.facts.lease is None or cached.budgeted or at is None:
             return None
         try:
             decisions = tuple(plan(cached.facts, at))
@@ -158,12 +179,12 @@ class PostgresTransactions:
                 db = self._clock.database(connection)
                 at = await db.now()
                 repair = repair_of(chat_id, await raw_rows.rows_of(db, chat_id), at)
-                rest = CachedChat(repair.facts, repair.head, at)
-                decisions = tuple(plan(rest.facts, at))
+                rest, funds = CachedChat(repair.facts, repair.head, at), await funds_of(db, repair.facts, at)
+                decisions = decisions_on(rest, plan, funds)
                 if not decisions:
                     return [rest.without_decisions]
                 await raw_rows.store_repair(db, repair, at)
-                return [await self._commits.commit(connection, rest, decisions, (), unconfirmed)]
+                return [await self._commits.commit(connection, rest, decisions, (), unconfirmed, funds)]
 
         async with self._cache.lock(chat_id):
             return (await self._commits.run(chat_id, work))[0]
@@ -176,12 +197,13 @@ class PostgresTransactions:
             db = self._clock.database(connection)
             at = await db.now()
             current = cached_chat_of(chat, at)
-            decisions = tuple(plan(current.facts, at))
-            if not decisions:
-                return [current.without_decisions]
             async with connection.transaction():
+                funds = await funds_of(db, current.facts, at)
+                decisions = decisions_on(current, plan, funds)
+                if not decisions:
+                    return [current.without_decisions]
                 await insert_imported(db, chat, imported_tables(chat))
-                commit = commit_of(current, decisions, ())
+                commit = commit_of(current, decisions, (), funds=funds)
                 unconfirmed.append(commit)
                 await self._commits.store(connection, [commit])
                 return [commit.committed]
@@ -212,7 +234,10 @@ class PostgresTransactions:
                 # The locks hold until the claims are committed: what is found to be free here stays so.
                 locked = await connection.fetch(SQL["locked"], chat_ids)
                 due = {row["id"]: row["version"] for row in locked if not self._skipped.skips(*row)}
-                made = await store(connection, await self._claims(connection, due, plan))
+                budgeted: list[CachedChat] = []
+                made = await store(connection, await self._claims(connection, due, plan, budgeted))
+                for current in budgeted:
+                    made += await self._claim_on_budgets(connection, current, plan)
                 unconfirmed.extend(made)
                 return [commit.committed for commit in made]
 
@@ -252,13 +277,21 @@ class PostgresTransactions:
             claimed += made
         return claimed
 
-    async def _claims(self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan) -> list[Commit]:
-        """Return the commits that a plan decides on for chats, at these versions, whose rows are locked."""
+    async def _claims(
+        self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan, budgeted: list[CachedChat]
+    ) -> list[Commit]:
+        """Return the commits that a plan decides on for chats, at these versions, whose rows are locked.
+
+        Those that spend budgets are added to `budgeted` instead.
+        """
         made: list[Commit] = []
         rows = {row["id"]: row for row in await self._rows(connection, [*locked])} if locked else {}
         for chat_id, version in locked.items():
             try:
                 current = self._to_cached(rows[chat_id])
+                if current.budgeted:
+                    budgeted.append(current)
+                    continue
                 decisions = tuple(plan(current.facts, current.at))
                 if decisions:
                     made.append(commit_of(current, decisions, ()))
@@ -267,6 +300,24 @@ class PostgresTransactions:
             else:
                 self._skipped.forget(chat_id)
         return made
+
+    async def _claim_on_budgets(self, connection: asyncpg.Connection, current: CachedChat, plan: Plan) -> list[Commit]:
+        """Claim a chat that spends budgets: alone, for the one before it may have spent the same."""
+        # Claims that lock the budgets of several owners, each in its own order, would wait in a ring.
+        await connection.execute(SQL["one_claim"])
+        try:
+            async with connection.transaction():
+                funds = await funds_of(self._clock.database(connection), current.facts, current.at)
+                decisions = decisions_on(current, plan, funds)
+                if not decisions:
+                    return []
+                commit = commit_of(current, decisions, (), funds=funds)
+                await self._commits.store(connection, [commit])
+        except (TurnwiseError, *_ROW_ERRORS) as error:
+            self._skipped.note("claim_refused", current.facts.chat_id, error, version=current.facts.version)
+            return []
+        self._skipped.forget(current.facts.chat_id)
+        return [commit]
 
     async def _store_batch(self, connection: asyncpg.Connection, made: list[Commit]) -> list[Commit]:
         if made:
@@ -314,7 +365,7 @@ class PostgresTransactions:
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
             facts = facts_of(stored_in(row))
-        return CachedChat(facts, row["head"], self._clock.override or row["at"], row["facts"])
+        return CachedChat(facts, row["head"], self._clock.override or row["at"], row["facts"], row["budgeted"])
 
 
 async def _claim_pages(connection: asyncpg.Connection, take: _Take, runs: Runs, limit: int) -> list[Committed]:

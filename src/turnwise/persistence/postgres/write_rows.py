@@ -105,6 +105,7 @@ def _chat_row(commit: Commit) -> Row:
         "profile": tables.profile and tables.profile.body,
         "profile_salt": tables.profile and tables.profile.salt,
         "at": before.at.isoformat(),
+        "knows_budgets": commit.funds is not None,
     }
 
 

@@ -16,6 +16,7 @@ from turnwise.persistence.integrity.examine import build_unreadable
 from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.rows import PARSE_ERRORS, PROFILES, micros_of, time_of
+from turnwise.persistence.sql.budgets import forget_chat
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import release_all, release_others, take_over
 from turnwise.persistence.sql.reads import ChatReads
@@ -175,6 +176,7 @@ async def delete(db: SQLDatabase, chat_id: str, permit: Permission, actor: str) 
     ((records,),) = await db.fetch("records", chat_id=chat_id)
     tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
     await insert_tombstone(db, tombstone, owner=rest.facts.profile.owner)
+    await forget_chat(db, rest.facts, at)
     await release_all(db, chat_id)
     for table in await tables_of(db):
         await db.execute_sql(f"DELETE FROM {table} WHERE chat = {{chat}}", chat_id=chat_id)  # noqa: S608 - a name of our own

@@ -33,7 +33,7 @@ from turnwise.states.facts import QUERIED
 
 Dialect = Literal["sqlite", "postgres"]
 
-_SHARED: Final = ("reads", "lists", "raw_rows", "files", "pruning", "changes")
+_SHARED: Final = ("reads", "lists", "raw_rows", "files", "pruning", "changes", "budgets")
 _HEAD: Final = re.compile(r"-- (name|part): (\w+)(?: in (sqlite|postgres))?\n")
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
 """`:chat_ids`, but no cast: `::text`."""

@@ -13,10 +13,12 @@ from turnwise.persistence.chat_cache import ChatCache, SkippedChats
 from turnwise.persistence.protocol import ChatStore, Pruned
 from turnwise.persistence.sql import changes as change_log
 from turnwise.persistence.sql import files, lists
+from turnwise.persistence.sql.budgets import BudgetChange, change_budget, stored_budgets
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.raw_rows import orphans_in, read_or_blame, rows_of, rows_of_chat
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, deleted_among, stored_tombstone
+from turnwise.states.budgets import StoredBudget
 from turnwise.states.errors import ChatNotFound, StoreError
 
 _T = TypeVar("_T")
@@ -152,6 +154,13 @@ class SQLStore(ChatStore):
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         return await self._write(lambda db: prune(db, self._prunings, keep=keep, after=after, limit=limit))
+
+    # Budgets
+
+    budgets = _asking(stored_budgets)
+
+    async def change_budget(self, key: str, change: BudgetChange) -> StoredBudget | None:
+        return await self._write(lambda db: change_budget(db, key, change))
 
     # Files
 

@@ -19,19 +19,21 @@ from msgspec.structs import replace
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache, SkippedChats
-from turnwise.persistence.commit import CachedChat, RequiredLease, commit_of, erasing
+from turnwise.persistence.commit import CachedChat, Commit, RequiredLease, commit_of, decisions_on, erasing
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts, micros_in, micros_of, numbered
 from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
+from turnwise.persistence.sql.budgets import funds_of, store_funds
 from turnwise.persistence.sql.lists import at_work, next_in_turn
 from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported, tables_in
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import missing
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
 from turnwise.persistence.sqlite.write_rows import (
+    BudgetFound,
     contradiction,
     insert,
     insert_events_if_unchanged,
@@ -39,6 +41,7 @@ from turnwise.persistence.sqlite.write_rows import (
 )
 from turnwise.persistence.stored_chat import is_count, is_hash
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.budgets import Funds
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, ChatUnreadable, StaleLease
 from turnwise.states.events import Event, PartEvent
@@ -65,14 +68,30 @@ class OptimisticCommits:
         if not decisions:
             return blank.without_decisions
         commit = commit_of(blank, decisions, ())
-        await self._submit(lambda db: insert(commit, parent, SQLiteDatabase(db, self._now), unchanged=unchanged))
-        self._cache.put(commit.after)
-        return commit.committed
+
+        def store(connection: sqlite3.Connection) -> Commit:
+            insert(commit, parent, SQLiteDatabase(connection, self._now), unchanged=unchanged)
+            return commit
+
+        def store_on_budgets(connection: sqlite3.Connection) -> Commit:
+            db = SQLiteDatabase(connection, self._now)
+            funds = run_sync(funds_of(db, decisions[-1].facts, at))
+            funded = commit_of(blank, decisions_on(blank, plan, funds), (), funds=funds)
+            insert(funded, parent, db, unchanged=unchanged)
+            return funded
+
+        stored: Commit
+        try:
+            stored = await self._submit(store)
+        except BudgetFound:
+            stored = await self._submit(store_on_budgets)
+        self._cache.put(stored.after)
+        return stored.committed
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed | None:
         """Change a chat without reading it; return `None` if it has to be read after all."""
         cached = self._cache.get(chat_id)
-        if cached is None:
+        if cached is None or cached.budgeted:
             return None
         current = replace(cached, at=self._now())
         try:
@@ -115,10 +134,11 @@ class SQLiteTransactions:
         """Change a chat, as `ChatStore.change` promises."""
         db = self._database(connection)
         current = self._current(db, chat_id)
-        decisions = tuple(plan(current.facts, current.at))
+        funds = run_sync(funds_of(db, current.facts, current.at)) if current.budgeted else None
+        decisions = decisions_on(current, plan, funds)
 
         async def store() -> Committed:
-            return self._store(db, current, decisions, shown)
+            return self._store(db, current, decisions, shown, funds)
 
         return run_sync(raw_rows.read_or_blame(db, chat_id, store))
 
@@ -126,10 +146,11 @@ class SQLiteTransactions:
         """Repair a chat, as `ChatStore.repair` promises."""
         db, at = self._database(connection), self._now()
         repair = repair_of(chat_id, run_sync(raw_rows.rows_of(db, chat_id)), at)
-        decisions = tuple(plan(repair.facts, at))
+        current, funds = CachedChat(repair.facts, repair.head, at), run_sync(funds_of(db, repair.facts, at))
+        decisions = decisions_on(current, plan, funds)
         if decisions:
             run_sync(raw_rows.store_repair(db, repair, at))
-        return self._store(db, CachedChat(repair.facts, repair.head, at), decisions, ())
+        return self._store(db, current, decisions, (), funds)
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
@@ -203,18 +224,20 @@ class SQLiteTransactions:
 
     def import_chat(self, connection: sqlite3.Connection, chat: WholeChat, plan: Plan) -> Committed:
         """Take a chat in, as `ChatStore.import_chat` promises."""
-        current = cached_chat_of(chat, self._now())
-        decisions = tuple(plan(current.facts, current.at))
+        db, current = self._database(connection), cached_chat_of(chat, self._now())
+        funds = run_sync(funds_of(db, current.facts, current.at))
+        decisions = decisions_on(current, plan, funds)
         if not decisions:
             return current.without_decisions
         try:
-            run_sync(insert_imported(self._database(connection), chat, tables_in(chat)))
+            run_sync(insert_imported(db, chat, tables_in(chat)))
         except sqlite3.IntegrityError as error:
             raise (
                 ChatExists(chat.chat_id) if "chats.id" in str(error) else contradiction(chat.chat_id, error)
             ) from error
-        commit = commit_of(current, decisions, ())
+        commit = commit_of(current, decisions, (), funds=funds)
         update(commit, connection)
+        run_sync(store_funds(db, commit.funds))
         self._cache.put(commit.after)
         return commit.committed
 
@@ -237,7 +260,7 @@ class SQLiteTransactions:
         row = db.connection.execute(SQL["current"], (chat_id,)).fetchone()
         if row is None:
             raise run_sync(missing(db, chat_id))
-        version, state, event_seq, head, token, body = row
+        version, state, event_seq, head, token, body, budgeted = row
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)
         if not is_hash(head):
@@ -247,7 +270,7 @@ class SQLiteTransactions:
             facts = cached.facts.with_last_seq(event_seq)
         else:
             facts = run_sync(ChatReads(db, chat_id).facts())
-        return CachedChat(facts, head, self._now(), body)
+        return CachedChat(facts, head, self._now(), body, bool(budgeted))
 
     def _store(
         self,
@@ -255,12 +278,14 @@ class SQLiteTransactions:
         current: CachedChat,
         decisions: tuple[Decision, ...],
         shown: Sequence[PartEvent],
+        funds: Funds | None,
     ) -> Committed:
         if not decisions:
             return current.without_decisions
         restated = run_sync(raw_rows.wipe_all(db, current.facts.chat_id, decisions))
-        commit = commit_of(current, decisions, shown, restated=restated)
+        commit = commit_of(current, decisions, shown, restated=restated, funds=funds)
         update(commit, db.connection)
+        run_sync(store_funds(db, commit.funds))
         if erasing(decisions):
             self._cache.forget(commit.chat_id)
         else:

@@ -14,6 +14,7 @@ from turnwise.persistence.commit import Commit, RequiredLease, Row, Tables
 from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
+from turnwise.persistence.sql.budgets import funds_of, store_funds
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
@@ -31,15 +32,24 @@ def insert(commit: Commit, parent: tuple[str, int] | None, db: SQLiteDatabase, *
 
     Raises:
         TurnwiseError: as `ChatStore.create` says.
+        BudgetFound: its owner has a budget, and the commit was made without.
     """
     if parent is not None:
         run_sync(check_parent(db, *parent, unchanged=unchanged))
     run_sync(check_not_deleted(db, commit.chat_id))
-    values = (*_chat_row(commit), *commit.after.facts.profile.queried.values(), *_lease(commit), commit.chat_id)
-    row = db.connection.execute(SQL["insert_chat"], values).fetchone()
+    profile, knows_budgets = commit.after.facts.profile, commit.funds is not None
+    values = (*_chat_row(commit), *profile.queried.values(), *_lease(commit), commit.chat_id)
+    row = db.connection.execute(SQL["insert_chat"], (*values, knows_budgets, profile.owner)).fetchone()
     if row is None:
+        if not knows_budgets and run_sync(funds_of(db, commit.after.facts, commit.before.at)) is not None:
+            raise BudgetFound
         raise ChatExists(commit.chat_id)
     _fill(db.connection, commit, *row)
+    run_sync(store_funds(db, commit.funds))
+
+
+class BudgetFound(Exception):
+    """The commit has to be made anew, on the budgets that the chat spends; nothing was written."""
 
 
 def update(commit: Commit, connection: sqlite3.Connection, *, if_unchanged: bool = False) -> bool:

@@ -25,6 +25,7 @@ _MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"
 _CREATED: Final = 201
 _QUERY: Final[Mapping[str, str]] = {
     "owner": "Whose chats; an owner sees its own only.",
+    "chat_id": "The budgets that this chat spends: its own and its owner's.",
     "awaiting": "`client` is a person's inbox.",
     "after": "`next` of the page before, or a chat's id.",
     "prefix": "What the ids begin with.",

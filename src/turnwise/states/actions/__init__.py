@@ -60,6 +60,8 @@ from turnwise.states.actions.turns import (
     fall_back,
     finish_turn,
     grant_lease,
+    leave_unpaid_call,
+    lose_open_attempt,
     name_spent_budget,
     reopen_turn,
     start_attempt,

@@ -23,7 +23,7 @@ from turnwise.states.triggers import (
     ToolsFinished,
     Trigger,
 )
-from turnwise.states.turn_limits import answer_accepted, stop_after_succeeded, why_spent
+from turnwise.states.turn_limits import answer_accepted, shortage_of, stop_after_succeeded, why_spent
 from turnwise.states.usage import Usage
 from turnwise.states.writes import GrantLease, NoteFallback
 
@@ -93,6 +93,8 @@ def name_spent_budget(draft: Draft[Trigger]) -> None:
     if draft.turn.ended_by is None:
         stopped = stop_after_succeeded(draft.calls)
         reason = StopReason.stop_after_tool if stopped else why_spent(draft.turn, draft.limits, draft.now)
+        if reason is None and not isinstance(draft.trigger, StepFinished):
+            reason = shortage_of(draft.before, draft.at.funds)
         draft.turn = replace(draft.turn, ended_by=reason)
 
 
@@ -133,6 +135,7 @@ def start_attempt(draft: Draft[Trigger]) -> None:
     """Number a new attempt; take back the shown parts of one that died."""
     lose_attempt(draft, "the worker that ran it is gone")
     draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
+    draft.reserve()
     if draft.step.purpose == "summary":
         tell_compaction(draft, "started")
 
@@ -204,6 +207,18 @@ def lose_attempt(draft: Draft[Trigger], reason: str, *, usage: Usage | None = No
         draft.take_back(reason)
         draft.book(usage, lost=True)
         draft.step = replace(draft.step, attempt_open=False, lost=draft.step.lost + 1)
+
+
+def lose_open_attempt(draft: Draft[Trigger]) -> None:
+    """End an abandoned attempt, where no budget pays for another one."""
+    lose_attempt(draft, "no budget pays for another model call")
+
+
+def leave_unpaid_call(draft: Draft[Claimed | ToolsFinished]) -> None:
+    """End an abandoned attempt, and the step whose answer is still owed, where no budget pays for a model call."""
+    lose_open_attempt(draft)
+    if draft.step.stage in (Stage.asking, Stage.refused):
+        draft.step = draft.step.moved_to(Stage.done)
 
 
 def commit_reply(draft: Draft[StepFinished]) -> None:

@@ -13,6 +13,7 @@ import anyio
 from turnwise.persistence.blobs.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Plan
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.budgets import Funds
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
@@ -105,8 +106,8 @@ class MortalStore:
     def _mortal(self, plan: Plan, struck: list[str]) -> Plan:
         points = self._life.points
 
-        def decide(facts: Facts, now: datetime) -> Sequence[Decision]:
-            decisions = plan(facts, now)
+        def decide(facts: Facts, now: datetime, *funds: Funds) -> Sequence[Decision]:
+            decisions = plan(facts, now, *funds)
             point = points.commit("before", facts.chat_id, decisions)
             if decisions and points.is_next(point):
                 struck.append(point)

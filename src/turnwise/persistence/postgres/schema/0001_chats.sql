@@ -254,3 +254,9 @@ CREATE TABLE blob_remains (
     place       text        PRIMARY KEY,
     at          timestamptz NOT NULL    -- when the last piece came
 );
+
+-- What owners, or chats, may spend in a period and have spent: changed with the commits that begin and end model calls.
+CREATE TABLE budgets (
+    key         text    PRIMARY KEY,        -- `owner:` or `chat:`, and its name or id
+    body        text    NOT NULL
+);

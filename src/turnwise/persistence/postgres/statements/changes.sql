@@ -5,7 +5,8 @@ SELECT chats.id, state, settled, archived, version, facts.body AS facts, profile
        (SELECT array_agg(calls.body ORDER BY step, idx)
         FROM calls WHERE chat = number AND call_id = ANY (chats.calls)) AS calls,
        (SELECT array_agg(queue.body ORDER BY rank) FROM queue WHERE chat = number) AS queue,
-       event_seq, head, clock_timestamp() AS at
+       event_seq, head, clock_timestamp() AS at,
+       EXISTS (SELECT FROM budgets WHERE key IN ('chat:' || chats.id, 'owner:' || chats.owner)) AS budgeted
 FROM chats
 LEFT JOIN facts ON facts.chat = number
 LEFT JOIN profiles ON profiles.chat = number;
@@ -104,6 +105,7 @@ WITH made AS (
 -- name: commit
 -- Commits of one or more chats: of each chat all of it, or, where it is not as it was read, none of it.
 -- A chat that another transaction has locked counts as changed: it must hold up no other, and nothing waits in a ring.
+-- So does one that spends budgets, if the commit knows of none.
 WITH made AS (
     SELECT made.*
     FROM json_to_recordset(:chats) AS made (
@@ -112,7 +114,7 @@ WITH made AS (
         since timestamptz, rested timestamptz, {queried: NAME TYPE}, agent text, needs text[], awaits text,
         wake_at timestamptz, fair_key text, capped_model text, calls text[],
         worker text, token bigint, expires timestamptz, facts text, salt text, profile text, profile_salt text,
-        at timestamptz)
+        at timestamptz, knows_budgets boolean)
 ), free AS (
     SELECT id FROM chats WHERE id = ANY (ARRAY(SELECT chat_id FROM made)) FOR UPDATE SKIP LOCKED
 ), chat AS (
@@ -128,6 +130,8 @@ WITH made AS (
     WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
       AND chats.version = found_version AND chats.event_seq = found_event_seq AND chats.head = found_head
       AND chats.state = found_state AND chats.token IS NOT DISTINCT FROM found_token
+      AND (knows_budgets
+           OR NOT EXISTS (SELECT FROM budgets WHERE key IN ('chat:' || chats.id, 'owner:' || made.owner)))
     -- The row is locked, so the numbers of a chat rise, and the transaction has its id before it has a number.
     RETURNING id, chats.number, facts, salt, profile, profile_salt, at, {next_change} AS changed
 ), put_facts AS (

@@ -235,3 +235,9 @@ CREATE TABLE blob_remains (
     place       TEXT    PRIMARY KEY,
     at          INTEGER NOT NULL            -- when the last piece came
 ) WITHOUT ROWID;
+
+-- What owners, or chats, may spend in a period and have spent: changed with the commits that begin and end model calls.
+CREATE TABLE budgets (
+    key         TEXT    PRIMARY KEY,        -- `owner:` or `chat:`, and its name or id
+    body        TEXT    NOT NULL
+) WITHOUT ROWID;

@@ -11,7 +11,8 @@ SELECT body FROM queue WHERE chat = ? ORDER BY rank;
 
 -- name: current
 -- The columns by which a cached chat is compared.
-SELECT version, state, event_seq, head, token, facts FROM chats WHERE id = ?;
+SELECT version, state, event_seq, head, token, facts,
+    EXISTS (SELECT 1 FROM budgets WHERE key IN ('chat:' || id, 'owner:' || owner)) FROM chats WHERE id = ?;
 
 -- name: held
 -- By which worker a chat is held, and what a running job must find.
@@ -41,9 +42,11 @@ UPDATE chats SET expires = ?, lasts = ? WHERE worker = ? RETURNING id, token;
 UPDATE chats SET expires = :now + lasts WHERE expires > :now + lasts;
 
 -- name: insert_chat
+-- A commit that knows of no budget is not stored if the owner has one.
 INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
     awaits, fair_key, capped_model, {queried: NAME}, worker, token, expires, lasts, id, changed)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?, {next_change})
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?, {next_change}
+WHERE ? OR NOT EXISTS (SELECT 1 FROM budgets WHERE key = 'owner:' || ?)
 ON CONFLICT (id) DO NOTHING RETURNING number, changed;
 
 -- name: update_chat
@@ -53,8 +56,9 @@ UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, f
     fair_key = ?, capped_model = ?, changed = {next_change}{more} WHERE id = ?;
 
 -- name: if_unchanged
--- Follows `update_chat` if the chat was not read before: the row must still match the cached one.
-AND event_seq = ? AND head = ? AND version = ? AND state = ? AND token IS ? AND facts = ?;
+-- Follows `update_chat` if the chat was not read before: the row must still match the cached one, and spend no budget.
+AND event_seq = ? AND head = ? AND version = ? AND state = ? AND token IS ? AND facts = ?
+AND NOT EXISTS (SELECT 1 FROM budgets WHERE key IN ('chat:' || id, 'owner:' || owner));
 
 -- name: advance_event_seq
 -- Takes numbers for events of a running job, if its lease is still held and no other process took any.

@@ -1,0 +1,87 @@
+"""`turnwise budget` and `turnwise budgets`: limit what owners and chats may spend, and look at what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from turnwise.cli.connect import ChatSource
+from turnwise.cli.options import JsonOption, with_source
+from turnwise.cli.style import clean, console, moment, plain_table, print_json
+from turnwise.engine.config.results import Budget
+from turnwise.states.errors import SettingsError
+from turnwise.states.names import Period
+
+_OwnerOption = Annotated[str | None, typer.Option(help="The budget of this owner's chats.")]
+_ChatOption = Annotated[str | None, typer.Option(help="The budget of this chat, by its id or its beginning.")]
+
+
+@with_source("actor")
+def budget(  # noqa: PLR0913 - the options
+    *,
+    owner: _OwnerOption = None,
+    chat: _ChatOption = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of prompts and replies together.")] = None,
+    cost: Annotated[str | None, typer.Option(help="US dollars.")] = None,
+    per: Annotated[Period | None, typer.Option(help="For how long; without it, for good.")] = None,
+    timezone: Annotated[str, typer.Option(help="Whose calendar counts, such as Europe/Berlin.")] = "UTC",
+    source: ChatSource,
+    as_json: JsonOption = False,
+) -> None:
+    """Limit what an owner's chats, or one chat, may spend; without --tokens and --cost, remove the budget."""
+    limits: dict[str, Any] = {"tokens": tokens, "cost": _dollars(cost), "per": per, "timezone": timezone}
+    if (owner is None) == (chat is None):
+        raise SettingsError("budget", "pass either --owner or --chat; nothing was written")
+    if chat is not None:
+        changed = source.on_chat(chat, lambda chats, chat_id: chats.set_budget(chat_id=chat_id, **limits))
+    else:
+        changed = source.run(lambda chats: chats.set_budget(owner=owner, **limits))
+    if as_json:
+        print_json(changed)
+    else:
+        console.print("The budget is removed." if changed is None else _table([changed]))
+
+
+def _dollars(cost: str | None) -> Decimal | None:
+    try:
+        return None if cost is None else Decimal(cost)
+    except ArithmeticError:
+        raise SettingsError("cost", f"must be a number of US dollars, such as 2.50; it was {cost!r}") from None
+
+
+@with_source()
+def budgets(
+    *, owner: _OwnerOption = None, chat: _ChatOption = None, source: ChatSource, as_json: JsonOption = False
+) -> None:
+    """List budgets: what is spent of each, reserved by open calls, and left."""
+    if chat is not None:
+        found = source.on_chat(chat, lambda chats, chat_id: chats.budgets(owner=owner, chat_id=chat_id))
+    else:
+        found = source.run(lambda chats: chats.budgets(owner=owner))
+    if as_json:
+        print_json(found)
+    else:
+        console.print(_table(found) if found else "There is no budget.")
+
+
+def _table(found: Sequence[Budget]) -> Table:
+    table = plain_table("of", "per", "limit", "spent", "reserved", "left", "until (UTC)")
+    for one in found:
+        amounts = ((one.tokens, one.cost), one.spent, one.reserved, one.left)
+        unpriced = f" + {one.unpriced} unpriced" if one.unpriced else ""
+        limit, spent, reserved, left = (
+            _amount(*(part if isinstance(part, tuple) else (part.tokens, part.cost)), one) for part in amounts
+        )
+        name = f"owner {one.owner}" if one.owner is not None else f"chat {one.chat_id}"
+        table.add_row(clean(name), one.per or "", limit, spent + unpriced, reserved, left, moment(one.until))
+    return table
+
+
+def _amount(tokens: int | None, cost: Decimal | None, budget: Budget) -> str:
+    """Return the tokens and dollars of a budget, as far as it limits them."""
+    parts = [] if budget.tokens is None else [f"{tokens:,} tokens"]
+    return ", ".join(parts if budget.cost is None else [*parts, f"${cost}"])

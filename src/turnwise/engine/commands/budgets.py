@@ -1,0 +1,86 @@
+"""Handles budgets: sets them, and lists them as they stand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from msgspec.structs import replace
+
+from turnwise.engine.config.results import Budget, budget_of
+from turnwise.logger import logger
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.budgets import StoredBudget, key_of_chat, key_of_owner, keys_of
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.names import Period
+from turnwise.states.values.plain import shown
+
+
+class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator declares of a budget."""
+
+    owner: str | None
+    chat_id: str | None
+    tokens: int | None
+    cost: Decimal | None
+    per: Period | None
+    timezone: str
+    actor: str
+
+    def __call__(self, stored: StoredBudget | None, _now: datetime) -> StoredBudget | None:
+        """Return the budget with these limits; what is spent and reserved stays."""
+        if self.tokens is None and self.cost is None:
+            return None
+        budget = stored or StoredBudget(owner=self.owner, chat_id=self.chat_id)
+        stays = (budget.per, budget.timezone) == (self.per, self.timezone)
+        return replace(
+            budget,
+            tokens=self.tokens,
+            cost=self.cost,
+            per=self.per,
+            timezone=self.timezone,
+            until=budget.until if stays else None,
+            actor=self.actor,
+        )
+
+
+async def set_budget(  # noqa: PLR0913 - the contract
+    store: ChatStore,
+    *,
+    owner: str | None,
+    chat_id: str | None,
+    tokens: int | None,
+    cost: float | Decimal | None,
+    per: Period | None,
+    timezone: str,
+    actor: str,
+) -> Budget | None:
+    """Set, change or remove a budget, as `Chats.set_budget` promises."""
+    if (owner is None) == (chat_id is None):
+        raise InvalidArgument("owner", "pass either an owner or a chat_id; nothing was written")
+    try:
+        ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        if timezone != "UTC":
+            problem = f"must be the name of a time zone, such as Europe/Berlin; it was {shown(timezone)}"
+            raise InvalidArgument("timezone", problem) from None
+    if chat_id is not None:
+        await store.facts(chat_id)
+    dollars = None if cost is None else Decimal(str(cost))  # as it is written: a float of 0.1 is a little more
+    limits = BudgetLimits(
+        owner=owner, chat_id=chat_id, tokens=tokens, cost=dollars, per=per, timezone=timezone, actor=actor
+    )
+    key = key_of_chat(chat_id) if chat_id is not None else key_of_owner(owner or "")
+    stored = await store.change_budget(key, limits)
+    logger.info("budget_set", key=key, actor=actor, tokens=tokens, cost=dollars, per=per)
+    return None if stored is None else budget_of(stored)
+
+
+async def list_budgets(store: ChatStore, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
+    """Return budgets, as `Chats.budgets` promises."""
+    keys = None if owner is None and chat_id is None else [] if owner is None else [key_of_owner(owner)]
+    if keys is not None and chat_id is not None:
+        keys += keys_of(chat_id, (await store.facts(chat_id)).profile.owner)
+    return [budget_of(stored) for stored in await store.budgets(keys=keys)]

@@ -1,0 +1,88 @@
+"""Budgets as both stores keep them: one row each, read and written in the transaction of what spends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from msgspec.structs import replace
+
+from turnwise.persistence.rows import Body
+from turnwise.persistence.sql.database import SQLDatabase
+from turnwise.states.budgets import Amount, Funds, StoredBudget, key_of_chat, keys_of
+from turnwise.states.facts import Facts
+from turnwise.states.usage import Usage
+
+BudgetChange = Callable[[StoredBudget | None, datetime], StoredBudget | None]
+"""Returns what becomes of a budget, given the stored one, if there is one, and the time. `None` removes it."""
+
+_BODIES: Final = Body[StoredBudget]("budgets.body", StoredBudget)
+_LOST: Final = Usage(partial=True)
+
+
+def in_period(budget: StoredBudget, now: datetime) -> StoredBudget:
+    """Return the budget in the period of now: as a new one begins, nothing is spent. What is reserved stays so."""
+    if budget.until is not None and now < budget.until:
+        return budget
+    if budget.per is None:
+        return budget if budget.until is None else replace(budget, until=None)
+    begun = budget if budget.until is None else replace(budget, spent=Amount(), unpriced=0)
+    return replace(begun, until=_end_of_period(budget, now))
+
+
+def _end_of_period(budget: StoredBudget, now: datetime) -> datetime:
+    zone = UTC if budget.timezone == "UTC" else ZoneInfo(budget.timezone)
+    today = now.astimezone(zone).date()
+    next_day = today + timedelta(days=1)
+    if budget.per == "month":
+        next_day = date(today.year + today.month // 12, today.month % 12 + 1, 1)
+    return datetime.combine(next_day, time.min, tzinfo=zone).astimezone(UTC)
+
+
+def _read(rows: Iterable[Sequence[object]], now: datetime) -> tuple[StoredBudget, ...]:
+    return tuple(in_period(_BODIES.load(str(body), ""), now) for (body,) in rows)
+
+
+async def funds_of(db: SQLDatabase, facts: Facts, now: datetime) -> Funds | None:
+    """Return the budgets that a chat spends, locked until the transaction ends; `None` if there are none."""
+    rows = await db.fetch("funds", keys=keys_of(facts.chat_id, facts.profile.owner))
+    return Funds(_read(rows, now)) if rows else None
+
+
+async def store_funds(db: SQLDatabase, funds: Funds | None) -> None:
+    """Store budgets that a transaction has locked, as it leaves them."""
+    for budget in () if funds is None else funds.budgets:
+        await db.execute("put_budget", key=budget.key, body=_BODIES.dump(budget))
+
+
+async def forget_chat(db: SQLDatabase, facts: Facts, now: datetime) -> None:
+    """Remove the budget of a chat that is being deleted; a call that it has open counts as lost."""
+    funds = await funds_of(db, facts, now)
+    if funds is None:
+        return
+    holds = [one.settle(facts.chat_id, _LOST) for one in funds.budgets if facts.chat_id in one.held]
+    await store_funds(db, Funds(tuple(holds)))
+    await db.execute("delete_budget", key=key_of_chat(facts.chat_id))
+
+
+async def change_budget(db: SQLDatabase, key: str, change: BudgetChange) -> StoredBudget | None:
+    """Change, make or remove a budget, and return it."""
+    now = await db.now()
+    stored = _read(await db.fetch("funds", keys=[key]), now)
+    changed = change(stored[0] if stored else None, now)
+    if changed is None:
+        await db.execute("delete_budget", key=key)
+        return None
+    changed = in_period(changed, now)
+    await store_funds(db, Funds((changed,)))
+    return changed
+
+
+async def stored_budgets(
+    db: SQLDatabase, *, keys: Sequence[str] | None, limit: int | None = None
+) -> list[StoredBudget]:
+    """Return the budgets of these keys, or all or the first, in the order of their keys, as they stand now."""
+    rows = await db.fetch("all_budgets", limit=limit) if keys is None else await db.fetch("budgets", keys=[*keys])
+    return list(_read(rows, await db.now()))

@@ -1,0 +1,184 @@
+"""Budgets that chats spend together: what is left of them, what a model call reserves, and what it settles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Final
+
+from msgspec import field
+from msgspec.structs import replace
+
+from turnwise.states.names import Period, StopReason
+from turnwise.states.usage import EXACT, Usage
+from turnwise.states.values.values import Time, Value
+from turnwise.states.writes import RecordUsage, Reserve, Write
+
+OUTPUT_TOKENS: Final = 4096
+"""The tokens of a reply that are reserved where `max_output_tokens` sets no bound, as far as they are left."""
+_NOTHING: Final = Decimal(0)
+
+
+class Amount(Value, frozen=True):
+    """Tokens, and US dollars."""
+
+    tokens: int = 0
+    cost: Decimal = _NOTHING
+
+    def __add__(self, other: Amount) -> Amount:
+        """Return the sum."""
+        return Amount(self.tokens + other.tokens, EXACT.add(self.cost, other.cost))
+
+
+class Hold(Value, frozen=True):
+    """What an open model call has reserved."""
+
+    tokens: int
+    cost: Decimal | None
+    """`None` if the price is unknown: the call reserves all dollars that are left."""
+
+
+class Rates(Value, frozen=True, kw_only=True):
+    """By what the next call of a chat is estimated."""
+
+    max_output_tokens: int | None = None
+    input_price: Decimal | None = None
+    """US dollars of a token of the prompt; `None` if it is unknown."""
+    output_price: Decimal | None = None
+
+    def estimate(self, prompt: int, output: int) -> Hold:
+        """Return what a call of so many tokens reserves."""
+        cost = None
+        if self.input_price is not None and self.output_price is not None:
+            cost = EXACT.add(EXACT.multiply(self.input_price, prompt), EXACT.multiply(self.output_price, output))
+        return Hold(prompt + output, cost)
+
+    def most(self, prompt: int) -> Hold:
+        """Return what a call with such a prompt is expected to use at most."""
+        return self.estimate(prompt, OUTPUT_TOKENS if self.max_output_tokens is None else self.max_output_tokens)
+
+    def least(self, prompt: int) -> Hold:
+        """Return what must be left for a call with such a prompt to begin."""
+        return self.estimate(prompt, self.max_output_tokens or 1)
+
+
+class StoredBudget(Value, frozen=True, kw_only=True):
+    """What an owner's chats, or one chat, may spend in a period, and have spent."""
+
+    owner: str | None = None
+    chat_id: str | None = None
+    tokens: int | None = None
+    """`None`: any number."""
+    cost: Decimal | None = None
+    """US dollars; `None`: any amount."""
+    per: Period | None = None
+    """`None`: for good."""
+    timezone: str = "UTC"
+    until: Time | None = None
+    """When the period ends."""
+    actor: str = ""
+    """The actor that set the limits."""
+    spent: Amount = Amount()
+    unpriced: int = 0
+    """How many calls of the period have no known price: `spent` lacks theirs."""
+    held: Mapping[str, Hold] = field(default_factory=dict)
+    """What the open calls have reserved, by chat."""
+
+    @property
+    def key(self) -> str:
+        """The key under which it is stored."""
+        return key_of_chat(self.chat_id) if self.chat_id is not None else key_of_owner(self.owner or "")
+
+    @property
+    def reserved(self) -> Amount:
+        """What the open calls have reserved together."""
+        known = sum((Amount(hold.tokens, hold.cost or _NOTHING) for hold in self.held.values()), Amount())
+        if self.cost is None or all(hold.cost is not None for hold in self.held.values()):
+            return known
+        return replace(known, cost=max(known.cost, EXACT.subtract(self.cost, self.spent.cost)))
+
+    def left_of(self, used: Amount) -> tuple[int | None, Decimal | None]:
+        """Return the tokens and dollars that are left once so much is used; `None` without a limit."""
+        tokens = None if self.tokens is None else max(self.tokens - used.tokens, 0)
+        cost = None if self.cost is None else max(EXACT.subtract(self.cost, used.cost), _NOTHING)
+        return tokens, cost
+
+    def shortage(self, least: Hold, used: Amount) -> StopReason | None:
+        """Return which limit leaves no room for a call, once so much is used."""
+        tokens, cost = self.left_of(used)
+        if tokens is not None and tokens < least.tokens:
+            return StopReason.token_budget
+        if cost is not None and (not cost or (least.cost is not None and cost < least.cost)):
+            return StopReason.cost_budget
+        return None
+
+    def reserve(self, chat_id: str, most: Hold) -> StoredBudget:
+        """Reserve for a chat's call what it may use, or all that is left."""
+        tokens, cost = self.left_of(self.spent + self.reserved)
+        hold = Hold(
+            most.tokens if tokens is None else min(most.tokens, tokens),
+            most.cost if cost is None or most.cost is None else min(most.cost, cost),
+        )
+        return replace(self, held={**self.held, chat_id: hold})
+
+    def settle(self, chat_id: str, usage: Usage, *, title: bool = False) -> StoredBudget:
+        """Count what a call has used, in the place of what it reserved; of a title, which reserves nothing, as well.
+
+        A call that was cut off or reported nothing counts as its reservation, or more if it reported more.
+        """
+        hold = None if title else self.held.get(chat_id)
+        held = self.held if hold is None else {other: one for other, one in self.held.items() if other != chat_id}
+        if not (usage.known or usage.partial):  # no model was called
+            return replace(self, held=held)
+        expected = hold if hold is not None and usage.partial else Hold(0, _NOTHING)
+        tokens = max((usage.input_tokens or 0) + (usage.output_tokens or 0), expected.tokens)
+        price = usage.cost if hold is None or not usage.partial else max(usage.cost or _NOTHING, hold.cost or _NOTHING)
+        is_unpriced = usage.cost is None and (hold is None or not usage.partial or hold.cost is None)
+        spent = self.spent + Amount(tokens, price or _NOTHING)
+        return replace(self, held=held, spent=spent, unpriced=self.unpriced + is_unpriced)
+
+
+def key_of_owner(owner: str) -> str:
+    """Return the key of an owner's budget."""
+    return f"owner:{owner}"
+
+
+def key_of_chat(chat_id: str) -> str:
+    """Return the key of a chat's budget."""
+    return f"chat:{chat_id}"
+
+
+def keys_of(chat_id: str, owner: str | None) -> list[str]:
+    """Return the keys of the budgets that a chat may spend."""
+    return [key_of_chat(chat_id), *([] if owner is None else [key_of_owner(owner)])]
+
+
+class Funds(Value, frozen=True):
+    """The budgets that a chat spends, as a transaction has read and locked them."""
+
+    budgets: tuple[StoredBudget, ...]
+    rates: Rates = Rates()
+
+    def shortage(self, prompt: int) -> tuple[StoredBudget, StopReason] | None:
+        """Return the budget that leaves no room for a call now, and which of its limits."""
+        return self._short(prompt, lambda budget: budget.spent + budget.reserved)
+
+    def spent(self, prompt: int) -> tuple[StoredBudget, StopReason] | None:
+        """Return the budget that leaves no room for a call even once all open ones have used nothing."""
+        return self._short(prompt, lambda budget: budget.spent)
+
+    def _short(self, prompt: int, used: Callable[[StoredBudget], Amount]) -> tuple[StoredBudget, StopReason] | None:
+        least = self.rates.least(prompt)
+        found = ((budget, budget.shortage(least, used(budget))) for budget in self.budgets)
+        return next(((budget, reason) for budget, reason in found if reason is not None), None)
+
+    def after(self, chat_id: str, writes: Iterable[Write]) -> Funds:
+        """Return the budgets after the writes of a decision on a chat."""
+        budgets = self.budgets
+        for write in writes:
+            if isinstance(write, Reserve):
+                budgets = tuple(one.reserve(chat_id, Hold(write.tokens, write.cost)) for one in budgets)
+            elif isinstance(write, RecordUsage):
+                is_title = write.purpose == "title"
+                budgets = tuple(one.settle(chat_id, write.usage, title=is_title) for one in budgets)
+        return self if budgets is self.budgets else replace(self, budgets=budgets)
