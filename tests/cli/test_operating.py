@@ -252,3 +252,14 @@ def test_message_steers_the_turn(terminal: Terminal) -> None:
     reported = terminal.run("chat", "--chat", chat_id, typed="/steer right\n").out
     assert reported.index("later") < reported.index("enters the turn: left")
     assert "/steer" in terminal.run("chat", typed="/help\n").out
+
+
+def test_budgets_in_a_terminal(terminal: Terminal) -> None:
+    stuck(terminal, "hello")
+    listed = terminal.run("budget", "--owner", "ada", "--tokens", "1000", "--cost", "2.5", "--per", "day")
+    assert (listed.code, "owner ada" in listed.words) == (0, True)
+    (budget,) = json.loads(terminal.run("budgets", "--owner", "ada", "--json").out)
+    assert (budget["tokens"], budget["cost"], budget["actor"]) == (1000, "2.5", "operator")
+    assert terminal.run("budget", "--tokens", "1").code == 2
+    assert "The budget is removed." in terminal.run("budget", "--owner", "ada").out
+    assert "There is no budget." in terminal.run("budgets").out

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from turnwise.states import errors
 from turnwise.states import triggers as t
 from turnwise.states.draft import Draft
-from turnwise.states.messages import size_of
+from turnwise.states.messages import size_of, tokens_in
 from turnwise.states.names import WORKER, ChatState, StopReason
 from turnwise.states.values.digests import canonical
 from turnwise.states.writes import PutProfile
@@ -60,8 +60,8 @@ def refuse_full_queue(draft: Draft[t.SendMessage | t.EditQueued]) -> None:
 
 def refuse_spent_budget(draft: Draft[t.Trigger]) -> None:
     """Refuse what asks for a model call that a budget of the chat or its owner does not pay in this period."""
-    funds = draft.at.funds
-    spent = None if funds is None else funds.spent(draft.compaction.next_tokens or 0)
+    funds, prompt = draft.at.funds, (draft.compaction.next_tokens or 0) + tokens_in(getattr(draft.trigger, "parts", ()))
+    spent = None if funds is None else funds.spent(prompt)
     if spent is not None:
         until, unit = spent[0].until, "cost" if spent[1] is StopReason.cost_budget else "tokens"
         seconds = None if until is None else (until - draft.now).total_seconds()

@@ -1,0 +1,188 @@
+"""Budgets of engines: what ends at the limit, what is refused, and what operators, owners and reports are told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.states.table_cases import NO_FUNDS
+
+from support.life import client, compacting, streaming
+from support.lives import SLOW_STORES, lives_in
+from support.served import served
+from turnwise import Agent, BudgetSpent, ChatNotFound, ChatStore, Engine, InvalidArgument, Settings, delegate, tool
+from turnwise.client import Client
+from turnwise.engine.observers.prometheus import PrometheusObserver
+from turnwise.persistence.sql.budgets import in_period
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states import triggers as t
+from turnwise.states.budgets import Amount, StoredBudget
+from turnwise.states.names import ChatState, Need, Stage
+from turnwise.states.usage import Usage
+from turnwise.testing import ManualClock, crash_everywhere
+
+WORDS: Final = Settings(parameters={"max_output_tokens": 40})
+LOOK: Final = Reply(calls=[Call("look", {})], usage=(60, 20))
+DONE: Final = Reply("Done.", usage=(60, 20))
+
+
+@tool
+async def look() -> str:
+    """Look out of the window."""
+    return "A fox."
+
+
+@pytest.mark.parametrize("place", SLOW_STORES)
+async def test_turn_ends_at_the_limit(place: str, request: pytest.FixtureRequest) -> None:
+    """The next message is refused until when the period ends, until an operator raises the budget."""
+    model, clock = ScriptedModel([LOOK, LOOK, DONE, DONE]), ManualClock(datetime(2026, 3, 31, 22, tzinfo=UTC))
+    url = lives_in(place, request).url
+    async with Engine(url, model=model, tools=[look], settings=WORDS, clock=clock) as engine:
+        budget = await engine.acting("ops").set_budget(owner="ada", tokens=220, per="day", timezone="Europe/Berlin")
+        assert budget is not None
+        assert (budget.actor, budget.until) == ("ops", datetime(2026, 4, 1, 22, tzinfo=UTC))
+        chat = await engine.create_chat(owner="ada", message="What is outside?")
+        ended = await engine.wait(chat.id)
+        assert (ended.state, ended.stop_reason, len(model.requests)) == ("waiting", "token_budget", 2)
+        with pytest.raises(BudgetSpent, match="wait until 2026-04-01 22:00:00 UTC, or have an operator raise it") as no:
+            await engine.send_message(chat.id, "And now?")
+        assert (no.value.until, no.value.retry_after) == (budget.until, 86_400)
+        with pytest.raises(BudgetSpent):
+            await engine.create_chat(owner="ada", message="Hello? " * 20)
+        explained = await engine.explain(chat.id)
+        assert explained.budgets == tuple(await engine.budgets(chat_id=chat.id))
+        assert "The budget of owner 'ada' has 60 of 220 tokens left until 2026-04-01 22:00 UTC" in explained.reason
+        assert (await engine.verify(chat.id)).ok
+        await engine.set_budget(owner="ada", tokens=400, per="day", timezone="Europe/Berlin")
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
+        clock.advance(86_400)
+        (fresh,) = await engine.budgets(owner="ada")
+        assert (fresh.spent, fresh.left.tokens) == (Amount(), 400)
+        assert await engine.set_budget(owner="ada") is None
+        assert await engine.budgets() == []
+        with pytest.raises(InvalidArgument, match="either an owner or a chat_id"):
+            await engine.set_budget(tokens=1)
+        with pytest.raises(InvalidArgument, match=r"timezone: must be the name of a time zone"):
+            await engine.set_budget(owner="ada", tokens=1, timezone="Mars/Olympus")
+        with pytest.raises(ChatNotFound):
+            await engine.set_budget(chat_id="c0", tokens=1)
+
+
+async def test_unknown_price_is_said_and_reserves_all_that_is_left() -> None:
+    free, priced = Reply("Hm.", usage=(10, 5)), Reply("Hm.", usage=Usage(input_tokens=10, cost=Decimal("0.5")))
+    observer = PrometheusObserver(registry := CollectorRegistry())
+    async with Engine("sqlite://", model=ScriptedModel([free, priced]), observers=[observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.set_budget(chat_id=chat.id, cost=0.4)
+        await engine.ask(chat.id, "Hello?")
+        (budget,) = await engine.budgets(chat_id=chat.id)
+        assert (budget.spent, budget.unpriced, budget.left.cost) == (Amount(15), 1, Decimal("0.4"))
+        await engine.ask(chat.id, "Hello?")
+        with pytest.raises(BudgetSpent, match="the budget of money is spent; have an operator raise it") as refused:
+            await engine.send_message(chat.id, "Hello?")
+        assert refused.value.until is None
+        (budget,) = await engine.budgets(chat_id=chat.id)
+        assert "without 1 call(s) of unknown price" in (await engine.explain(chat.id)).reason
+        observer.budgets([budget])
+        labels = {"scope": "chat", "unit": "dollars", "figure": "spent"}
+        assert registry.get_sample_value("turnwise_budgets", labels) == 0.5
+    held = StoredBudget(owner="ada", cost=Decimal(3), spent=Amount(0, Decimal(1))).reserve("c", NO_FUNDS.rates.most(5))
+    assert (held.reserved.cost, held.left_of(held.spent + held.reserved)[1]) == (2, 0)
+
+
+async def test_subagents_spend_their_owners_budget() -> None:
+    helper = Agent("helper", model=ScriptedModel([DONE]), settings=WORDS)
+    boss = ScriptedModel([Reply(calls=[Call("ask", {"task": "Dig."})], usage=(60, 20)), DONE])
+    agents = [Agent("boss", model=boss, tools=[delegate(helper, name="ask")], settings=WORDS), helper]
+    async with Engine("sqlite://", agents=agents) as engine:
+        await engine.set_budget(owner="ada", tokens=1000)
+        chat = await engine.create_chat(owner="ada", agent="boss", message="Dig!")
+        await engine.wait(chat.id)
+        (budget,) = await engine.budgets()
+        assert (budget.spent.tokens, budget.reserved) == (240, Amount())
+
+
+def test_call_that_nothing_pays_for_is_left() -> None:
+    """A lost attempt is settled and its step left; a compaction waits; calls of the client stay open."""
+    lost = streaming()
+    lost.held(t.LeaseExpired)
+    folding = compacting()
+    folding.held(t.LeaseExpired)
+    asking = compacting(client("a"))
+    asking.held(t.LeaseExpired)
+    for life in (lost, folding, asking):
+        life.fire(t.Claimed, worker="v", funds=NO_FUNDS)
+    states = [(one.facts.state, one.facts.stop_reason, one.facts.step.attempt_open) for one in (lost, folding)]
+    assert states == [(ChatState.waiting, "token_budget", False), (ChatState.waiting, "end_turn", False)]
+    assert [write.kind for write in lost.decisions[-1].writes] == ["usage"]
+    assert (lost.facts.step.stage, folding.facts.compaction.need) == (Stage.done, Need.due)
+    assert asking.facts.state is ChatState.requires_action
+    for trigger, arguments in ((t.Resume, {}), (t.RequestCompaction, {}), (t.SendMessage, {"parts": ()})):
+        with pytest.raises(BudgetSpent):
+            lost.fire(trigger, funds=NO_FUNDS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("per", "now", "until"),
+    [
+        ("day", datetime(2026, 3, 28, 23, 30, tzinfo=UTC), datetime(2026, 3, 29, 22, tzinfo=UTC)),  # of 23 hours
+        ("month", datetime(2026, 12, 31, 22, 59, tzinfo=UTC), datetime(2026, 12, 31, 23, tzinfo=UTC)),
+        ("month", datetime(2026, 12, 31, 23, tzinfo=UTC), datetime(2027, 1, 31, 23, tzinfo=UTC)),
+        (None, datetime(2026, 12, 31, tzinfo=UTC), None),
+    ],
+)
+def test_periods_are_those_of_the_calendar(per: Any, now: datetime, until: datetime | None) -> None:
+    assert in_period(StoredBudget(owner="ada", per=per, timezone="Europe/Berlin"), now).until == until
+
+
+async def test_every_crash_settles_once() -> None:
+    """A call counts as what it used or, if its worker died with it, as what it had reserved."""
+
+    def engine(store: ChatStore, clock: ManualClock) -> Engine:
+        return Engine(store, model=ScriptedModel([LOOK, DONE]), tools=[look], settings=WORDS, clock=clock)
+
+    async def scenario(engine: Engine) -> None:
+        await engine.set_budget(owner="ada", tokens=10_000)
+        await engine.create_chat(owner="ada", message="What is outside?", client_id="k")
+
+    async def check(engine: Engine) -> None:
+        (budget,), (chat,) = await engine.budgets(), (await engine.list_chats()).items
+        calls = [entry.usage for entry in await engine.usage(chat.id)]
+        known = sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in calls)
+        lost = sum(one.partial for one in calls)
+        assert budget.reserved == Amount()
+        assert known + 40 * lost <= budget.spent.tokens <= known + 140 * lost
+
+    assert len((await crash_everywhere(engine, scenario, check=check)).points) > 12
+
+
+async def test_budgets_over_http() -> None:
+    """Operators set them; owners read their own, and get a 429 that says until when."""
+    async with (
+        served(Engine("sqlite://", model=ScriptedModel([DONE] * 3), settings=WORDS)) as service,
+        service.client() as ada,
+        service.client("bob") as bob,
+        Client(service.url, token="operator-token") as client,  # noqa: S106 - of the tests
+    ):
+        assert (await ada.post("/budgets", json={"owner": "ada", "tokens": 100})).status_code == 403
+        await client.set_budget(owner="ada", tokens=100, cost=Decimal("2.50"), per="month")
+        chat = (await ada.post("/chats", json={"message": "Hello!"})).json()["id"]
+        await service.engine.wait(chat)
+        refused = await ada.post(f"/chats/{chat}/messages", json={"content": "More!"})
+        assert (refused.status_code, refused.json()["type"]) == (429, "urn:turnwise:problem:budget-spent")
+        assert 0 < int(refused.headers["Retry-After"]) <= 31 * 86_400
+        shown = (await ada.get("/budgets", params={"owner": "bob"})).json()
+        assert shown == (await ada.get("/budgets", params={"chat_id": chat})).json()
+        assert [(one["owner"], one["left"]) for one in shown] == [("ada", {"tokens": 20, "cost": "2.50"})]
+        assert (await bob.get("/budgets")).json() == []
+        assert (await bob.get("/budgets", params={"chat_id": chat})).status_code == 404
+        with pytest.raises(BudgetSpent) as spent:
+            await client.send_message(chat, "More!")
+        assert spent.value.until == datetime.fromisoformat(refused.json()["until"])
+        raised = await client.set_budget(owner="ada", tokens=1000)
+        assert [raised] == await client.budgets()
+        await client.ask(chat, "More!")
