@@ -4,7 +4,7 @@ Never between a call and its result, whatever else happens: interrupts, retries,
 queue. An attempt at a step has one history from its start to its end.
 
 Seen red: `take_steering` that takes the first one only; one that leaves what it took in the queue; a row between two
-steps without it; `enqueue_steering` that puts the message at the end of the queue.
+steps without it; `enqueue` that puts the message at the end of the queue.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def write(draft: Draft[t.Compacted]) -> None:
 
 WAITING, PENDING = ChatState.waiting, ChatState.pending
 ROWS = (
-    _on(t.SendMessage, WAITING, PENDING, when=(g.settled, g.wants_interrupt), do=(a.enqueue_last,)),
+    _on(t.SendMessage, WAITING, PENDING, when=(g.settled, g.wants_interrupt), do=(a.enqueue,)),
     _on(t.Resume, WAITING, PENDING, when=(g.wants_interrupt,)),  # wrong: arg-type
-    _on(t.Resume, WAITING, PENDING, do=(a.enqueue_last,)),  # wrong: arg-type
+    _on(t.Resume, WAITING, PENDING, do=(a.enqueue,)),  # wrong: arg-type
 )

@@ -49,7 +49,6 @@ def _anything(facts: Facts) -> bool:  # noqa: ARG001 - a question about facts li
 
 _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.wants_interrupt: _anything,
-    g.wants_to_steer: _anything,
     g.prompt_fits: _anything,
     g.next_model_waits: _anything,
     g.has_local_calls: _anything,

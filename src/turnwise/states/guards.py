@@ -55,11 +55,6 @@ def wants_interrupt(draft: Draft[t.SendMessage]) -> bool:
     return draft.trigger.when_busy == "interrupt"
 
 
-def wants_to_steer(draft: Draft[t.SendMessage | t.ScheduleFired]) -> bool:
-    """The message came with `when_busy="steer"`."""
-    return draft.trigger.when_busy == "steer"
-
-
 def schedule_is_due(draft: Draft[t.ScheduleFired]) -> bool:
     """The message is scheduled, and its time has come."""
     message = draft.trigger.message

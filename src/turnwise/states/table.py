@@ -82,26 +82,21 @@ _OVERFLOW = (a.note_compaction_failure, a.set_overflow, a.finish_turn)
 _SETTLE  = (a.commit_partial, a.close_open_calls, a.mark_settled, a.finish_turn)
 _SETTLE_NEXT = (*_SETTLE, a.take_queue_head)
 _FAIL    = (a.commit_partial, a.close_open_calls, a.set_error, a.finish_turn)
-_QUEUE_FIRST = (a.enqueue_last, a.take_queue_head)
-_STEER_FIRST = (a.enqueue_steering, a.take_queue_head)
+_QUEUE_FIRST = (a.enqueue, a.take_queue_head)
 _HEAD_FIRST = (a.move_to_head, a.take_queue_head)
 _WAIT_FIRST = (a.enqueue_first, a.promote_when_settled)
-_WAIT_LAST = (a.enqueue_last, a.promote_when_settled)
-_WAIT_STEERING = (a.enqueue_steering, a.promote_when_settled)
+_WAIT_LAST = (a.enqueue, a.promote_when_settled)
 _SEND_NOW = (a.enqueue_first, a.note_interrupt, a.promote_when_settled)
 _HEAD_WAITS = (a.move_to_head, a.promote_when_settled)
 _HEAD_NOW = (a.move_to_head, a.note_interrupt, a.promote_when_settled)
 _CLEAR = (a.insert_clear_boundary,)
 _DUE = (g.schedule_is_due,)
 _DUE_WITH_ROOM = (g.schedule_is_due, g.queue_has_room)
-_DUE_TO_STEER = (*_DUE_WITH_ROOM, g.wants_to_steer)
 _GIVE_BACK = (a.lose_open_attempt,)
 _TIME_OUT = (a.time_out_due_calls,)
-_STEERS = (g.queue_waits, g.wants_to_steer)
 _ASK_AGAIN = (a.begin_step, a.take_steering)
 _COMPACTS_AT_REST = (g.something_to_compact, g.queue_is_empty)
 _WAKE    = (a.fire_schedule, *_BEGIN)
-_WAKE_STEERING = (a.fire_schedule, *_STEER_FIRST)
 _WAKE_QUEUE = (a.fire_schedule, *_QUEUE_FIRST)
 _REPAIR  = (a.commit_partial, a.close_open_calls, a.restore_invariants, a.set_error, a.finish_turn)
 
@@ -109,18 +104,14 @@ _CLIENT = (
     _on(t.Create, NEW, S.waiting, do=(a.insert_chat,)),
 
     _on(t.SendMessage, S.waiting,     S.pending,     do=_BEGIN),
-    _on(t.SendMessage, S.error,       S.pending,     when=_STEERS, do=(a.clear_error, *_STEER_FIRST)),
     _on(t.SendMessage, S.error,       S.pending,     when=(g.queue_waits,), do=(a.clear_error, *_QUEUE_FIRST)),
     _on(t.SendMessage, S.error,       S.pending,     do=(a.clear_error, *_BEGIN)),
-    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, *_STEERS), do=_STEER_FIRST),
     _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), do=_QUEUE_FIRST),
     _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled,), do=_BEGIN),
     _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_interrupt,), do=_WAIT_FIRST),
-    _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_to_steer,), do=_WAIT_STEERING),
     _on(t.SendMessage, S.interrupted, S.interrupted, do=_WAIT_LAST),
     *(_on(t.SendMessage, at, S.interrupted, when=(g.wants_interrupt,), do=_SEND_NOW) for at in BUSY),
-    *(_on(t.SendMessage, at, at,            when=(g.wants_to_steer,), do=(a.enqueue_steering,)) for at in BUSY),
-    *(_on(t.SendMessage, at, at,            do=(a.enqueue_last,)) for at in BUSY),
+    *(_on(t.SendMessage, at, at,            do=(a.enqueue,)) for at in BUSY),
 
     _on(t.SubmitToolResults, S.requires_action, S.requires_action, when=(g.awaits_more,), do=(a.record_results,)),
     _on(t.SubmitToolResults, S.requires_action, S.pending,         do=(a.record_results,)),
@@ -238,17 +229,13 @@ _CLOCK = (
     _on(t.DeadlinePassed, S.requires_action, S.requires_action, when=(g.call_is_due,), do=_TIME_OUT),
 
     _on(t.ScheduleFired, S.waiting,     S.pending, when=_DUE, do=_WAKE),
-    _on(t.ScheduleFired, S.error,       S.pending, when=(*_DUE, *_STEERS), do=(a.clear_error, *_WAKE_STEERING)),
     _on(t.ScheduleFired, S.error,       S.pending, when=(*_DUE, g.queue_waits), do=(a.clear_error, *_WAKE_QUEUE)),
     _on(t.ScheduleFired, S.error,       S.pending, when=_DUE, do=(a.clear_error, *_WAKE)),
-    _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled, *_STEERS), do=_WAKE_STEERING),
     _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled, g.queue_waits), do=_WAKE_QUEUE),
     _on(t.ScheduleFired, S.interrupted, S.pending, when=(*_DUE, g.settled), do=_WAKE),
     *_stay(t.ScheduleFired, (*BUSY, S.interrupted), a.fire_schedule, when=(*_DUE, g.is_skipped)),
-    _on(t.ScheduleFired, S.interrupted, S.interrupted, when=_DUE_TO_STEER, do=(a.fire_schedule, *_WAIT_STEERING)),
     _on(t.ScheduleFired, S.interrupted, S.interrupted, when=_DUE_WITH_ROOM, do=(a.fire_schedule, *_WAIT_LAST)),
-    *(_on(t.ScheduleFired, at, at, when=_DUE_TO_STEER, do=(a.fire_schedule, a.enqueue_steering)) for at in BUSY),
-    *(_on(t.ScheduleFired, at, at, when=_DUE_WITH_ROOM, do=(a.fire_schedule, a.enqueue_last)) for at in BUSY),
+    *(_on(t.ScheduleFired, at, at, when=_DUE_WITH_ROOM, do=(a.fire_schedule, a.enqueue)) for at in BUSY),
 
     _on(t.Repaired, UNKNOWN, S.error, do=_REPAIR),
     *(_on(t.Repaired, at, S.error, when=(g.invariant_broken,), do=_REPAIR) for at in S),

@@ -33,9 +33,8 @@ from turnwise.states.actions.profile import (
 from turnwise.states.actions.queue import (
     change_queued,
     clear_queue,
+    enqueue,
     enqueue_first,
-    enqueue_last,
-    enqueue_steering,
     move_to_head,
     remove_queued,
     take_queue_head,

@@ -35,11 +35,14 @@ def record_receipt(draft: Draft[SendMessage | ScheduleFired | EditMessage], mess
     draft.writes.append(RecordReceipt(message.client_id, digest, message_id, queued, draft.before.last_seq, salt))
 
 
-def enqueue_last(draft: Draft[SendMessage | ScheduleFired]) -> None:
-    """Put the message at the end of the queue."""
-    queued = _accept(draft, is_next=not draft.settled and not draft.queue)
-    draft.queue = (*draft.queue, queued)
-    draft.queue_changed("added", queued.id, message=queued)
+def enqueue(draft: Draft[SendMessage | ScheduleFired]) -> None:
+    """Put the message behind the queue, or, if it steers, before those that wait for turns of their own."""
+    steers, place = draft.trigger.when_busy == "steer", len(draft.queue)
+    if steers:
+        first = (queued.steers or queued.id in draft.ahead for queued in draft.queue)
+        place = next((place for place, comes_first in enumerate(first) if not comes_first), place)
+    is_next = not place and draft.state in (ChatState.interrupted, ChatState.error)
+    _insert(draft, _accept(draft, is_next=is_next, steers=steers), place)
 
 
 def enqueue_first(draft: Draft[SendMessage]) -> None:
@@ -47,14 +50,6 @@ def enqueue_first(draft: Draft[SendMessage]) -> None:
     place = len(draft.ahead)
     queued = _accept(draft, is_next=not place)
     draft.ahead = (*draft.ahead, queued.id)
-    _insert(draft, queued, place)
-
-
-def enqueue_steering(draft: Draft[SendMessage | ScheduleFired]) -> None:
-    """Put the message before those that wait for turns of their own, behind those that steer or are wanted next."""
-    first = (queued.steers or queued.id in draft.ahead for queued in draft.queue)
-    place = next((place for place, comes_first in enumerate(first) if not comes_first), len(draft.queue))
-    queued = _accept(draft, is_next=not place and draft.state in (ChatState.interrupted, ChatState.error), steers=True)
     _insert(draft, queued, place)
 
 
