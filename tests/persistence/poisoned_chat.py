@@ -36,6 +36,7 @@ _OF_NO_CHAT: Final = (
     "blob_pieces",
     "blob_remains",
     "file_store",
+    "rates",
 )
 """Tables whose rows no living chat has, or only one that was repaired."""
 

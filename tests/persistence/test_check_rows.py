@@ -22,7 +22,10 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.states.triggers import CallStarted, PromoteQueued
+from turnwise.states.facts import Limits
+from turnwise.states.messages import TextPart
+from turnwise.states.triggers import CallStarted, PromoteQueued, SendMessage
+from turnwise.states.values.digests import digest
 from turnwise.testing.conformance import plans
 
 HINTS = {
@@ -44,6 +47,7 @@ HINTS = {
     "blobs": "files, each under the digest of its bytes: of the store, of no chat",
     "blob_pieces": "the same",
     "blob_remains": "what is left of uploads: of the store, of no chat",
+    "rates": "what principals may still send: of the store, of no chat",
     "workers": "who lives: of the store, of no chat",
     "tombstones": "what is left of deleted chats: of the store, of no chat",
     "turnwise_migrations": "of the store, of no chat",
@@ -212,7 +216,8 @@ async def _lived(store: Any) -> list[str]:
     async with opened(store):  # without a worker, which would take the other one
         calls = plans.reply("I look", local=["a", "b"])
         begin = plans.move(CallStarted(token=plans.HOLDER, call_id="a"))
-        said = plans.send("hi", client_id="k")
+        message = SendMessage(parts=(TextPart(text="hi"),), client_id="k", content_digest=digest("hi"))
+        said = plans.move(message, limits=Limits(context_limit=1000, capped_model="a:model"))
         await plans.created(store, AT_WORK, said, plans.claim(), calls, begin, plans.send("later"))
     return [AT_WORK, at_rest]
 

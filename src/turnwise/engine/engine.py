@@ -291,6 +291,17 @@ class Engine(HandledChats):
         """
         await self._chats().check_writable()
 
+    async def draw(self, name: str, *, wanted: int, per_second: float, burst: int) -> tuple[int, float]:
+        """Take up to `wanted` out of a bucket that all processes on the database share; return how many, and the rest.
+
+        For a rate limit across replicas: the bucket holds `burst` at first and at most, and fills by `per_second`.
+
+        Raises:
+            EngineClosed: the engine is not open.
+            StoreError: the store takes no writes now.
+        """
+        return await self._chats().draw(name, wanted=wanted, per_second=per_second, burst=burst)
+
     def release_followers(self) -> None:
         """End every `events`, `wait`, `ask` and `stream`, running or still to come, with `EngineClosed`.
 

@@ -222,6 +222,13 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
     ) -> StoredBudget | None:
         """Change, make or remove a budget in one transaction, as `change` says of the stored one and the time."""
 
+    async def draw(self, name: str, *, wanted: int, per_second: float, burst: int) -> tuple[int, float]:
+        """Take up to `wanted` out of a bucket of that name, and return how many, and what is left.
+
+        A bucket holds `burst` at first and at most, and fills by `per_second`. All processes draw from the same one;
+        a full one is forgotten.
+        """
+
     async def check_writable(self) -> None:
         """Commit a write that changes nothing.
 

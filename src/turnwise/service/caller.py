@@ -261,6 +261,7 @@ async def authenticate_request(service: Service, request: Request) -> Caller:
     if principal.until is not None and principal.until <= datetime.now(UTC):
         raise NotAuthenticated
     service.rates.spend(principal)
+    await service.shared_rates.spend(principal)
     return Caller(service, principal, since)
 
 

@@ -18,6 +18,8 @@ from turnwise.states.errors import StoreError
 
 _MAX_PRINCIPALS: Final = 10_000
 """The most principals whose requests are counted; the least recent is forgotten first."""
+_DRAWS_PER_BURST: Final = 20
+"""In how many draws a replica could take a whole burst: each costs a write."""
 _PROBE_INTERVAL_S: Final = 0.1
 _PROBE_TIMEOUT_S: Final = 2.0
 _ENOUGH: Final = 0.99
@@ -25,7 +27,7 @@ _ENOUGH: Final = 0.99
 
 
 class Rates:
-    """Counts requests by principal: a bucket each, which fills again with time."""
+    """Counts requests to this process by principal: a bucket each, which fills again with time."""
 
     def __init__(self, per_second: float, burst: int) -> None:
         self._per_second, self._burst = per_second, burst
@@ -45,8 +47,46 @@ class Rates:
         if len(self._buckets) > _MAX_PRINCIPALS:
             self._buckets.popitem(last=False)
         if not is_taken:
-            wait = (1 - allowance) / self._per_second if self._per_second else 60.0
-            raise RateLimited(f"{self._per_second:g} requests a second, {self._burst} at once", wait)
+            raise limited(self._per_second, self._burst, allowance)
+
+
+class SharedRates:
+    """Counts requests by principal for all replicas, in the database: each draws a few at a time.
+
+    What replicas have drawn and not spent is theirs: all together never exceed the limit. While the database is away
+    each replica keeps to its own `Rates` alone.
+    """
+
+    def __init__(self, engine: Engine, per_second: float, burst: int) -> None:
+        self._engine, self._per_second, self._burst = engine, per_second, burst
+        self._drawn: OrderedDict[str, int] = OrderedDict()
+
+    async def spend(self, principal: Principal) -> None:
+        """Count a request if it is accepted.
+
+        Raises:
+            RateLimited: the principal has sent as many as it may, to all replicas.
+        """
+        name, size = principal.actor, max(1, self._burst // _DRAWS_PER_BURST)
+        if not self._drawn.get(name):
+            per_second, burst = self._per_second, self._burst
+            try:
+                drawn, left = await self._engine.draw(name, wanted=size, per_second=per_second, burst=burst)
+            except StoreError:
+                return
+            if not drawn:
+                raise limited(per_second, burst, left)
+            self._drawn[name] = self._drawn.get(name, 0) + drawn
+            self._drawn.move_to_end(name)
+            if len(self._drawn) > _MAX_PRINCIPALS:
+                self._drawn.popitem(last=False)
+        self._drawn[name] -= 1
+
+
+def limited(per_second: float, burst: int, allowance: float) -> RateLimited:
+    """Return the error for a principal that has so much of a request left."""
+    wait = (1 - allowance) / per_second if per_second else 60.0
+    return RateLimited(f"{per_second:g} requests a second, {burst} at once", wait)
 
 
 class Streams:
@@ -120,6 +160,7 @@ class Service:
         self.settings = settings
         self.policy = policy
         self.rates = Rates(settings.requests_per_second, settings.burst)
+        self.shared_rates = SharedRates(engine, settings.requests_per_second, settings.burst)
         self.streams = Streams(settings.streams_per_owner)
         self.readiness = Readiness(engine)
         self.choices = Choices.of(engine, settings.models)

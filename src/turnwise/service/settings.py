@@ -17,7 +17,7 @@ Amount = Annotated[Seconds, Field(allow_inf_nan=False)]
 
 @configuration()
 class ServiceSettings:
-    """What clients of the service may do. Limits are those of one process.
+    """What clients of the service may do. Limits are those of one process, but for the rate of requests.
 
     Raises:
         InvalidArgument: a value is out of its range.
@@ -30,7 +30,7 @@ class ServiceSettings:
     upload_limit_bytes: Count = 1_073_741_824
     """The longest body of a file or an imported chat."""
     requests_per_second: Amount = 50
-    """Requests that each principal may send, on average."""
+    """Requests that each principal may send, on average, to all replicas on one database."""
     burst: Count = 200
     """Requests that each principal may send at once."""
     streams_per_owner: Count = 100

@@ -15,6 +15,7 @@ from turnwise.persistence.audit.digests import (
     digested_fields,
 )
 from turnwise.persistence.audit.expected_rows import ExpectedRow, ExpectedRows
+from turnwise.persistence.audit.record import object_of
 from turnwise.persistence.chat_rows import ChatRows, Place, Row
 from turnwise.persistence.integrity.columns import wrong_values
 from turnwise.persistence.rows import (
@@ -278,6 +279,13 @@ class RowComparison:
         if chat["awaits"] != awaits:
             problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
             yield Mismatch(self._expected.last, Place("chats", "", ("awaits",)), problem)
+        facts = object_of(chat["facts"])
+        shares = {
+            "fair_key": facts.get("declared_key", chat["owner"] or ""),
+            "capped_model": facts.get("capped_model", ""),
+        }
+        for columns, problem in _differences(chat, shares, "the facts"):
+            yield Mismatch(self._expected.last, Place("chats", "", columns), problem)
         if _parse_list(chat["needs"]) != [*needs]:
             problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"
             yield Mismatch(self._expected.last, Place("chats", "", ("needs",)), problem)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.chat_cache import ChatCache, SkippedChats
@@ -24,6 +24,11 @@ from turnwise.states.errors import ChatNotFound, StoreError
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 Work = Callable[[SQLDatabase], Awaitable[_T]]
+_DRAWS_UNTIL_CLEANUP: Final = 1000
+"""After how many draws full buckets are deleted."""
+_DAY: Final = 86400.0
+_ROUNDING: Final = 0.01
+"""Of a request: `Retry-After` is rounded, so a client that obeys it may come a little early."""
 
 
 def _asking(
@@ -76,6 +81,7 @@ class SQLStore(ChatStore):
     def __init__(self) -> None:
         self._cache = ChatCache()
         self._prunings = SkippedChats()
+        self._draws = 0
 
     @abstractmethod
     async def _read(self, question: Work[_T]) -> _T:
@@ -162,6 +168,13 @@ class SQLStore(ChatStore):
     async def change_budget(self, key: str, change: BudgetChange) -> StoredBudget | None:
         return await self._write(lambda db: change_budget(db, key, change))
 
+    async def draw(self, name: str, *, wanted: int, per_second: float, burst: int) -> tuple[int, float]:
+        self._draws += 1
+        if self._draws % _DRAWS_UNTIL_CLEANUP == 0:
+            seconds = min(burst / per_second, _DAY) if per_second else _DAY
+            await self._write(lambda db: _forget_full_rates(db, seconds))
+        return await self._write(lambda db: _draw(db, name, wanted=wanted, per_second=per_second, burst=burst))
+
     # Files
 
     files_kept_in = _asking(files.kept_in)
@@ -213,3 +226,18 @@ async def _prune_chat(db: SQLDatabase, skipped: SkippedChats, chat_id: str, unti
         return 0
     values = {"step": step, "attempt": attempt, "until": until, "limit": limit}
     return await db.execute("prune_chat", chat_id=chat_id, **values)
+
+
+async def _draw(db: SQLDatabase, name: str, *, wanted: int, per_second: float, burst: int) -> tuple[int, float]:
+    """Take requests out of a principal's bucket, as `ChatStore.draw` promises."""
+    now = await db.now()
+    ((allowance, at),) = await db.fetch("allowance", name=name, burst=float(burst), now=now)
+    passed = max((now - db.time_in(at)).total_seconds(), 0)
+    allowance = min(burst, allowance + passed * per_second)
+    granted = min(wanted, int(allowance + _ROUNDING))
+    await db.execute("spend_allowance", name=name, allowance=float(allowance - granted), now=now)
+    return granted, allowance - granted
+
+
+async def _forget_full_rates(db: SQLDatabase, seconds: float) -> None:
+    await db.execute("forget_full_rates", full_since=await db.now() - timedelta(seconds=seconds))

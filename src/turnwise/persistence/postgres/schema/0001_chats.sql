@@ -223,6 +223,14 @@ CREATE TABLE chat_files (
 CREATE INDEX chat_files_by_digest ON chat_files (digest);
 CREATE INDEX chat_files_unsent ON chat_files (at) WHERE NOT sent;
 
+-- What the principals of services may still send, all replicas together.
+CREATE TABLE rates (
+    name        text        PRIMARY KEY, -- the principal's
+    allowance   double precision NOT NULL, -- requests
+    at          timestamptz NOT NULL    -- when it was so many
+);
+CREATE INDEX rates_by_time ON rates (at);
+
 -- Blobs that a chat has let go of: whether another holds them is looked up before they are removed.
 CREATE TABLE unreferenced_files (
     number      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -137,3 +137,14 @@ SELECT walk.fair_key, since, number, id, version FROM walk CROSS JOIN LATERAL (
     SELECT since, number, id, version FROM chats
     WHERE {waits_in_lane} AND fair_key = walk.fair_key ORDER BY since, number LIMIT :depth) AS own
 WHERE NOT walk.fair_key = ANY (:full);
+
+-- name: allowance
+-- What a principal may still send, as of when; the row is locked.
+INSERT INTO rates (name, allowance, at) VALUES (:name, :burst, :now)
+ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING allowance, at;
+
+-- name: spend_allowance
+UPDATE rates SET allowance = :allowance, at = :now WHERE name = :name;
+
+-- name: forget_full_rates
+DELETE FROM rates WHERE at < :full_since;

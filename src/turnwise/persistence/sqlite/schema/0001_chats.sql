@@ -205,6 +205,14 @@ CREATE TABLE chat_files (
 CREATE INDEX chat_files_by_digest ON chat_files (digest);
 CREATE INDEX chat_files_unsent ON chat_files (at) WHERE sent = 0;
 
+-- What the principals of services may still send, all replicas together.
+CREATE TABLE rates (
+    name        TEXT    PRIMARY KEY,        -- the principal's
+    allowance   REAL    NOT NULL,           -- requests
+    at          INTEGER NOT NULL            -- when it was so many
+) WITHOUT ROWID;
+CREATE INDEX rates_by_time ON rates (at);
+
 -- Blobs that a chat has let go of: whether another holds them is looked up before they are removed.
 CREATE TABLE unreferenced_files (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
