@@ -84,14 +84,20 @@ class ScriptedModel:
 async def fill(url: str, chats: int) -> list[str]:
     """Fill an empty store with that many chats, and return ids of some that wait after a turn, in any order."""
     firsts = await _lived(url)
-    chunks = _copies(firsts, chats - len(_KINDS) - _FAILED)
     waiting = [firsts["waiting"]]
+    async for chunk in copied(url, _copies(firsts, chats - len(_KINDS) - _FAILED)):
+        waiting += _waiting(chunk, firsts)
+    return random.Random(1).sample(waiting, min(len(waiting), _WANTED))  # noqa: S311 - a choice, no secret
+
+
+async def copied(url: str, chunks: Iterator[list[_Copy]]) -> AsyncIterator[list[_Copy]]:
+    """Copy chats, and yield each chunk of copies once it is stored."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as file:
             _begin_in_sqlite(file)
             for chunk in chunks:
                 _copy_in_sqlite(file, chunk)
-                waiting += _waiting(chunk, firsts)
+                yield chunk
     else:
         address, _, schema = url.rpartition("schema=")
         server = await asyncpg.connect(address.rstrip("?&"), server_settings={"search_path": schema})
@@ -99,10 +105,9 @@ async def fill(url: str, chats: int) -> list[str]:
         await server.execute("CREATE TEMP TABLE copies (new_id text, owner text, first_id text)")
         for chunk in chunks:
             await _copy_in_postgres(server, chunk)
-            waiting += _waiting(chunk, firsts)
+            yield chunk
         await server.execute("VACUUM ANALYZE")  # what the server would begin by itself while it is measured
         await server.close()
-    return random.Random(1).sample(waiting, min(len(waiting), _WANTED))  # noqa: S311 - a choice, no secret
 
 
 async def _lived(url: str) -> dict[str, str]:
@@ -124,9 +129,14 @@ async def _lived(url: str) -> dict[str, str]:
 
 
 def _copies(firsts: Mapping[str, str], chats: int) -> Iterator[list[_Copy]]:
-    """Yield the copies to make, a chunk at a time. Their ids rise with time, as those of an engine do."""
+    """Yield the copies to make of each kind's chat, a chunk at a time."""
     kinds = [firsts[kind] for kind, share in _KINDS.items() for _ in range(share)]
     random.Random(1).shuffle(kinds)  # noqa: S311 - an order, no secret
+    return copies(kinds, chats)
+
+
+def copies(kinds: list[str], chats: int) -> Iterator[list[_Copy]]:
+    """Yield the copies to make, a chunk at a time. Their ids rise with time, as those of an engine do."""
     began = int(time.time() * 1000)
     for start in range(0, chats, _CHUNK):
         yield [
@@ -147,7 +157,8 @@ def _waiting(chunk: list[_Copy], firsts: Mapping[str, str]) -> list[str]:
 def _inserted(table: str, columns: list[str]) -> str:
     """Return the statement that copies a table's rows of the first chats."""
     if table == "chats":
-        changed, joined = {"id": "new_id", "owner": "copies.owner"}, "chats AS rows ON rows.id = first_id"
+        changed = {"id": "new_id", "owner": "copies.owner", "fair_key": "copies.owner"}
+        joined = "chats AS rows ON rows.id = first_id"
     else:
         key, first = ("chat", "old.number") if "chat" in columns else ("chat_id", "first_id")
         changed = {"chat": "new.number", "chat_id": "new_id"}

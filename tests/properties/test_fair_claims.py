@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from support.exploring import seeds
-from support.lives import STORES, named
+from support.lives import SLOW_STORES, named
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.shares import Caps, Shares
 from turnwise.states import triggers as t
@@ -185,7 +185,7 @@ def ticking() -> Any:
     return lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=next(ticks))
 
 
-@pytest.mark.parametrize("place", STORES)
+@pytest.mark.parametrize("place", SLOW_STORES)
 async def test_claims_are_fair_and_keep_to_caps(place: str, request: Any, tmp_path: Path) -> None:
     met = Counter[str]()
     for seed in seeds({"sqlite": 25, "postgres": 8}[place]):

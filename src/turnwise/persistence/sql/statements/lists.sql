@@ -117,9 +117,11 @@ NOT archived AND state = 'pending' AND worker IS NULL;
 WITH RECURSIVE lane (agent, model) AS (
     SELECT * FROM (SELECT agent, capped_model FROM chats WHERE {waits} ORDER BY agent, capped_model LIMIT 1) AS first
     UNION ALL
-    SELECT next.agent, next.capped_model FROM lane JOIN chats AS next ON next.number = (
-        SELECT number FROM chats AS later
-        WHERE {waits} AND (agent, capped_model) > (lane.agent, lane.model) ORDER BY agent, capped_model LIMIT 1)
+    SELECT next.agent, next.capped_model FROM lane JOIN chats AS next ON next.number = coalesce(
+        (SELECT number FROM chats AS later
+         WHERE {waits} AND agent = lane.agent AND capped_model > lane.model ORDER BY capped_model LIMIT 1),
+        (SELECT number FROM chats AS later
+         WHERE {waits} AND agent > lane.agent ORDER BY agent, capped_model LIMIT 1))
 )
 SELECT agent, model FROM lane;
 
