@@ -232,8 +232,9 @@ class PostgresTransactions:
         ) -> list[Committed]:
             async def take(chat_ids: Sequence[str]) -> list[Committed]:
                 # The locks hold until the claims are committed: what is found to be free here stays so.
-                locked = await connection.fetch(SQL["locked"], chat_ids)
-                due = {row["id"]: row["version"] for row in locked if not self._skipped.skips(*row)}
+                locked = dict(await connection.fetch(SQL["locked"], chat_ids))
+                free = [(chat_id, locked[chat_id]) for chat_id in chat_ids if chat_id in locked]
+                due = {chat_id: version for chat_id, version in free if not self._skipped.skips(chat_id, version)}
                 budgeted: list[CachedChat] = []
                 made = await store(connection, await self._claims(connection, due, plan, budgeted))
                 for current in budgeted:
