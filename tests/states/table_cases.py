@@ -252,11 +252,11 @@ def with_queue(state: ChatState) -> Life:
     return queued(standing(state), "later", "last")
 
 
-def steering(life: Life) -> Life:
-    """Return a life with two messages that steer its turn, before one that waits for a turn of its own."""
+def steering(life: Life, *texts: str) -> Life:
+    """Return a life with messages that steer its turn, two unless told otherwise, and one that does not."""
     life.send("later")
-    for word in ("left", "right"):
-        life.send(word, when_busy="steer")
+    for text in texts or ("left", "right"):
+        life.send(text, when_busy="steer")
     return life
 
 
@@ -430,6 +430,7 @@ def after_a_step() -> Iterator[Case]:
     )
     yield Case(lazily(finished, max_steps=1), conclude, "lease:dropped", f"status {ENDED}")
     yield Case(lazily(finished, tokens=79), conclude, "", "status compaction")
+    yield Case(lambda: steering(finished(tokens=50), "word " * 40), conclude, "", "status compaction")
     yield Case(finished, conclude, "", "status")
     yield Case(lambda: steering(finished()), conclude, STEERED, f"{JOINED} status")
 

@@ -61,6 +61,9 @@ class Turns(Reports):
     ) -> SendReceipt:
         """Accept a user message: it is answered next, or waits in the queue.
 
+        While the chat works, `when_busy` "queue" lets it wait for a turn of its own, "steer" for the next model request
+        of the turn under way, "interrupt" stops that turn for it, and "reject" refuses it.
+
         The same `client_id` with the same content returns the first receipt, `replayed`.
 
         Raises:
