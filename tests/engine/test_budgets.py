@@ -96,7 +96,8 @@ async def test_unknown_price_is_said_and_reserves_all_that_is_left() -> None:
 
 async def test_subagents_spend_their_owners_budget() -> None:
     helper = Agent("helper", model=ScriptedModel([DONE]), settings=WORDS)
-    boss = ScriptedModel([Reply(calls=[Call("ask", {"task": "Dig."})], usage=(60, 20)), DONE])
+    dig = Reply(calls=[Call("ask", {"task": "Dig."})], usage=(60, 20))
+    boss = ScriptedModel([dig, DONE, dig])
     agents = [Agent("boss", model=boss, tools=[delegate(helper, name="ask")], settings=WORDS), helper]
     async with Engine("sqlite://", agents=agents) as engine:
         await engine.set_budget(owner="ada", tokens=1000)
@@ -104,6 +105,12 @@ async def test_subagents_spend_their_owners_budget() -> None:
         await engine.wait(chat.id)
         (budget,) = await engine.budgets()
         assert (budget.spent.tokens, budget.reserved) == (240, Amount())
+        await engine.set_budget(owner="ada", tokens=360)
+        await engine.send_message(chat.id, "Dig on!")
+        stopped = await engine.wait(chat.id)
+        (*_, refused) = await engine.messages(chat.id)
+        assert (stopped.stop_reason, len(await engine.subagents(chat.id))) == ("token_budget", 1)
+        assert "the budget of tokens is spent" in str(refused.parts[0].output)
 
 
 def test_call_that_nothing_pays_for_is_left() -> None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from support.exploring import seeds
 from support.life import PROFILE
-from support.lives import STORES, Database, StoredLife, database_in, lives_in, named
+from support.lives import RUNS, STORES, Database, Process, StoredLife, database_in, lives_in, named
 from turnwise import BudgetSpent, ChatState
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.transactions.chat_writer import ChatWriter
@@ -41,13 +41,14 @@ class Spender(StoredLife):
     def create(self) -> Decision:
         return self.fire(t.Create, profile=replace(PROFILE, owner="anna"))
 
-    def claiming(self, place: int) -> Any:
-        """Return the claim of a process, to be done."""
-        process = self.database.processes[place]
-        return process.writer.change(self.chat_id, t.Claimed(worker=process.name), actor=process.actor)
-
     def claim(self) -> Decision:
-        return self._keep(self.do(self.claiming(self.by)))
+        claimed = t.Claimed(worker=self.process.name)
+        return self._keep(self.do(self.process.writer.change(self.chat_id, claimed, actor=self.process.actor)))
+
+
+def claiming(process: Process) -> Any:
+    """Return the claim of all chats that wait, to be done."""
+    return process.writer.claim(t.Claimed(worker=process.name), actor=process.actor, runs=RUNS, limit=5)
 
 
 def prepare(database: Database, **limits: Any) -> None:
@@ -188,7 +189,7 @@ def test_two_workers_race_for_the_last_cent(place: str, request: pytest.FixtureR
             for life in lives:
                 life.create()
                 life.send("Say a few words, please.")
-            database.at_once(*(life.claiming(place) for place, life in enumerate(lives)))
+            database.at_once(*map(claiming, database.processes))
             for life in lives:
                 life.read()
             assert sorted(life.facts.state for life in lives) == [S.streaming, S.waiting]

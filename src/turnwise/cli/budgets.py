@@ -72,7 +72,7 @@ def _table(found: Sequence[Budget]) -> Table:
     table = plain_table("of", "per", "limit", "spent", "reserved", "left", "until (UTC)")
     for one in found:
         amounts = ((one.tokens, one.cost), one.spent, one.reserved, one.left)
-        unpriced = f" + {one.unpriced} unpriced" if one.unpriced else ""
+        unpriced = f" + {one.unpriced} unpriced" if one.unpriced and one.cost is not None else ""
         limit, spent, reserved, left = (
             _amount(*(part if isinstance(part, tuple) else (part.tokens, part.cost)), one) for part in amounts
         )

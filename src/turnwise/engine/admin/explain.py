@@ -117,7 +117,9 @@ def _describe_budget(budget: Budget) -> str:
     tokens = None if budget.tokens is None else f"{budget.left.tokens:,} of {budget.tokens:,} tokens"
     cost = None if budget.cost is None else f"{budget.left.cost} of {budget.cost} US dollars"
     until = f" until {budget.until:%Y-%m-%d %H:%M} UTC" if budget.until is not None else ""
-    unpriced = f", without {budget.unpriced} call(s) of unknown price" if budget.unpriced else ""
+    unpriced = (
+        f", without {budget.unpriced} call(s) of unknown price" if budget.unpriced and budget.cost is not None else ""
+    )
     reserved = f", {budget.reserved.tokens:,} tokens are reserved" if budget.reserved.tokens else ""
     left = " and ".join(filter(None, (tokens, cost)))
     return f" The budget of {whose} has {left} left{until}{reserved}{unpriced}; an operator may raise it."

@@ -20,6 +20,7 @@ from turnwise.logger import about, logger
 from turnwise.states.arguments import SubagentAnswer
 from turnwise.states.calls import SubagentResult, ToolCall
 from turnwise.states.errors import (
+    BudgetSpent,
     ChatDeleted,
     ChatExists,
     ChatNotFound,
@@ -115,7 +116,7 @@ class SubagentCalls:
         is_of_parent = isinstance(error, ChatNotFound) and error.chat_id == self._parent.chat_id
         if is_passing or is_of_parent or isinstance(error, _NotYetError | EngineClosed):
             raise error
-        if isinstance(error, _RefusedError):
+        if isinstance(error, _RefusedError | BudgetSpent):
             return str(error)
         if isinstance(error, ChatNotFound):
             return f"The subagent {'was deleted' if isinstance(error, ChatDeleted) else 'is not there'}."

@@ -41,12 +41,22 @@ LimitsOf = Callable[[Facts], Limits]
 """Returns the limits of a chat."""
 
 
+RatesOf = Callable[[Facts, datetime], Rates]
+"""Returns by what a chat's next model call is estimated, at that time."""
+
+
 class UnitOfWork:
     """Decisions to be committed together, each made on the facts before it, with its own audit record and version."""
 
-    __slots__ = ("_at", "_limits_of", "decisions", "facts", "stopped")
+    __slots__ = ("_at", "_limits_of", "_rates_of", "decisions", "facts", "stopped")
 
-    def __init__(self, facts: Facts, at: TransitionContext, limits_of: LimitsOf | None = None) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        at: TransitionContext,
+        limits_of: LimitsOf | None = None,
+        rates_of: RatesOf | None = None,
+    ) -> None:
         self.facts = facts
         """The facts after the last decision."""
         self.decisions: list[Decision] = []
@@ -54,6 +64,7 @@ class UnitOfWork:
         """Whether the changes that follow are skipped."""
         self._at = at
         self._limits_of = limits_of
+        self._rates_of = rates_of
 
     @property
     def now(self) -> datetime:
@@ -83,6 +94,8 @@ class UnitOfWork:
         at = self._at
         if actor is not None or reason is not None:
             at = replace(at, actor=actor or at.actor, reason=reason)
+        if at.funds is not None and self._rates_of is not None:
+            at = replace(at, funds=replace(at.funds, rates=self._rates_of(self.facts, at.now)))
         decision = decide(self.facts, trigger, at)
         self.decisions.append(decision)
         if self._limits_of is not None and decision.facts.profile is not self.facts.profile:
@@ -100,10 +113,6 @@ The function is pure: a store may run it in another thread, and again after a co
 """
 
 
-RatesOf = Callable[[Facts, datetime], Rates]
-"""Returns by what a chat's next model call is estimated, at that time."""
-
-
 class _Plan(msgspec.Struct, frozen=True):
     """Changes as one plan for the store, with a salt for the digests of their decisions."""
 
@@ -114,10 +123,8 @@ class _Plan(msgspec.Struct, frozen=True):
     salt: str = msgspec.field(default_factory=partial(secrets.token_hex, 16))
 
     def __call__(self, facts: Facts, now: datetime, funds: Funds | None = None) -> Sequence[Decision]:
-        at = TransitionContext(now=now, limits=self.limits_of(facts), salt=self.salt, actor=self.actor)
-        if funds is not None:
-            at = replace(at, funds=replace(funds, rates=self.rates_of(facts, now)))
-        unit = UnitOfWork(facts, at, self.limits_of)
+        at = TransitionContext(now=now, limits=self.limits_of(facts), salt=self.salt, actor=self.actor, funds=funds)
+        unit = UnitOfWork(facts, at, self.limits_of, self.rates_of)
         for change in self.changes:
             if unit.stopped:
                 break
