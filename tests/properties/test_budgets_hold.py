@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from support.exploring import seeds
 from support.life import PROFILE
-from support.lives import RUNS, STORES, Database, Process, StoredLife, database_in, lives_in, named
+from support.lives import RUNS, SETTINGS, STORES, Database, Process, StoredLife, database_in, lives_in, named
 from turnwise import BudgetSpent, ChatState
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.transactions.chat_writer import ChatWriter
@@ -32,6 +32,7 @@ from turnwise.states.writes import RecordUsage
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 S = ChatState
 RATES: Final = Rates(max_output_tokens=20, input_price=Decimal("0.001"), output_price=Decimal("0.002"))
+LIMITS: Final = SETTINGS.limits(None)
 KEY: Final = key_of_owner("anna")
 
 
@@ -54,10 +55,7 @@ def claiming(process: Process) -> Any:
 def prepare(database: Database, **limits: Any) -> None:
     """Give the owner a budget, and the processes the prices."""
     for process in database.processes:
-        limits_of = process.limits
-        process.writer = ChatWriter(
-            process.store, Broadcaster(), lambda _, of=limits_of: of, rates_of=lambda _facts, _now: RATES
-        )
+        process.writer = ChatWriter(process.store, Broadcaster(), lambda _: LIMITS, rates_of=lambda *_: RATES)
     declare(database, **limits)
 
 
@@ -81,7 +79,6 @@ class Walk:
         self.random = Random(seed)  # noqa: S311 - no secret
         prepare(database, tokens=self.random.randrange(100, 400), cost=Decimal("0.4"), spent=Amount(), held={})
         self.lives = [Spender(database, f"c{seed}-{number}") for number in range(3)]
-        self.seen: dict[str, int] = {}
         for life in self.lives:
             life.create()
 
