@@ -40,6 +40,8 @@ PASS: Final = {
     "leases": "lease=1 / lease:dropped=1 / lease=2 / lease:dropped=2 / lease=9",
     "a lease in one record": "lease=1 lease:dropped=1 lease=2",
     "a boundary": "boundary:clear=5",
+    "schedules": "schedule=s / schedule=s / schedule:fired=s / schedule:fired=s schedule:dropped=s / schedule=s",
+    "schedules end with the chat": "schedule=s / archived! schedule:dropped=s",
     "notes": "usage=1 profile= reason= facts=1 events=1-2 erase:errors= erase:reasons= erase:quarantine=",
     "a note of a receipt": "receipt=c / erase:receipt=c",
     "a repair ends everything": "lease=1 call:planned:client=a / repaired! / lease=2",
@@ -50,6 +52,9 @@ PASS: Final = {
 }
 
 REFUSE: Final = {
+    "a schedule fires that is not there": ("schedule=s / schedule:dropped=s / schedule:fired=s", "is not there"),
+    "a schedule is dropped twice": ("schedule=s / schedule:dropped=s / schedule:dropped=s", "is not there"),
+    "an archived schedule": ("schedule=s / archived!", "an archived chat has none"),
     "a message twice": ("message=m1 / message=m1", "given once"),
     "a message that waited and was deleted": ("enqueue=m1 / dequeue:deleted=m1 / message=m1", "given once"),
     "a taken message that does not enter": ("enqueue=m1 / dequeue:taken=m1", "did not enter the history"),

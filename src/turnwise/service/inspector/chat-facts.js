@@ -10,6 +10,7 @@ class ChatFacts extends HTMLElement {
       made("section", { className: "card", "aria-label": "Explanation" }, made("h3", { textContent: "Explanation" }), pairs([
         ["since", asTime(told.since)], ["agent", told.agent], ["worker", told.lease_worker ?? "none"],
         ["next timer", asTime(told.next_timer) || "none"], ["accepts", told.legal_triggers.join(", ")],
+        ...(told.schedules?.length ? [["scheduled", told.schedules.map((one) => `${one.id} at ${asTime(one.due)}`).join(", ")]] : []),
         ["broken invariants", told.broken_invariants.join(", ") || "none"], ["last error", told.last_error?.message ?? "none"],
         ...(told.last_error?.detail ? [["in detail", told.last_error.detail]] : []),
       ])),

@@ -85,6 +85,7 @@ class ChatMessages extends HTMLElement {
 
 function drawnOf(message) {
   const notes = ["partial", "synthetic", "steered"].filter((note) => message[note]);
+  if (message.wakeup) notes.push(`scheduled by ${message.wakeup.by}`);
   const label = [message.role, ...notes].join(", ");
   return made("article", { className: `message ${message.role}`, data: { id: message.id }, "aria-label": label },
     made("h4", {}, message.role, ...notes.map((note) => made("span", { className: "badge", textContent: note })),
