@@ -15,6 +15,7 @@ import typer
 from turnwise.cli.audit import audit
 from turnwise.cli.budgets import budget, budgets
 from turnwise.cli.chat import chat
+from turnwise.cli.consumers import undelivered
 from turnwise.cli.demo.command import demo
 from turnwise.cli.diagram import diagram
 from turnwise.cli.doctor import doctor, migrate
@@ -34,7 +35,7 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),
     *(list_chats, show, audit, replay, verify, explain, inspect),
     *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
-    *(schedule, schedules, unschedule),
+    *(schedule, schedules, unschedule, undelivered),
     *(export, import_chat),
     *(budget, budgets),
     *(doctor, diagram, worker, serve, migrate, keygen),

@@ -78,6 +78,15 @@ ModelsOption = Annotated[
         help="A model that clients may choose for a chat, beside those that agents have by name; may be repeated.",
     ),
 ]
+WebhooksOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--webhooks",
+        envvar="TURNWISE_WEBHOOKS",
+        metavar="FILE",
+        help="A TOML file that names each webhook, its address and its secret.",
+    ),
+]
 RunWorkerOption = Annotated[
     bool, typer.Option("--worker/--no-worker", help="Run chats of agents here, too; an engine has its own setting.")
 ]
@@ -94,6 +103,7 @@ def serve(  # noqa: PLR0913 - options
     owners_may: OwnersMayOption = None,
     allow_origin: OriginsOption = None,
     allow_model: ModelsOption = None,
+    webhooks: WebhooksOption = None,
     requests_per_second: RateOption = 50,
     burst: BurstOption = 200,
     streams_per_owner: StreamsOption = 100,
@@ -121,6 +131,7 @@ def serve(  # noqa: PLR0913 - options
         owners_may=service.OWNERS_MAY | set(owners_may or ()),
         allow_origins=tuple(allow_origin or ()),
         models=tuple(allow_model or ()),
+        webhooks=[] if webhooks is None else service.Webhook.from_file(webhooks),
         requests_per_second=requests_per_second,
         burst=burst,
         streams_per_owner=streams_per_owner,

@@ -14,6 +14,7 @@ with needing("service", __name__):
     from turnwise.service.server import serve
     from turnwise.service.settings import ServiceSettings
     from turnwise.service.sse import event_stream
+    from turnwise.service.webhooks import Webhook, deliver_webhooks
 
 __all__ = [
     "OWNERS_MAY",
@@ -27,9 +28,11 @@ __all__ = [
     "Role",
     "ServiceSettings",
     "StaticTokens",
+    "Webhook",
     "add_problem_handlers",
     "connections",
     "create_app",
+    "deliver_webhooks",
     "describe",
     "encode_agui",
     "encode_ai_sdk",

@@ -27,6 +27,7 @@ from turnwise.service.routes.table import MOUNTED, OPEN_ROUTES, OPERATIONS, ROUT
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.service.shutdown import end_process_with
+from turnwise.service.webhooks import deliver_webhooks
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.checked import checked
 
@@ -61,12 +62,14 @@ def router(
             if an application has several.
 
     Raises:
-        SettingsError: the settings have `allow_origins`, which routes cannot heed, or `owners_may` names what is no
-            operation.
+        SettingsError: the settings have `allow_origins` or `webhooks`, which routes cannot heed, or `owners_may` names
+            what is no operation.
     """
     settings = settings or ServiceSettings()
     if settings.allow_origins:
         raise SettingsError("allow_origins", "is for `create_app` and `serve`; give your application a CORSMiddleware")
+    if settings.webhooks:
+        raise SettingsError("webhooks", "are for `create_app` and `serve`; your application enters `deliver_webhooks`")
     service = Service(engine, auth, settings, build_policy(settings))
     end_process_with(engine, settings)
     routes = APIRouter()
@@ -138,13 +141,13 @@ def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings
         auth: identifies the sender of a request.
         settings: limits, and the origins of pages that may call.
     """
+    settings = settings or ServiceSettings()
 
     @asynccontextmanager
     async def opened(_app: FastAPI) -> AsyncIterator[None]:
-        async with engine:
+        async with engine, deliver_webhooks(engine, settings.webhooks):
             yield
 
-    settings = settings or ServiceSettings()
     end_process_with(engine, settings)
     return application(engine, auth=auth, settings=settings, lifespan=opened)
 

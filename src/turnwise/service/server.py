@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from types import FrameType
 from typing import Final, Literal
@@ -20,6 +20,7 @@ from turnwise.service.app import application
 from turnwise.service.auth import Authenticator
 from turnwise.service.connections import connections
 from turnwise.service.settings import ServiceSettings
+from turnwise.service.webhooks import Webhook, deliver_webhooks
 from turnwise.states.values.checked import checked
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
@@ -36,10 +37,17 @@ def _is_logged(record: logging.LogRecord) -> bool:
 class _Server(uvicorn.Server):
     """Ends streams when it is asked to stop: uvicorn waits for them before it ends the application."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, opened: Callable[[], object] | None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        engine: Engine,
+        opened: Callable[[], object] | None,
+        webhooks: Sequence[Webhook],
+    ) -> None:
         super().__init__(config)
         self._engine = engine
         self._opened = opened
+        self._webhooks = webhooks
         self._opening = anyio.CancelScope()
         engine.add_failure_callback(self._stop)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,6 +61,7 @@ class _Server(uvicorn.Server):
                     await stack.enter_async_context(self._engine)
                 if self.should_exit:
                     return
+                await stack.enter_async_context(deliver_webhooks(self._engine, self._webhooks))
                 if self._opened is not None:
                     self._opened()
                 await super().serve(sockets)
@@ -132,4 +141,4 @@ async def serve(
         h11_max_incomplete_event_size=65_536,
         http=connections(settings),
     )
-    await _Server(config, engine, opened).serve(sockets)
+    await _Server(config, engine, opened, settings.webhooks).serve(sockets)

@@ -1,0 +1,61 @@
+"""Commands for those to whom events are delivered: the consumers of programs, and webhooks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from turnwise.cli.connect import Chats, ChatSource
+from turnwise.cli.options import JsonOption, with_source
+from turnwise.cli.style import clean, console, moment, plain_table, print_json
+from turnwise.engine.config.results import Undelivered
+
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="A consumer, or `webhook:` and the name of a webhook; by default all."),
+]
+ChatOption = Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Only events of this chat.")]
+
+
+@with_source("actor")
+def undelivered(
+    name: NameArgument = None,
+    *,
+    again: Annotated[bool, typer.Option("--again", help="Deliver them again, instead of listing them.")] = False,
+    chat: ChatOption = None,
+    source: ChatSource,
+    as_json: JsonOption = False,
+) -> None:
+    """List the events that a webhook or another consumer did not take, or have them delivered again.
+
+    The process that delivers for the consumer does so at once; without one, the next that does.
+    """
+
+    async def found(chats: Chats) -> dict[str, list[Undelivered]]:
+        names = [one.name for one in await chats.consumers() if name in (None, one.name)]
+        events = {one: await chats.undelivered(one) for one in names}
+        return {one: [event for event in waiting if chat in (None, event.chat_id)] for one, waiting in events.items()}
+
+    async def delivered(chats: Chats) -> dict[str, int]:
+        names = [one.name for one in await chats.consumers() if name in (None, one.name)]
+        return {one: await chats.deliver_again(one, about=chat) for one in names}
+
+    if again:
+        counts = source.run(delivered)
+        if as_json:
+            print_json(counts)
+        else:
+            console.print(f"{sum(counts.values())} event(s) will be delivered again")
+        return
+    events = source.run(found)
+    if as_json:
+        print_json(events)
+        return
+    table: Table = plain_table("consumer", "chat", "event", "tried last (UTC)", "error")
+    for consumer, waiting in events.items():
+        for one in waiting:
+            error = "about to be delivered" if one.due else one.error
+            table.add_row(clean(consumer), clean(one.chat_id), str(one.seq), moment(one.at), clean(error))
+    console.print(table if table.row_count else "Everything is delivered.")

@@ -1,0 +1,232 @@
+"""Webhooks: events of all chats, posted to other services and signed as Standard Webhooks has it.
+
+Each webhook is a durable consumer of the engine: at least once, in order within a chat, tried again with back-off. What
+was not taken then is set aside, and sent again on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import socket
+import ssl
+import time
+import tomllib
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import field
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+import httpcore
+import msgspec
+from pydantic import AfterValidator
+
+from turnwise.engine.engine import Engine
+from turnwise.logger import logger
+from turnwise.states.errors import EngineClosed, SettingsError, TurnwiseError
+from turnwise.states.events import Event
+from turnwise.states.values.checked import configuration
+from turnwise.states.values.limits import Name
+from turnwise.states.values.plain import Misfit
+
+CONSUMER_PREFIX: Final = "webhook:"
+"""The name of a webhook's consumer is this and its own name."""
+DELAYS_S: Final = (5.0, 60.0, 300.0, 1800.0, 7200.0)
+"""Seconds between the tries of one event."""
+TIMEOUT_S: Final = 15.0
+"""Seconds that a receiver has for its answer."""
+_RESTART_S: Final = 30.0
+_KEY_BYTES: Final = range(24, 65)
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_LAST_32_BITS: Final = 0xFFFFFFFF
+
+
+def _as_secret(value: str) -> str:
+    """Check a secret; several are separated by spaces, while a receiver takes up a new one."""
+    for one in value.split(" "):
+        try:
+            key = base64.b64decode(one.removeprefix("whsec_"), validate=True)
+        except binascii.Error:
+            key = b""
+        if not one.startswith("whsec_") or len(key) not in _KEY_BYTES:
+            raise Misfit("must be `whsec_` and 24 to 64 bytes in base64; several are separated by a space")
+    return value
+
+
+@configuration(within="webhook.")
+class Webhook:
+    """Where events of all chats are sent.
+
+    Raises:
+        InvalidArgument: a value is not what it may be. The text never holds the secret.
+        SettingsError: the address is none to which events may be sent.
+    """
+
+    url: str
+    """Begins with `https://`, or with `http://` in a private network."""
+    secret: Annotated[str, AfterValidator(_as_secret)] = field(repr=False)
+    """`whsec_...`, by which the receiver knows the sender; several are separated by a space."""
+    name: Name
+    """Its consumer is `webhook:` and this."""
+    kinds: Collection[str] | None = None
+    """Kinds of events; all by default."""
+    allow_private: bool = False
+    """Whether it may be in a private network, or on this machine."""
+
+    def __post_init__(self) -> None:
+        address = urlsplit(self.url)
+        schemes = ("https", "http") if self.allow_private else ("https",)
+        if address.scheme not in schemes or not address.hostname or address.username is not None:
+            right = "https://HOST/PATH, or http:// with allow_private, without a user"
+            raise SettingsError(f"webhook {self.name!r}", f"its url must be {right}")
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> list[Webhook]:
+        """Read webhooks from a TOML file with a table `[[webhooks]]` for each, with the fields of this class.
+
+        Raises:
+            SettingsError: the file cannot be read, or an entry is wrong. The text never holds a secret.
+        """
+        try:
+            entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("webhooks")
+        except (OSError, ValueError) as error:
+            raise SettingsError("webhooks", f"{str(path)!r} cannot be read: {type(error).__name__}") from None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise SettingsError("webhooks", f"{str(path)!r} must hold tables named [[webhooks]]")
+        return [cls(**entry) for entry in entries]
+
+
+class NotDelivered(TurnwiseError):
+    """A receiver did not take an event; it is sent again later."""
+
+
+def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return the header `webhook-signature`: one signature for each secret."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    keys = (base64.b64decode(one.removeprefix("whsec_")) for one in secret.split(" "))
+    digests = (hmac.new(key, signed, hashlib.sha256).digest() for key in keys)
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the open internet, itself and where it is a way to write another one."""
+    ip = ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv6Address):
+        inner: list[IPv4Address] = [one for one in (ip.ipv4_mapped, ip.sixtofour) if one is not None]
+        inner += [] if ip.teredo is None else [*ip.teredo]
+        inner += [IPv4Address(int(ip) & _LAST_32_BITS)] if ip in _NAT64 else []
+        if inner:
+            return all(one.is_global and not one.is_multicast for one in inner)
+    return ip.is_global and not ip.is_multicast
+
+
+class PublicNetwork(httpcore.AsyncNetworkBackend):
+    """Connects to public addresses only: to one of those that it has looked up and checked itself."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to a host, unless one of its addresses is private."""
+        try:
+            with anyio.fail_after(timeout):
+                found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError) as error:
+            raise httpcore.ConnectError(f"{host} has no address: {error}") from error
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        for address in addresses:
+            if not is_public(address):
+                raise httpcore.ConnectError(f"{host} is {address}, which is no public address (allow_private)")
+        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
+        """Refuse."""
+        raise httpcore.ConnectError("a webhook has no socket of this machine")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await self._inner.sleep(seconds)
+
+
+class Sender:
+    """Sends events to one webhook. Redirects are not followed, and nothing of the answer but its status is read."""
+
+    def __init__(self, webhook: Webhook) -> None:
+        self._webhook = webhook
+        network = httpcore.AnyIOBackend() if webhook.allow_private else PublicNetwork()
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=ssl.create_default_context(), network_backend=network, keepalive_expiry=5, retries=0
+        )
+
+    async def send(self, event: Event) -> None:
+        """Send an event once.
+
+        Raises:
+            NotDelivered: the receiver answered with another status than 2xx, or not at all.
+        """
+        host, timestamp = urlsplit(self._webhook.url).hostname, int(time.time())
+        body = msgspec.json.encode({"type": f"chat.{event.kind}", "timestamp": event.at, "data": event})
+        message_id = _id_of(event)
+        headers: dict[bytes | str, bytes | str] = {
+            "content-type": "application/json",
+            "user-agent": "turnwise",
+            "webhook-id": message_id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signature(self._webhook.secret, message_id, timestamp, body),
+        }
+        limits = {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), TIMEOUT_S)}
+        try:
+            with anyio.fail_after(TIMEOUT_S):
+                async with self._pool.stream(
+                    "POST", self._webhook.url, headers=headers, content=body, extensions=limits
+                ) as answer:
+                    status = answer.status
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError) as error:
+            raise NotDelivered(f"{host} did not answer: {error or type(error).__name__}") from error
+        if status // 100 != 2:  # noqa: PLR2004 - 2xx
+            raise NotDelivered(f"{host} answered with status {status}")
+
+    async def deliver(self, engine: Engine) -> None:
+        """Send what happens in the engine's chats, until it is closed."""
+        name = CONSUMER_PREFIX + self._webhook.name
+        async with self._pool:
+            while True:
+                try:
+                    await engine.consume(name, self.send, kinds=self._webhook.kinds, delays=DELAYS_S, start="now")
+                except EngineClosed:
+                    return
+                except TurnwiseError as error:
+                    logger.warning("webhook_stopped", consumer=name, problem=str(error))
+                    await anyio.sleep(_RESTART_S)
+
+
+def _id_of(event: Event) -> str:
+    """Return the id of the message: the same one each time it is sent."""
+    what = f"{event.chat_id}\n{event.seq}\n{event.at}"
+    return f"msg_{hashlib.sha256(what.encode()).hexdigest()[:32]}"
+
+
+@asynccontextmanager
+async def deliver_webhooks(engine: Engine, webhooks: Sequence[Webhook]) -> AsyncIterator[None]:
+    """Send events to webhooks while inside: for applications that have a `router` and enter the engine themselves."""
+    tasks = [asyncio.create_task(Sender(webhook).deliver(engine)) for webhook in webhooks]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
