@@ -112,6 +112,7 @@ def test_default_settings() -> None:
         "not_found_seconds": 0.02,
         "owners_may": OWNERS_MAY,
         "policy": None,
+        "webhooks": (),
         "allow_origins": (),
         "models": (),
     }

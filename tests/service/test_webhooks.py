@@ -1,0 +1,167 @@
+"""Webhooks: what a receiver gets, that it can check it, and where no event is ever sent."""
+
+import base64
+import hashlib
+import hmac
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpcore
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from support.served import GENEROUS, TOKENS, listening
+from support.terminal import Terminal
+from turnwise import Engine, InvalidArgument, SettingsError
+from turnwise.client import Client
+from turnwise.service import Webhook, create_app
+from turnwise.service import webhooks as tested
+from turnwise.service.webhooks import PublicNetwork, is_public, signature
+
+KEY = base64.b64encode(b"k" * 32).decode()
+SECRET = f"whsec_{KEY}"
+
+
+class Receiver:
+    """A service that takes webhooks: it answers with the statuses of a script, the last one for ever."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = [*statuses]
+        self.got: list[tuple[dict[str, str], bytes]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Take a request, as an ASGI application."""
+        if scope["type"] == "http":
+            request = Request(scope, receive)
+            self.got.append((dict(request.headers), await request.body()))
+            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+            await Response(status_code=status, headers={"location": "/elsewhere"})(scope, receive, send)
+
+    async def _has(self, count: int) -> bool:
+        return len(self.got) >= count
+
+    async def until(self, count: int) -> list[dict[str, Any]]:
+        """Wait for so many requests, and return what they said."""
+        await eventually(partial(self._has, count))
+        return [json.loads(body) for _, body in self.got]
+
+
+@asynccontextmanager
+async def sending(receiver: Receiver, path: Path, **options: Any) -> AsyncIterator[tuple[str, Engine]]:
+    """Serve an engine that sends the events of its chats to a receiver."""
+    engine = Engine(f"sqlite:///{path / 'chats.db'}", model="demo")
+    async with listening(receiver) as url:  # type: ignore[arg-type]
+        hook = Webhook(url=f"{url}/hook", secret=SECRET, name="all", allow_private=True, **options)
+        settings = replace(GENEROUS, webhooks=[hook])
+        async with listening(create_app(engine, auth=TOKENS, settings=settings)) as service:
+            await eventually(engine.consumers)  # it gets what happens from now on
+            yield service, engine
+
+
+async def eventually(found: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what there is at last."""
+    with anyio.fail_after(20):
+        while not (there := await found()):  # noqa: ASYNC110 - whoever waits is not told
+            await anyio.sleep(0.01)
+    return there
+
+
+async def test_receiver_can_check_who_sent_an_event(tmp_path: Path) -> None:
+    """By the specification of Standard Webhooks, written out here."""
+    receiver = Receiver(204)
+    async with sending(receiver, tmp_path, kinds=["turn_finished"]) as (service, engine):
+        chat = await engine.create_chat(message="Hi.")
+        (said,) = await receiver.until(1)
+        assert (said["type"], said["data"]["chat_id"], said["data"]["stop_reason"]) == (
+            "chat.turn_finished",
+            chat.id,
+            "end_turn",
+        )
+        headers, body = receiver.got[0]
+        identity, timestamp = headers["webhook-id"], headers["webhook-timestamp"]
+        signed = hmac.new(b"k" * 32, f"{identity}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+        assert headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
+        assert abs(int(timestamp) - time.time()) < 60
+        async with Client(service, token="operator-token") as client:  # noqa: S106 - of a test
+            assert [(one.name, one.undelivered) for one in await client.consumers()] == [("webhook:all", 0)]
+
+
+async def test_refused_event_is_sent_again_and_then_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same message id each time; a redirect is no answer. The terminal lists it, and has it sent once more."""
+    monkeypatch.setattr(tested, "DELAYS_S", (0.01,))
+    receiver = Receiver(500, 302, 204)
+    async with sending(receiver, tmp_path, kinds=["turn_finished"]) as (service, engine):
+        await engine.create_chat(message="Hi.")
+        await receiver.until(2)
+        await eventually(partial(engine.undelivered, "webhook:all"))
+        terminal, server = Terminal(tmp_path), ("--server", service)
+        monkeypatch.setenv("TURNWISE_TOKEN", "operator-token")
+        listed = await anyio.to_thread.run_sync(terminal.run, "undelivered", *server)
+        assert "webhook:all" in listed.words, listed.words
+        assert "127.0.0.1 answered with status 302" in listed.words
+        again = await anyio.to_thread.run_sync(terminal.run, "undelivered", "webhook:all", "--again", *server)
+        assert "1 event(s) will be delivered again" in again.words
+        await receiver.until(3)
+    assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1:248:1893:25c8:1946", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),  # noqa: S104 - no address to listen on
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:93.184.216.34", True),
+        ("64:ff9b::a00:1", False),
+        ("2002:7f00:1::", False),
+    ],
+)
+def test_private_addresses_are_known(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+async def test_host_that_resolves_to_a_private_address_is_refused() -> None:
+    """The address that was checked is the one that is connected to: no second look-up can give another."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(httpcore.ConnectError, match=r"localhost is .*, which is no public address"):
+            await PublicNetwork().connect_tcp("localhost", port)
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_webhook_is_checked_when_it_is_made(tmp_path: Path) -> None:
+    for wrong in ("k", "whsec_c2hvcnQ=", KEY, f"{SECRET} k"):
+        with pytest.raises(InvalidArgument, match=r"webhook\.secret: must be `whsec_`") as refused:
+            Webhook(url="https://example.com/hook", secret=wrong, name="all")
+        assert wrong == "k" or wrong not in str(refused.value)
+    for url in ("http://example.com", "https://", "https://me@example.com/", "ftp://example.com"):
+        with pytest.raises(SettingsError, match="its url must be https://HOST/PATH"):
+            Webhook(url=url, secret=SECRET, name="all")
+    assert signature(f"{SECRET} {SECRET}", "m", 1, b"{}").count("v1,") == 2
+    entry = '[[webhooks]]\nurl = "https://example.com/hook"\nname = "all"\nkinds = ["error"]\n'
+    (tmp_path / "hooks.toml").write_text(f'{entry}secret = "{SECRET}"\n')
+    (hook,) = Webhook.from_file(tmp_path / "hooks.toml")
+    assert (hook.name, hook.kinds, SECRET in repr(hook)) == ("all", ("error",), False)
+    (tmp_path / "none.toml").write_text("")
+    with pytest.raises(SettingsError, match=r"must hold tables named \[\[webhooks\]\]"):
+        Webhook.from_file(tmp_path / "none.toml")
