@@ -249,7 +249,9 @@ async def told_by_all_routes(service: Served, who: str, chat: str, thread: str) 
         told = {}
         for row in ROUTES:
             if row.method == "GET" and row.path != "/chats/{chat_id}/events":
-                told[row.path] = (await client.get(row.path.format(**values), params={"finished": "true"})).text
+                told[row.path] = (
+                    await client.get(row.path.format(**values), params={"finished": "true", "follow": "false"})
+                ).text
         for view in ("user", "model", "raw"):
             told[view] = (await client.get(f"/chats/{chat}/messages", params={"view": view})).text
         told["events"] = str(await stream_of(client, chat, follow="false"))

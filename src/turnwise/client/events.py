@@ -14,13 +14,14 @@ from turnwise.client.connection import Connection, is_passing
 from turnwise.client.errors import BadAnswer, parse_problem
 from turnwise.client.requests import Request
 from turnwise.client.settings import Backoff
-from turnwise.engine.config.results import Chat
+from turnwise.engine.config.results import Chat, ChatChange
 from turnwise.http_problems import RateLimited
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event, HistoryResetEvent
 from turnwise.states.names import RESTING, ChatState
 
 _EVENT: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
+_CHANGE: Final = msgspec.json.Decoder(ChatChange)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _END: Final = b" end"
 """The comment by which a service says that the stream is complete."""
@@ -39,7 +40,7 @@ class EventReader(msgspec.Struct):
     _has_ended: bool = False
     """Whether the service has said that there is nothing more."""
 
-    async def events(self) -> AsyncGenerator[Event, None]:
+    async def events(self) -> AsyncGenerator[Any, None]:
         """Yield the events, each once and in order, however often the connection breaks.
 
         Raises:
@@ -51,7 +52,7 @@ class EventReader(msgspec.Struct):
             try:
                 async with aclosing(self._once(backoff)) as events:
                     async for event in events:
-                        self.cursor = event.seq
+                        self.cursor = self._number_of(event)
                         backoff.reset()
                         yield event
                 if self._has_ended or await self._is_over():
@@ -78,11 +79,23 @@ class EventReader(msgspec.Struct):
         chat = await self.connection.ask(request, Chat)
         return chat.last_seq <= self.cursor and (not self.follow or has_arrived(RESTING, chat))
 
-    async def _once(self, backoff: Backoff) -> AsyncGenerator[Event, None]:
+    def _query(self) -> dict[str, Any]:
+        return {"follow": _word(self.follow), "until_rest": _word(self.until_rest)}
+
+    def _decoded(self, data: bytes) -> Any:
+        return _EVENT.decode(data)
+
+    def _number_of(self, event: Any) -> int:
+        number: int = event.seq
+        return number
+
+    def _is_new(self, event: Any) -> bool:
+        return event.seq > self.cursor or (isinstance(event, HistoryResetEvent) and event.begins_anew)
+
+    async def _once(self, backoff: Backoff) -> AsyncGenerator[Any, None]:
         """Yield the events of one response, after `cursor`."""
         connection = self.connection
-        query = {"after": self.cursor, "follow": _word(self.follow), "until_rest": _word(self.until_rest)}
-        request = Request(method="GET", path=self.path, query=query)
+        request = Request(method="GET", path=self.path, query={"after": self.cursor, **self._query()})
         began = time.monotonic()
         async with connection.opened(request, idle_timeout=connection.settings.idle_timeout) as response:
             url = str(response.url)
@@ -97,8 +110,8 @@ class EventReader(msgspec.Struct):
                         return
                     if kind == "problem":
                         raise parse_problem(url, _OBJECT.decode(data))
-                    event = _EVENT.decode(data)
-                    if event.seq > self.cursor or (isinstance(event, HistoryResetEvent) and event.begins_anew):
+                    event = self._decoded(data)
+                    if self._is_new(event):
                         yield event
             except httpx.HTTPError as error:
                 raise connection.fault(error, sent=False) from error
@@ -107,6 +120,29 @@ class EventReader(msgspec.Struct):
             finally:
                 if time.monotonic() - began > connection.settings.max_delay:
                     backoff.reset()  # a quiet stream was none the less there
+
+
+class ChangesReader(EventReader):
+    """Reads what changes in all chats of a service, and comes back after the last change seen."""
+
+    owner: str | None = None
+    agent: str | None = None
+
+    def _query(self) -> dict[str, Any]:
+        return {"follow": _word(self.follow), "owner": self.owner, "agent": self.agent}
+
+    def _decoded(self, data: bytes) -> Any:
+        return _CHANGE.decode(data)
+
+    def _number_of(self, event: Any) -> int:
+        number: int = event.number
+        return number
+
+    def _is_new(self, event: Any) -> bool:  # noqa: ARG002 - as it stands now, whatever was seen before
+        return True
+
+    async def _is_over(self) -> bool:
+        return not self.follow
 
 
 def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field, InstanceOf, SkipValidation
 
 from turnwise.client.connection import Connection, read_pieces
 from turnwise.client.errors import ServiceUnreachable
-from turnwise.client.events import EventReader, has_arrived
+from turnwise.client.events import ChangesReader, EventReader, has_arrived
 from turnwise.client.requests import Request, build_request, chat_path, decode_file, decode_lines, encode_lines, new_key
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.answer_format import format_of
@@ -201,6 +201,9 @@ class RemoteChats(Chats):
 
     def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         arguments = dict(call.arguments)
+        if "chat_id" not in arguments:
+            after = arguments.pop("after")
+            return ChangesReader(self._connection, call.command.path, after, until_rest=False, **arguments).events()
         path, after = chat_path(arguments.pop("chat_id"), "events"), arguments.pop("after")
         return EventReader(self._connection, path, after, **arguments).events()
 

@@ -99,6 +99,12 @@ class Change(msgspec.Struct, frozen=True):
     whose: str | None
     """Of a deleted chat: what proves its owner (`mark_of`)."""
 
+    @property
+    def owner(self) -> str | None:
+        """The owner of a chat that is there."""
+        facts = self.chat.facts if isinstance(self.chat, PartialRead) else self.chat
+        return None if facts is None else facts.profile.owner
+
 
 class ChangedEvent(msgspec.Struct, frozen=True):
     """An event that a numbered commit stored."""

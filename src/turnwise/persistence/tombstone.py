@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from typing import Any
 
@@ -70,6 +71,11 @@ def tombstone_in(
         records=records if is_count(records) else 0,
         head=head if isinstance(head, str) else None,
     )
+
+
+def mark_of(chat_id: str, owner: str | None) -> str:
+    """Return what proves that a deleted chat was an owner's, to one who names the owner; empty without an owner."""
+    return "" if owner is None else hashlib.sha256(f"{chat_id}\n{owner}".encode()).hexdigest()
 
 
 def not_found(chat_id: str, tombstone: Tombstone | None) -> ChatNotFound:

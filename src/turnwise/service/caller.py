@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.commands.acting import ActingChats
-from turnwise.engine.config.results import Chat, SubmissionReceipt
+from turnwise.engine.config.results import Chat, ChatChange, SubmissionReceipt
 from turnwise.engine.engine import Engine
 from turnwise.foreign import text_of
 from turnwise.http_problems import ON_BEHALF_OF, NotAllowed, NotAuthenticated
@@ -38,6 +38,7 @@ OPERATION: Final = "turnwise.operation"
 """Where it holds the `Operation` that is asked for."""
 _PAGE: Final = 1000
 Outcome = TypeVar("Outcome")
+Shown = TypeVar("Shown")
 
 CHAT_ID: Final = "c019b2d0c5e41f3a97c2b1d8e64"
 """An example."""
@@ -81,6 +82,16 @@ class Caller(msgspec.Struct, frozen=True):
         """
         events = self.engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)
         return events if self.principal.until is None else _before(self.principal.until, events)
+
+    def watch(self, *, owner: str | None, agent: str | None, after: int, follow: bool) -> AsyncGenerator[ChatChange]:
+        """Yield what changes in the chats that the caller may see, as long as the caller may.
+
+        Raises:
+            NotAuthenticated: what names the caller has expired.
+        """
+        whose = owner if self.principal.sees_all else self.principal.name
+        changes = self.engine.watch(owner=whose, agent=agent, after=after, follow=follow)
+        return changes if self.principal.until is None else _before(self.principal.until, changes)
 
     async def check(self, *names: str, chat_id: str | None = None) -> None:
         """Check that the policy allows operations, or fields of them.
@@ -224,7 +235,7 @@ class Caller(msgspec.Struct, frozen=True):
             await anyio.sleep(unit - (time.monotonic() - self.since) % unit)
 
 
-async def _before(until: datetime, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+async def _before(until: datetime, events: AsyncGenerator[Shown]) -> AsyncGenerator[Shown]:
     """Yield events until a time comes, by this machine's clock as it is now."""
     deadline = anyio.current_time() + (until - datetime.now(UTC)).total_seconds()
     async with aclosing(events):

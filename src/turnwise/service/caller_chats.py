@@ -13,7 +13,7 @@ from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.chats.declaration import CommandCall, changes_of
 from turnwise.engine.commands.acting import ActingChats
-from turnwise.engine.config.results import Budget, Chat, Page, SubmissionReceipt
+from turnwise.engine.config.results import Budget, Chat, InboxItem, Page, SubmissionReceipt
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
@@ -68,6 +68,10 @@ class CallerChats(ActingChats):
             await self._caller.chat(chat_id)
             return await self._caller.engine.budgets(owner=owner and self._list_owner(owner), chat_id=chat_id)
         return await self._caller.engine.budgets(owner=self._list_owner(owner))
+
+    async def inbox(self, *, owner: str | None = None) -> list[InboxItem]:
+        """List the calls that wait for a person, chat by chat, newest chat first; those of subagents, too."""
+        return await self._caller.engine.inbox(owner=self._list_owner(owner))
 
     def _list_owner(self, owner: str | None) -> str | None:
         """Return the owner whose chats are listed. Owners see their own only."""

@@ -28,6 +28,8 @@ OWNERS_MAY: Final = frozenset(
         "create_chat.message_client_id",
         "list_chats",
         "list_ids",
+        "watch_chats",
+        "read_inbox",
         "list_agents",
         "read_principal",
         "get_chat",

@@ -15,6 +15,7 @@ from pydantic import SkipValidation
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
+from turnwise.engine.config.results import ChatChange
 from turnwise.engine.engine import Engine
 from turnwise.http_problems import NotAuthenticated
 from turnwise.service.problems import build_problem
@@ -104,6 +105,25 @@ async def _event_fields(
         yield _EventFields("reconnect", json.dumps({"after": cursor}).encode())
     except TurnwiseError as error:
         yield _EventFields("problem", json.dumps(build_problem(error)).encode())
+
+
+async def change_bytes(changes: AsyncGenerator[ChatChange], cursor: int) -> AsyncGenerator[bytes]:
+    """Yield what changes in all chats as server-sent events: `chat` for a chat as it stands, `gone` for one that left.
+
+    `reset` says that the store went back: forget all chats.
+    """
+    yield _GREETING
+    try:
+        async with aclosing(changes) as following:
+            async for change in following:
+                cursor = change.number
+                kind = b"reset" if not change.chat_id else b"gone" if change.chat is None else b"chat"
+                yield b"event: %b\ndata: %b\nid: %d\n\n" % (kind, msgspec.json.encode(change), cursor)
+        yield b": end\n\n"
+    except (EngineClosed, NotAuthenticated):
+        yield b"event: reconnect\ndata: %b\n\n" % json.dumps({"after": cursor}).encode()
+    except TurnwiseError as error:
+        yield b"event: problem\ndata: %b\n\n" % json.dumps(build_problem(error)).encode()
 
 
 class Stream(StreamingResponse):

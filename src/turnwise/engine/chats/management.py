@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.chats.declaration import UNCHANGED, Commanded, Unchanged, command
-from turnwise.engine.config.results import Chat, Consumer, Page, Undelivered
+from turnwise.engine.config.results import Chat, ChatChange, Consumer, InboxItem, Page, Undelivered
 from turnwise.engine.prompt.imported_history import History
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool
@@ -92,6 +92,38 @@ class ChatManagement(Commanded):
 
         Raises:
             InvalidArgument: there is no chat `after`, and never was; one that was deleted keeps its place.
+        """
+
+    @command("GET", "/events", operation="watch_chats")
+    def watch(
+        self,
+        *,
+        owner: Key | None = None,
+        agent: Name | None = None,
+        after: Ordinal = 0,
+        follow: bool = True,
+    ) -> AsyncGenerator[ChatChange, None]:
+        """Yield the chats that have changed since a number, each as it stands, then every chat that changes.
+
+        From 0 on it yields all chats first. Changes that follow one another quickly are one. Whoever was away, for
+        however long, goes on after the last number: the chats that changed meanwhile come once, and those that were
+        deleted as gone.
+
+        Args:
+            owner: whose chats; all by default.
+            agent: only chats that this agent answers.
+            after: the `number` of the last change that was seen.
+            follow: whether it goes on with new changes, or ends at the present.
+
+        Raises:
+            EngineClosed: the engine was closed, or released its subscribers.
+        """
+
+    @command("GET", "/inbox", operation="read_inbox")
+    async def inbox(self, *, owner: Key | None = None) -> list[InboxItem]:
+        """Return the calls that wait for a person, chat by chat, newest chat first; those of subagents, too.
+
+        A chat that cannot be read, or is archived, takes no answer and is left out.
         """
 
     @command("GET", "/chat-ids", operation="list_ids")

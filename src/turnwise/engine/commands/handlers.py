@@ -19,7 +19,9 @@ from turnwise.engine.commands.report_handlers import ReportHandlers
 from turnwise.engine.config.results import (
     Budget,
     Chat,
+    ChatChange,
     Consumer,
+    InboxItem,
     Page,
     SendReceipt,
     SubmissionReceipt,
@@ -28,7 +30,7 @@ from turnwise.engine.config.results import (
     chat_of,
 )
 from turnwise.engine.isolation.tasks import Lifetime
-from turnwise.engine.subagents.family import subagents_of
+from turnwise.engine.subagents.family import subagents_of, top_of
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, Consumption, Deliveries, Handler
 from turnwise.engine.subscriptions.follow import explain_closing
@@ -38,6 +40,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
+from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, QueuedMessage, ScheduledMessage
 from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.transcript import fold
@@ -46,6 +49,7 @@ from turnwise.states.values.checked import fit
 from turnwise.states.values.limits import at_most
 from turnwise.states.values.plain import shown
 
+_PAGE: Final = 500
 _UNDELIVERED: Final = 1000
 """The most events that a list of undelivered ones has."""
 
@@ -96,6 +100,34 @@ class Handlers(ReportHandlers):
         except ChatNotFound:
             problem = f"must be `next` of a page, or the id of a chat; it was {shown(after)}"
             raise InvalidArgument("after", problem) from None
+
+    def watch(
+        self, *, owner: str | None = None, agent: str | None = None, after: int = 0, follow: bool = True
+    ) -> AsyncGenerator[ChatChange, None]:
+        return self._runtime.feed.watch(owner=owner, agent=agent, after=after, follow=follow)
+
+    async def inbox(self, *, owner: str | None = None) -> list[InboxItem]:
+        items: list[InboxItem] = []
+        after: str | None = None
+        while True:
+            rows = await self._store.chats(state=None, limit=_PAGE, after=after, awaiting="client", owner=owner)
+            items += [await self._inbox_item(row) for row in rows if isinstance(row, Facts)]
+            if len(rows) < _PAGE:
+                return items
+            last = rows[-1]
+            after = last.chat_id if isinstance(last, Facts) else last.facts.chat_id
+
+    async def _inbox_item(self, facts: Facts) -> InboxItem:
+        profile = facts.profile
+        return InboxItem(
+            chat_id=facts.chat_id,
+            calls=[*facts.calls.asked_of_client],
+            title=profile.title,
+            owner=profile.owner,
+            agent=profile.agent,
+            since=facts.updated_at or profile.created_at,
+            within=await top_of(self._store, facts),
+        )
 
     async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
         return await self._store.ids(prefix=prefix, limit=limit, owner=owner)

@@ -208,6 +208,33 @@ class Page(Generic[Item]):
     next: str | None
 
 
+class ChatChange(Value, frozen=True, kw_only=True):
+    """A chat that has changed, as it stands now: what it was in between is left out."""
+
+    number: int
+    """`watch(after=number)` goes on after it."""
+    chat_id: str
+    """Empty if the store went back to an earlier state: forget all chats; those that there are follow."""
+    chat: Chat | None
+    """`None` if the chat is gone: it was deleted, or another agent answers than the one that is watched."""
+
+
+class InboxItem(Value, frozen=True, kw_only=True):
+    """A chat that waits for a person."""
+
+    chat_id: str
+    """Where the calls are answered, by `submit_tool_results`."""
+    calls: list[ToolCall]
+    """The open calls that a person, or the client, has to answer."""
+    title: str | None
+    owner: str | None
+    agent: str
+    since: datetime
+    """When the chat changed last."""
+    within: str | None
+    """For a subagent: the chat above all others that it works for."""
+
+
 class Consumer(Value, frozen=True, kw_only=True):
     """A durable consumer of the events of all chats."""
 

@@ -126,6 +126,19 @@ async def is_any_above(store: ChatStore, subagent: Facts, fits: Callable[[Facts]
     return False
 
 
+async def top_of(store: ChatStore, subagent: Facts) -> str | None:
+    """Return the chat above all others that a subagent works for, as far as they are there; `None` for none."""
+    above: list[str] = []
+
+    def note(facts: Facts) -> bool:
+        above.append(facts.chat_id)
+        return False
+
+    with suppress(ChatNotFound, ChatUnreadable):
+        await is_any_above(store, subagent, note)
+    return above[-1] if above else None
+
+
 async def archived_subagents(store: ChatStore, facts: Facts) -> frozenset[str]:
     """Return the subagents that a chat waits for in vain, as long as they are archived.
 

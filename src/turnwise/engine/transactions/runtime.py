@@ -15,6 +15,7 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import Clock
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.observers.observer import Observers
+from turnwise.engine.subscriptions.watch import ChatFeed
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.persistence.protocol import ChatStore
@@ -70,8 +71,16 @@ class Runtime(msgspec.Struct, kw_only=True):
     started_calls: StartedCalls = msgspec.field(default_factory=StartedCalls)
     shares: Shares | None = None
     """The worker's round of fair claims; `None` if the chat that waits longest comes first."""
+    opened_feed: ChatFeed | None = None
     stopping: bool = False
     """Whether the worker is shutting down and starts nothing more."""
+
+    @property
+    def feed(self) -> ChatFeed:
+        """What changes in all chats, for streams."""
+        if self.opened_feed is None:
+            self.opened_feed = ChatFeed(self.store, self.writer.broadcaster, self.clock, self.tasks)
+        return self.opened_feed
 
     @property
     def store(self) -> ChatStore:

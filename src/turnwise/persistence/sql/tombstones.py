@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 from turnwise.persistence.rows import PARSE_ERRORS
 from turnwise.persistence.sql.database import SQLDatabase
-from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
+from turnwise.persistence.tombstone import Tombstone, mark_of, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
 
 
@@ -46,11 +45,6 @@ async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone, *, owner: str 
         head=tombstone.head,
         whose=mark_of(tombstone.chat_id, owner),
     )
-
-
-def mark_of(chat_id: str, owner: str | None) -> str:
-    """Return what proves that a deleted chat was an owner's, to one who names the owner; empty without an owner."""
-    return "" if owner is None else hashlib.sha256(f"{chat_id}\n{owner}".encode()).hexdigest()
 
 
 async def missing(db: SQLDatabase, chat_id: str) -> ChatNotFound:

@@ -14,7 +14,7 @@ from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Sender, Subscriber
 from turnwise.service.pages import Paging
 from turnwise.service.routes.streamed import JSON_LINES
-from turnwise.service.sse import Stream, event_bytes
+from turnwise.service.sse import Stream, change_bytes, event_bytes
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 
 _SAFE = {
@@ -23,18 +23,18 @@ _SAFE = {
 }
 
 
+_After = Annotated[int, Query(ge=0, le=2**53, description="The number of the last event that was seen.", examples=[7])]
+_LastEventId = Annotated[
+    int | None,
+    Header(alias="Last-Event-ID", ge=0, le=2**53, description="As `after`; it counts if both are given.", examples=[7]),
+]
+
+
 async def start_after(
     caller: Subscriber,
     chat_id: ChatId,
-    after: Annotated[
-        int, Query(ge=0, le=2**53, description="The number of the last event that was seen.", examples=[7])
-    ] = 0,
-    last_event_id: Annotated[
-        int | None,
-        Header(
-            alias="Last-Event-ID", ge=0, le=2**53, description="As `after`; it counts if both are given.", examples=[7]
-        ),
-    ] = None,
+    after: _After = 0,
+    last_event_id: _LastEventId = None,
 ) -> int:
     """Return the number after which a stream begins: checked before its first byte.
 
@@ -63,6 +63,20 @@ async def stream_events(
 ) -> Response:
     """Stream a chat's events: those after a number, then new ones as they come."""
     return Stream(event_bytes(caller, chat_id, after=cursor, follow=follow, until_rest=until_rest))
+
+
+async def watch_chats(
+    caller: Subscriber,
+    after: _After = 0,
+    last_event_id: _LastEventId = None,
+    *,
+    owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
+    agent: Annotated[str | None, Query(description="Only chats that this agent answers.")] = None,
+    follow: Annotated[bool, Query(description="Go on with new changes.")] = True,
+) -> Response:
+    """Stream the chats that changed since a number, each as it stands, then every chat that changes."""
+    cursor = after if last_event_id is None else last_event_id
+    return Stream(change_bytes(caller.watch(owner=owner, agent=agent, after=cursor, follow=follow), cursor))
 
 
 async def read_audit(

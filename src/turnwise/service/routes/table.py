@@ -130,6 +130,7 @@ _OWN_ROUTES: Final = (
     RouteSpec("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT, declared=("view",)),
     RouteSpec("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT, Transcript),
     RouteSpec("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT, None, "text/event-stream"),
+    RouteSpec("GET", "/events", reports.watch_chats, 200, (), None, "text/event-stream"),
     RouteSpec("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
     RouteSpec("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
     RouteSpec("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream", declared=("tools",)),

@@ -1,0 +1,173 @@
+"""No change of a chat is skipped: whoever reads all chats sees each change, wherever it begins or goes on.
+
+Seen red: a reader that takes the last number as settled while an older transaction is under way; one that forgets what
+it has seen above the settled number; a snapshot's xmax in the place of the id that the next transaction gets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from support.exploring import seeds
+from turnwise import Chat, Engine
+from turnwise.engine.config.settings import Settings
+from turnwise.engine.subscriptions.changes import ChangeReader
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.reading import Change, Numbers
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.providers.scripted import Reply, ScriptedModel
+
+pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+
+
+class Transactions:
+    """The numbers of commits as PostgreSQL gives them: a transaction has an id, then a number, then it ends."""
+
+    def __init__(self) -> None:
+        self.next_id = 10
+        self.last = 0
+        self.open: dict[int, dict[str, int]] = {}
+        """The chats and numbers of each transaction under way, by its id."""
+        self.chats: dict[str, int] = {}
+
+    def begin(self, _: Random) -> None:
+        self.open[self.next_id] = {}
+        self.next_id += 1
+
+    def change(self, random: Random) -> None:
+        locked = {chat for one in self.open.values() for chat in one}
+        free = sorted({f"c{number}" for number in range(8)} - locked)
+        if self.open and free:
+            self.last += 1
+            self.open[random.choice([*self.open])][random.choice(free)] = self.last
+
+    def end(self, random: Random) -> None:
+        if self.open:
+            ended = self.open.pop(random.choice([*self.open]))
+            self.chats.update(ended if random.random() < 0.8 else {})
+
+    async def numbers(self) -> Numbers:
+        return Numbers(self.last, min(self.open, default=self.next_id), self.next_id)
+
+    async def changes(self, *, after: int, limit: int, seen: Collection[int], owner: None) -> list[Change]:
+        found = sorted((number, chat) for chat, number in self.chats.items() if number > after and number not in seen)
+        return [Change(number, chat, None, "") for number, chat in found[:limit]]
+
+    async def change_numbers(self, *, after: int) -> frozenset[int]:
+        return frozenset(number for number in self.chats.values() if number > after)
+
+
+async def test_late_commits_are_not_skipped() -> None:
+    """Whoever goes on after a number that was given has every change since, and one that never stopped has all."""
+    met: Counter[str] = Counter()
+    for seed in seeds(300):
+        random, them = Random(seed), Transactions()  # noqa: S311
+        store = cast("ChatStore", them)
+        reader, view = ChangeReader(store, 0), dict[str, int]()
+        resumable: list[tuple[int, dict[str, int]]] = [(0, {})]
+        for _ in range(60):
+            getattr(them, random.choice(["begin", "change", "change", "end"]))(random)
+            if random.random() < 0.5:
+                before = len(them.open)
+                for seen in await reader.read(random.choice([1, 2, 100])) or ():
+                    met["late"] += seen.change.number < max(view.values(), default=0)
+                    met["unsettled"] += seen.resume < seen.change.number
+                    met["under way"] += before > 0
+                    view[seen.change.chat_id] = seen.change.number
+                    resumable.append((seen.resume, dict(view)))
+        while them.open:
+            them.end(random)
+        for number, known in [*resumable, (reader.settled, view)]:
+            again = ChangeReader(store, number) if known is not view else reader
+            again.more = True
+            while again.more:
+                known.update({seen.change.chat_id: seen.change.number for seen in await again.read(3) or ()})
+            assert known == them.chats, (seed, number)
+    assert min(met["late"], met["unsettled"], met["under way"]) >= 50, met
+
+
+QUICK = Settings(poll_interval=0.05)
+
+
+@asynccontextmanager
+async def two_processes(path: Path) -> AsyncIterator[list[Engine]]:
+    model = ScriptedModel(lambda _: Reply("yes"))
+    async with (
+        Engine(SQLiteStore(path), model=model, settings=QUICK) as one,
+        Engine(SQLiteStore(path), model=model, settings=QUICK) as other,
+    ):
+        yield [one, other]
+
+
+def note(view: dict[str, tuple[Any, ...]], change: Any) -> None:
+    chat: Chat | None = change.chat
+    if chat is None:
+        view.pop(change.chat_id, None)
+    else:
+        view[chat.id] = (chat.state, chat.title, chat.queued, chat.turn, chat.version)
+
+
+async def test_resumed_watch_ends_with_the_same_view(tmp_path: Path) -> None:
+    """Two processes change chats; a watcher never stops, and another goes on from each number that it was given."""
+    met: Counter[str] = Counter()
+    async with two_processes(tmp_path / "chats.db") as engines:
+        view: dict[str, tuple[Any, ...]] = {}
+        resumable: list[tuple[int, dict[str, tuple[Any, ...]]]] = [(0, {})]
+
+        async def watch() -> None:
+            async for change in engines[0].watch(owner="ada"):
+                note(view, change)
+                met["gone"] += change.chat is None
+                resumable.append((change.number, dict(view)))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            for seed in seeds(12):
+                random = Random(seed)  # noqa: S311
+                for _ in range(6):
+                    await live(random, random.choice(engines))
+                    met["step"] += 1
+            with anyio.fail_after(20):
+                while view != await shown(engines[1], 0, {}):  # noqa: ASYNC110 - what another process does rings no bell
+                    await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+        ends = [await shown(engines[1], number, known) for number, known in resumable]
+        chats = await engines[0].list_chats(owner="ada", limit=1000)
+        assert all(end == view for end in ends)
+        assert {*view} == {chat.id for chat in chats.items}
+    assert len(resumable) > 50, met
+    assert met["step"] >= 50, met
+    assert met["gone"] > 2, met
+
+
+async def shown(engine: Engine, after: int, known: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    view = dict(known)
+    async for change in engine.watch(owner="ada", after=after, follow=False):
+        note(view, change)
+    return view
+
+
+async def live(random: Random, engine: Engine) -> None:
+    page = await engine.list_chats(owner=random.choice(["ada", "bob"]), limit=5)
+    resting = [chat for chat in page.items if chat.state == "waiting" and not chat.archived]
+    if not resting or random.random() < 0.3:
+        await engine.create_chat(owner=random.choice(["ada", "bob"]), message="hi")
+        return
+    chat = random.choice(resting)
+    match random.randrange(4):
+        case 0:
+            await engine.rename(chat.id, f"title {random.random()}")
+        case 1:
+            await engine.delete_chat(chat.id)
+        case 2:
+            await engine.ask(chat.id, "more")
+        case 3:
+            await engine.archive(chat.id)
