@@ -15,7 +15,7 @@ import typer
 from turnwise.cli.audit import audit
 from turnwise.cli.budgets import budget, budgets
 from turnwise.cli.chat import chat
-from turnwise.cli.consumers import undelivered
+from turnwise.cli.consumers import consumers, inbox, undelivered
 from turnwise.cli.demo.command import demo
 from turnwise.cli.diagram import diagram
 from turnwise.cli.doctor import doctor, migrate
@@ -38,6 +38,7 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(schedule, schedules, unschedule, undelivered),
     *(export, import_chat),
     *(budget, budgets),
+    *(inbox, consumers),
     *(doctor, diagram, worker, serve, migrate, keygen),
 )
 

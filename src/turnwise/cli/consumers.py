@@ -1,4 +1,4 @@
-"""Commands for those to whom events are delivered: the consumers of programs, and webhooks."""
+"""Commands for what waits for people, and for those to whom events are delivered: consumers and webhooks."""
 
 from __future__ import annotations
 
@@ -59,3 +59,35 @@ def undelivered(
             error = "about to be delivered" if one.due else one.error
             table.add_row(clean(consumer), clean(one.chat_id), str(one.seq), moment(one.at), clean(error))
     console.print(table if table.row_count else "Everything is delivered.")
+
+
+@with_source()
+def consumers(*, source: ChatSource, as_json: JsonOption = False) -> None:
+    """List webhooks and other consumers of events: how far each is, and how many events it did not take."""
+    found = source.run(lambda chats: chats.consumers())
+    if as_json:
+        print_json(found)
+        return
+    table = plain_table("name", "position", "delivering", "undelivered")
+    for one in found:
+        table.add_row(clean(one.name), str(one.position), "yes" if one.delivering else "no", str(one.undelivered))
+    console.print(table if found else "There is no consumer.")
+
+
+@with_source()
+def inbox(
+    *,
+    owner: Annotated[str | None, typer.Option(help="Whose chats; all by default.")] = None,
+    source: ChatSource,
+    as_json: JsonOption = False,
+) -> None:
+    """List the calls that wait for a person, those of subagents included."""
+    items = source.run(lambda chats: chats.inbox(owner=owner))
+    if as_json:
+        print_json(items)
+        return
+    table = plain_table("chat", "owner", "calls", "since (UTC)")
+    for item in items:
+        calls = ", ".join(call.name for call in item.calls)
+        table.add_row(clean(item.chat_id), clean(item.owner or ""), clean(calls), moment(item.since))
+    console.print(table if items else "Nothing waits for a person.")

@@ -1,5 +1,6 @@
 """The list of chats: filters, search, and ten thousand of them."""
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,8 +21,14 @@ async def listing(page: Page, service: Served, chats: list[dict[str, Any]]) -> N
     """Let the service list a chat of its own as others, each with what is given."""
     async with service.client("operator") as client:
         one = (await client.get("/chats")).json()["items"][0]
-    answer = {"items": [one | {"id": f"c{n}"} | chat for n, chat in enumerate(chats)], "next": None}
-    await page.route(re.compile(r"/chats\?"), lambda route: route.fulfill(json=answer))
+    listed = [one | {"id": f"c{n}"} | chat for n, chat in enumerate(chats)]
+    events = [
+        f"event: chat\ndata: {json.dumps({'number': n, 'chat_id': chat['id'], 'chat': chat})}\nid: {n}\n\n"
+        for n, chat in enumerate(listed, 1)
+    ]
+    await page.route(
+        re.compile(r"/events\?"), lambda route: route.fulfill(body="".join(events), content_type="text/event-stream")
+    )
 
 
 async def test_list_is_filtered_and_searched(demo: Served, chromium: Chromium) -> None:
@@ -74,6 +81,22 @@ async def test_list_is_filtered_and_searched(demo: Served, chromium: Chromium) -
         await shown("A drum")
         await search.fill("nothing like it")
         await expect(page.get_by_text("No chat fits these filters.")).to_be_visible()
+
+
+async def test_list_shows_what_changes(demo: Served, chromium: Chromium) -> None:
+    """Without another request: a chat that is created, gets a title, and is deleted."""
+    async with chromium.page() as page:
+        await look(page, demo, "/", "operator")
+        await expect(page.get_by_text("There is no chat yet.")).to_be_visible()
+        chat = await demo.engine.create_chat(owner="ada")
+        names = page.locator(".rows strong")
+        await expect(names).to_have_text([chat.id])
+        await names.locator("..").locator("..").focus()
+        await demo.engine.rename(chat.id, "A parcel")
+        await expect(names).to_have_text(["A parcel"])
+        assert await page.evaluate("document.activeElement.textContent.includes('A parcel')")
+        await demo.engine.delete_chat(chat.id)
+        await expect(page.get_by_text("There is no chat yet.")).to_be_visible()
 
 
 # The past

@@ -160,6 +160,7 @@ class Deliveries:
         name, token = self._wanted.name, held.token
         with anyio.move_on_after(_CLOSE_S):
             try:
+                turn.advance()
                 await self._advance(held, turn.position)
                 await self._store.release_consumer(name, self._worker, token)
             except (StoreError, _LeaseLost) as error:
@@ -236,10 +237,11 @@ class _Turn:
                 done = max(self.position, self._done.get(change.chat_id, 0))
                 self._lanes[change.chat_id] = lane = _Lane(done, change.number)
                 tasks.start_soon(self._run_lane, change.chat_id, lane, bell)
-        self._advance()
+        self.advance()
         return bool(room) and self._reader.more
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Move the position up to the first event that is not delivered."""
         self.position = max(self.position, min([self._reader.settled, *(lane.done for lane in self._lanes.values())]))
         self._done = {chat_id: done for chat_id, done in self._done.items() if done > self.position}
 

@@ -1,10 +1,12 @@
 // The chats: filters, search, and a list that draws only the rows in sight.
 
-import { get } from "./service.js";
+import { Problem, changes, get } from "./service.js";
 import { age, button, empty, isResting, made, onResize, stateOf, tell } from "./shown.js";
 import { KINDS } from "./states.js";
 
 const PAGE = 1000;
+const PAUSE = 1000;
+const GATHER = 200;
 const AROUND = 10;
 const STUCK_AFTER = 60_000;
 const STATES = Object.keys(KINDS).sort();
@@ -56,13 +58,50 @@ class ChatList extends HTMLElement {
     this.nothing = made("div", { className: "nothing" });
     onResize([this.frame], () => this.draw());
     this.append(
-      made("div", { className: "title" }, made("h2", { textContent: "Chats" }), this.count, button("Refresh", () => this.load(), { className: "quiet" })),
+      made("div", { className: "title" }, made("h2", { textContent: "Chats" }), this.count, this.may?.has("watch_chats") ? null : button("Refresh", () => this.load(), { className: "quiet" })),
       this.filters, this.nothing, this.frame);
-    this.load();
+    if (this.may?.has("watch_chats")) this.watch();
+    else this.load();
   }
 
   disconnectedCallback() {
     this.leaving.abort();
+    clearTimeout(this.due);
+  }
+
+  /** Keep the list as the chats are: a connection that ends is made again, and goes on after the last change. */
+  async watch() {
+    const { signal } = this.leaving;
+    const known = new Map();
+    const soon = () => (this.due ??= setTimeout(() => this.take(known), GATHER));
+    for (let after = 0; !signal.aborted; await new Promise((go) => setTimeout(go, PAUSE))) {
+      try {
+        for await (const { kind, seq, chat, chat_id: id } of changes(after, { signal, onOpen: soon })) {
+          if (kind === "reconnect") break;
+          if (kind === "reset") known.clear();
+          else if (kind === "gone") known.delete(id);
+          else known.set(id, chat);
+          after = seq;
+          soon();
+        }
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error instanceof Problem && !error.passes) return tell(this, error);
+      }
+    }
+  }
+
+  take(known) {
+    this.due = undefined;
+    this.chats = [...known.values()].sort((one, other) => other.created_at.localeCompare(one.created_at));
+    this.nameAgents();
+    const focused = document.activeElement?.closest("chat-list a")?.hash;
+    this.filter();
+    if (focused) this.rows.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  nameAgents() {
+    this.agents.replaceChildren(...[...new Set(this.chats.map((chat) => chat.agent))].map((value) => made("option", { value })));
   }
 
   async load() {
@@ -73,7 +112,7 @@ class ChatList extends HTMLElement {
         this.chats = found;
         this.filter();
       }
-      this.agents.replaceChildren(...[...new Set(found.map((chat) => chat.agent))].map((value) => made("option", { value })));
+      this.nameAgents();
     } catch (error) {
       if (!this.leaving.signal.aborted) tell(this, error);
     }
@@ -94,7 +133,7 @@ class ChatList extends HTMLElement {
     this.frame.hidden = !this.shown.length;
     this.nothing.replaceChildren(...this.shown.length ? [] : [empty(this.chats.length
       ? "No chat fits these filters. Take one back to see more."
-      : "There is no chat yet. It will stand here once one is created: refresh to look again.")]);
+      : "There is no chat yet. It will stand here once one is created.")]);
     for (const item of this.drawn.values()) item.remove();
     this.drawn.clear();
     this.draw();

@@ -73,8 +73,13 @@ export const remove = (path) => get(path, { method: "DELETE" });
 export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${rest && `/${rest}`}`;
 
 /** Yield a chat's server-sent events after a number, until the connection ends; `onOpen` is called when it is there. A problem is thrown. */
-export async function* events(id, after, { signal, follow = true, onOpen } = {}) {
-  const path = chatPath(id, `events?after=${after}&follow=${follow}`);
+export const events = (id, after, { follow = true, ...options } = {}) =>
+  streamed(chatPath(id, `events?after=${after}&follow=${follow}`), options);
+
+/** Yield what changes in all chats after a number, as `events` does: a `chat` as it stands, one that is `gone`, or `reset`. */
+export const changes = (after, options) => streamed(`events?after=${after}`, options);
+
+async function* streamed(path, { signal, onOpen } = {}) {
   const response = await answered(path, { signal });
   onOpen?.();
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
