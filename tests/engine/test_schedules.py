@@ -58,6 +58,21 @@ async def test_scheduled_message_lives_and_ends_with_its_chat(open_engine: OpenE
     assert b"secret-" not in raw(database)
 
 
+async def test_message_waits_while_a_budget_is_spent() -> None:
+    async with Engine("sqlite://", model=ScriptedModel(["ok"]), settings=Settings(poll_interval=0.05)) as engine:
+        chat = await engine.create_chat()
+        await engine.set_budget(chat_id=chat.id, tokens=1)
+        due = await engine.schedule(chat.id, "spend", at=LATER)
+        for _ in range(3):
+            await engine._worker._sweeper.sweep()  # type: ignore[union-attr]
+        assert await engine.schedules(chat.id) == [due]
+        await engine.set_budget(chat_id=chat.id, tokens=1000)
+        async for event in engine.events(chat.id):
+            if event.kind == "turn_finished":
+                break
+        assert (await engine.messages(chat.id))[0].wakeup == due.wakeup
+
+
 async def test_model_has_itself_woken_up() -> None:
     calls = [Call("wake_me", {"at": at, "note": "look"}, id=at) for at in ("2025-01-01T00:00Z", LATER.isoformat())]
     model = ScriptedModel([Reply(calls=calls), "good night", "good morning"])

@@ -166,6 +166,7 @@ REFUSALS: Final[dict[type[t.Trigger], tuple[Refusal[Any], ...]]] = {
             _of(t.PromoteQueued, refuse_unknown_queued),
             _of(t.Schedule, refuse_full_schedules),
             _of(t.Unschedule, refuse_unknown_schedule),
+            _of(t.ScheduleFired, refuse_spent_budget),
             _of(t.Renamed, _unstorable("title")),
             _of(t.MetadataChanged, _unstorable("metadata")),
             _of(t.Configured, _unstorable("agent", "model", "parameters", "active_tools", "system")),

@@ -265,8 +265,8 @@ class Turns(Reports):
             every: the times of a series, as a cron expression of five fields: `0 9 * * 1` is Mondays at nine.
             timezone: where `every` counts, or an `at` without an offset, as in `Europe/Berlin`; UTC by default.
             when_busy: what becomes of it while the chat works: it waits in the queue, steers the turn under way, or is
-                skipped this time. While the queue is full it stays due. A series skips a time if the message before
-                it still waits.
+                skipped this time. While the queue is full, or a budget is spent, it stays due. A series skips a time
+                if the message before it still waits.
             id: letters, digits, `.`, `_` and `-`; turnwise gives one by default.
 
         Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Self
 from zoneinfo import ZoneInfo
@@ -13,7 +14,7 @@ from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.blobs.streams import parts_within
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
-from turnwise.states.errors import InvalidArgument
+from turnwise.states.errors import BudgetSpent, IllegalTransition, InvalidArgument
 from turnwise.states.messages import Content, Part, ScheduledMessage
 from turnwise.states.names import WhenDue
 from turnwise.states.triggers import Schedule, ScheduleFired
@@ -138,11 +139,12 @@ def fire_due(unit: UnitOfWork) -> None:
 
     Raises:
         IllegalTransition: the queue has room for none of it: it stays due.
+        BudgetSpent: so it does while a budget is spent.
     """
     due = sorted((one for one in unit.facts.schedules if one.due <= unit.now), key=lambda one: one.due)
     fired = [ScheduleFired(message=one, next_due=_next_due(one, unit.now)) for one in due]
     for trigger in fired:
-        if unit.accepts(trigger):
+        with suppress(IllegalTransition, BudgetSpent):
             unit.fire(trigger)
     if fired and not unit.decisions:
         unit.fire(fired[0])
