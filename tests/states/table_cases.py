@@ -398,7 +398,7 @@ def from_the_holder() -> Iterator[Case]:
     yield Case(folding, Life.discard, "usage", "retry")
 
     yield Case(lazily(streaming, fallbacks=1), Life.fall_back, "usage fallback", "attempt_discarded retry")
-    yield Case(lazily(folding, fallbacks=1), Life.fall_back, "usage fallback", "retry compaction")
+    yield Case(lazily(folding, fallbacks=1), Life.fall_back, "usage fallback", "retry")
 
     yield Case(executing, lambda life: life.start("a"), "call:started", "")
     yield Case(executing, lambda life: life.finish("a"), "call:succeeded message", "message tool_result")

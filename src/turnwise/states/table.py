@@ -77,7 +77,6 @@ _COMMIT  = (a.commit_reply, a.plan_calls)
 _FINISH  = (a.name_spent_budget, a.finish_turn)
 _NEXT    = (*_FINISH, a.take_queue_head)
 _COMPACT = (a.take_back_attempt, a.order_room)
-_FALL_BACK = (a.fall_back, a.start_attempt)
 _OVERFLOW = (a.note_compaction_failure, a.set_overflow, a.finish_turn)
 _SETTLE  = (a.commit_partial, a.close_open_calls, a.mark_settled, a.finish_turn)
 _SETTLE_NEXT = (*_SETTLE, a.take_queue_head)
@@ -192,7 +191,7 @@ _HOLDER = (
     _on(t.AttemptDiscarded, S.streaming, S.streaming,  when=(g.prompt_fits,), do=(a.discard_attempt,)),
     _on(t.AttemptDiscarded, S.streaming, S.compacting, when=(g.room_can_be_made,), do=_COMPACT),
 
-    *(_on(t.FallbackStarted, at, at, when=(g.next_model_waits,), do=_FALL_BACK) for at in (S.streaming, S.compacting)),
+    *_stay(t.FallbackStarted, (S.streaming, S.compacting), a.fall_back, when=(g.next_model_waits,)),
 
     _on(t.StepFinished, S.streaming, S.executing_tools, when=(g.has_local_calls,), do=_COMMIT),
     _on(t.StepFinished, S.streaming, S.compacting,      when=(g.compaction_due,), do=_COMMIT),

@@ -230,7 +230,7 @@ class AttemptDiscarded(Held, frozen=True, kw_only=True):
 
 @_declared("lease holder", own_write="fallback")
 class FallbackStarted(Held, frozen=True, kw_only=True):
-    """A model call failed, and the attempt at the agent's next model begins at once."""
+    """A model call failed, and the agent's next model is asked at once: by an attempt that the budgets allow."""
 
     failure: ModelFailure
     error: ErrorInfo

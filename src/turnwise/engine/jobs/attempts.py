@@ -65,7 +65,7 @@ class Attempts:
         return bool(configuration.fallbacks) and failure.kind in configuration.settings.retry.fallback_on
 
     async def fall_back(self, failure: ModelError, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
-        """Discard the attempt, and begin the one at the agent's next model."""
+        """Discard the attempt; the next one, at the agent's next model, begins at once."""
         configuration = self._leased.configuration
         model, (following, _) = configuration.model, configuration.fallbacks[0]
         failed = ModelFailure(
