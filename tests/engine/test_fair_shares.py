@@ -1,16 +1,22 @@
 """Fair shares: no owner keeps another waiting, and caps hold for all workers of a database."""
 
 import asyncio
+import json
+import time
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
+from typer.testing import CliRunner
 
 from support.engines import OpenEngine
 from support.latches import Latch
+from support.served import served_beside
 from turnwise import Agent, Engine, ModelRequest, Settings, SettingsError
+from turnwise.cli.app import app
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
@@ -140,6 +146,22 @@ async def test_fair_turn_costs_no_commit_more(tmp_path: Path) -> None:
             await anyio.wait_all_tasks_blocked()
             assert (await engine.send_message(chat.id, "hi")).chat.state == "streaming"
             await engine.wait(chat.id)
+
+
+def test_explain_names_the_cap_over_http_and_in_a_terminal(tmp_path: Path) -> None:
+    store, settings = f"sqlite:///{tmp_path / 'chats.db'}", Settings(max_running_per_owner=1)
+    model = ScriptedModel(lambda _: Reply("late", first_delay=600))
+    with served_beside(lambda: Engine(store, model=model, settings=settings)) as url:
+        header = {"Authorization": "Bearer ada-token"}
+        with httpx.Client(base_url=url, headers=header) as client:
+            ids = [client.post("/chats", json={"message": "hi"}).json()["id"] for _ in range(2)]
+            deadline, reason = time.monotonic() + 20, ""
+            while "at work" not in reason and time.monotonic() < deadline:
+                reason = client.get(f"/chats/{ids[1]}/explain").json()["reason"]
+        typed = ["explain", ids[1], "--json", "--server", url]
+        shown = CliRunner().invoke(app, typed, env={"TURNWISE_TOKEN": "ada-token"})
+    assert "owner 'ada' has 1 of 1 chats at work" in reason
+    assert json.loads(shown.output)["reason"] == reason
 
 
 @pytest.mark.parametrize(
