@@ -64,37 +64,19 @@ async def test_small_owner_waits_for_two_calls_at_most(open_engine: OpenEngine) 
         assert model.order.index(chat_id) - before <= 2 * FAIR.max_running
 
 
-async def test_weights_share_the_places(open_engine: OpenEngine) -> None:
-    """Within an owner the order is that of arrival."""
-    latch = Latch()
-    model = Working(latch)
-    settings = Settings(fair_by="owner", weights={"gold": 3}, max_running=1, coalesce=0)
-    async with open_engine(model, settings=settings) as engine:
-        (first,) = await filled(engine, None, 1)
-        chats = {owner: await filled(engine, owner, 6) for owner in ("gold", "iron", None)}
-        latch.open()
-        await rested(engine, [first, *chain.from_iterable(chats.values())])
-    owner_of = {chat: owner for owner, ids in chats.items() for chat in ids}
-    order = [owner_of[chat] for chat in model.order[1:]]
-    start = order.index("gold")
-    assert order[start : start + 5] == ["gold", "gold", "gold", "iron", None]
-    for ids in chats.values():
-        assert [chat for chat in model.order if chat in ids] == ids
-
-
-@pytest.mark.parametrize(
-    ("cap", "most"),
-    [("max_running_per_owner", 2), ("max_running_per_agent", 2), ("max_running_per_model", 2)],
-)
-async def test_caps_hold_for_all_workers(open_engine: OpenEngine, cap: str, most: int) -> None:
+@pytest.mark.parametrize("whose", ["owner", "agent", "model"])
+async def test_caps_hold_for_all_workers(open_engine: OpenEngine, whose: str) -> None:
     """Of two workers on one database. Whatever is sent is answered."""
-    model, settings = Working(), Settings(max_running=5, coalesce=0, poll_interval=0.05, **{cap: most})
+    model, settings = (
+        Working(),
+        Settings(max_running=5, coalesce=0, poll_interval=0.05, **{f"max_running_per_{whose}": 2}),
+    )
     async with open_engine(model, settings=settings) as one, open_engine(model, settings=settings) as other:
         sends = [filled(engine, "ann", 6) for engine in (one, other)]
         chats = [*chain.from_iterable(await asyncio.gather(*sends))]
         await rested(one, chats)
     assert sorted(model.order) == sorted(chats)
-    assert model.most <= most
+    assert model.most <= 2
 
 
 async def test_idle_places_go_to_those_below_their_cap(open_engine: OpenEngine) -> None:

@@ -11,7 +11,6 @@ from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.sql import store as sql_store
 from turnwise.service.auth import Principal
 from turnwise.service.service import SharedRates
-from turnwise.states.errors import StoreError
 from turnwise.testing.clock import ManualClock
 
 ADA, BOB = Principal("ada", "owner"), Principal("bob", "owner")
@@ -44,18 +43,3 @@ async def test_replicas_share_a_rate(place: str, request: Any, tmp_path: Path, m
             await replicas[0].spend(BOB)
         names = await stores[0]._read(lambda db: db.fetch_sql("SELECT name FROM rates"))
         assert [name for (name,) in names] == [BOB.actor]
-
-
-async def test_requests_pass_while_the_store_is_away(monkeypatch: Any) -> None:
-    async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
-        rates = SharedRates(engine, per_second=0, burst=1)
-
-        async def away(*_: Any, **__: Any) -> Any:
-            raise StoreError("away", passing=True)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(engine._store, "draw", away)
-            await rates.spend(ADA)
-        await rates.spend(ADA)
-        with pytest.raises(RateLimited):
-            await rates.spend(ADA)
