@@ -37,6 +37,8 @@ _OF_NO_CHAT: Final = (
     "blob_remains",
     "file_store",
     "rates",
+    "consumers",
+    "undelivered",
 )
 """Tables whose rows no living chat has, or only one that was repaired."""
 

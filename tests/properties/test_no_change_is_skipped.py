@@ -6,6 +6,7 @@ it has seen above the settled number; a snapshot's xmax in the place of the id t
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -14,10 +15,11 @@ from random import Random
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.exploring import seeds
-from turnwise import Chat, Engine
+from turnwise import Chat, Engine, Event, StoreError
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.subscriptions.changes import ChangeReader
 from turnwise.persistence.protocol import ChatStore
@@ -94,7 +96,7 @@ async def test_late_commits_are_not_skipped() -> None:
     assert min(met["late"], met["unsettled"], met["under way"]) >= 50, met
 
 
-QUICK = Settings(poll_interval=0.05)
+QUICK = Settings(poll_interval=0.05, lease=0.1, renew_every=0.03)
 
 
 @asynccontextmanager
@@ -171,3 +173,64 @@ async def live(random: Random, engine: Engine) -> None:
             await engine.ask(chat.id, "more")
         case 3:
             await engine.archive(chat.id)
+
+
+async def test_consumer_gets_every_event_whatever_is_killed(tmp_path: Path) -> None:
+    """Two processes write; whichever consumes is killed, again and again, and tells the store nothing any more."""
+    met: Counter[str] = Counter()
+    sessions: list[dict[str, list[int]]] = []
+    random = Random(1)  # noqa: S311
+    dying: set[Engine] = set()
+    async with two_processes(tmp_path / "chats.db") as engines:
+        for engine in engines:
+            let_die(engine, dying)
+        for kill in range(56):
+            engine = random.choice(engines)
+            session: dict[str, list[int]] = {}
+            sessions.append(session)
+
+            async def handle(event: Event, session: dict[str, list[int]] = session) -> None:
+                await anyio.lowlevel.checkpoint()
+                session.setdefault(event.chat_id, []).append(event.seq)
+
+            consuming = asyncio.create_task(engine.consume("all", handle))
+            await live(random, random.choice(engines))
+            await anyio.sleep(random.random() * 0.2)
+            if kill == 55:  # the last one lives
+                with anyio.fail_after(60):
+                    while await missing(engines[0], sessions):  # noqa: ASYNC110 - of two processes
+                        await anyio.sleep(0.02)
+            dying.add(engine)
+            met["killed at work"] += bool(session)
+            met["kills"] += 1
+            consuming.cancel()
+            await asyncio.wait([consuming])
+            dying.clear()
+    together = Counter((chat, seq) for one in sessions for chat, seqs in one.items() for seq in seqs)
+    met["again"] = sum(count > 1 for count in together.values())
+    assert all(seqs == sorted({*seqs}) for one in sessions for seqs in one.values())
+    assert met["kills"] >= 50, met
+    assert met["killed at work"] >= 10, met
+
+
+def let_die(engine: Engine, dying: set[Engine]) -> None:
+    """Let what an engine's consumers tell the store be lost while the engine dies."""
+    store = engine._store._store  # type: ignore[attr-defined]
+    for name in ("advance_consumer", "release_consumer"):
+        tell = getattr(store, name)
+
+        async def told(*given: Any, tell: Any = tell, **options: Any) -> Any:
+            if engine in dying:
+                raise StoreError("it is dead")
+            return await tell(*given, **options)
+
+        setattr(store, name, told)
+
+
+async def missing(engine: Engine, sessions: list[dict[str, list[int]]]) -> bool:
+    for chat in (await engine.list_chats(limit=1000)).items:
+        seen = {seq for one in sessions for seq in one.get(chat.id, ())}
+        durable = {event.seq async for event in engine.events(chat.id, follow=False) if not event.fleeting}
+        if not durable <= seen or chat.state != "waiting":
+            return True
+    return False
