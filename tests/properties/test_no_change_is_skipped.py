@@ -1,7 +1,7 @@
 """No change of a chat is skipped: whoever reads all chats sees each change, wherever it begins or goes on.
 
-Seen red: a reader that takes the last number as settled while an older transaction is under way; one that forgets what
-it has seen above the settled number; a snapshot's xmax in the place of the id that the next transaction gets.
+Seen red: a reader that takes the last number as settled while an older transaction is under way; a consumer whose
+position passes events that are being handled.
 """
 
 from __future__ import annotations
