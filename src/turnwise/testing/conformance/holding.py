@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.shares import Caps, Shares
 from turnwise.states.decide import Decision
 from turnwise.states.errors import StaleLease, StoreError
 from turnwise.states.events import ErrorInfo
@@ -58,6 +59,21 @@ class HoldingConformance:
         second = await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=2)
         assert [[claimed.facts.chat_id for claimed in claim] for claim in (first, second)] == [["b", "c"], ["a"]]
         assert await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=2) == []
+
+    async def test_fair_claims_go_round_within_caps(self, store: ChatStore) -> None:
+        """The longest waiting chat of each key in turn; what has to settle comes first, and no cap holds it up."""
+        for chat_id, owner in (("a1", "ann"), ("a2", "ann"), ("a3", "ann"), ("b1", "bob"), ("none", None)):
+            await plans.created(store, chat_id, plans.send("hello"), owner=owner)
+        shares = Shares({"ann": 1}, Caps(per_key=2))
+
+        async def claimed() -> list[str]:
+            commits = await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=9, shares=shares)
+            return [committed.facts.chat_id for committed in commits]
+
+        assert await claimed() == ["none", "a1", "b1", "a2"]
+        assert sorted(row.chats for row in await store.at_work()) == [1, 1, 2]
+        await store.change("a3", plans.plan(plans.move(Interrupt())))
+        assert await claimed() == ["a3"]
 
     async def test_only_chats_that_want_a_worker_are_claimed(self, store: ChatStore) -> None:
         """Pending ones, and interrupted ones that are unsettled and unleased; none that rests or is held."""
