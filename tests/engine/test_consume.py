@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import asyncpg
 import pytest
 
+from support.processes.postgres_server import Server
 from turnwise import Engine, EngineClosed, Event, InvalidArgument
 from turnwise.engine.config.settings import Settings
+from turnwise.engine.subscriptions.changes import ChangeReader
 from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -67,6 +70,10 @@ async def until(holds: Any) -> None:
             await anyio.sleep(0.01)
 
 
+async def is_held(engine: Engine) -> bool:
+    return any(one.delivering for one in await engine.consumers())
+
+
 async def durable(engine: Engine, chat_id: str) -> list[int]:
     return [event.seq async for event in engine.events(chat_id, follow=False) if not event.fleeting]
 
@@ -83,33 +90,17 @@ async def test_consumer_gets_every_event_once_in_order(url: str) -> None:
                 wanted = await durable(engine, chat)
                 await until(lambda chat=chat, wanted=wanted: handled.seen[chat] == wanted)
         before = {chat: len(seen) for chat, seen in handled.seen.items()}
-        async with consuming(engine, handled):
+        second = Handled()
+        async with consuming(engine, handled), engine_on(url) as other:
+            await until(partial(is_held, engine))
+            waiting = asyncio.create_task(other.consume("them", second))
             await engine.ask(chats[0], "more")
             wanted = await durable(engine, chats[0])
             await until(lambda: handled.seen[chats[0]] == wanted)
+            waiting.cancel()
+        assert not second.seen
         assert {chat: len(handled.seen[chat]) for chat in chats[1:]} == {chat: before[chat] for chat in chats[1:]}
         assert "part" not in handled.kinds
-
-
-async def test_other_process_takes_over_after_a_crash(url: str) -> None:
-    """It waits while the lease lasts."""
-    first, second = Handled(), Handled()
-    async with engine_on(url) as one, engine_on(url) as other, consuming(one, first) as holder:
-        chat = (await one.create_chat(message="hi")).id
-        await until(lambda: first.seen[chat])
-        async with consuming(other, second):
-            await one.ask(chat, "more")
-            wanted = await durable(one, chat)
-            await until(lambda: first.seen[chat] == wanted)
-            assert not second.seen
-            store = one._store
-            for name in ("advance_consumer", "release_consumer"):
-                setattr(store._store, name, partial(anyio.sleep, 100))
-            holder.cancel()
-            await other.ask(chat, "and more")
-            wanted = await durable(other, chat)
-            await until(lambda: {*first.seen[chat], *second.seen[chat]} == {*wanted})
-            assert second.seen[chat] == sorted(second.seen[chat])
 
 
 async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
@@ -152,3 +143,22 @@ async def test_bad_kind_and_closed_engine_are_said(url: str) -> None:
         await task
     async with engine_on(url) as engine:
         assert [one.delivering for one in await engine.consumers()] == [False]
+
+
+@pytest.mark.deep
+async def test_long_transaction_of_others_delays_no_change(postgres: Server) -> None:
+    """Only the number to go on from waits for it, on a real PostgreSQL."""
+    async with engine_on(postgres.new_url("long")) as engine:
+        store, other = engine._store, await asyncpg.connect(postgres.address)
+        await engine.create_chat()
+        reader = ChangeReader(store, 0)
+        assert len(await reader.read() or ()) == 1
+        assert reader.settled == (await store.numbers()).last
+        await other.execute("BEGIN; SELECT pg_current_xact_id()")
+        late = await engine.create_chat()
+        (found,) = await reader.read() or ()
+        assert (found.change.chat_id, found.resume < found.change.number) == (late.id, True)
+        assert not await reader.read()
+        await other.close()
+        while reader.settled < (await store.numbers()).last:
+            assert not await reader.read()
