@@ -57,7 +57,7 @@ class Transactions:
             self.chats.update(ended if random.random() < 0.8 else {})
 
     async def numbers(self) -> Numbers:
-        return Numbers(self.last, min(self.open, default=self.next_id), self.next_id)
+        return Numbers(max(self.chats.values(), default=0), min(self.open, default=self.next_id), self.next_id)
 
     async def changes(self, *, after: int, limit: int, seen: Collection[int], owner: None) -> list[Change]:
         found = sorted((number, chat) for chat, number in self.chats.items() if number > after and number not in seen)

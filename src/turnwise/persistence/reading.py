@@ -74,14 +74,14 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """Which numbers of commits were given, and which of them may still be on their way to be seen.
+    """Which numbers of commits can be seen, and whether lower ones may still come.
 
     Every commit that changes or deletes a chat has a number, and later commits of a chat have higher ones. Commits of
     different chats may be seen in another order than that of their numbers.
     """
 
     last: int
-    """The highest number that was given."""
+    """The highest number that can be seen."""
     oldest: int
     """The id of the oldest transaction that is under way; later ones have higher ids."""
     following: int
@@ -283,7 +283,7 @@ class ReadableStore(Protocol):
         """Return leases and deadlines that have expired by the database's clock."""
 
     async def numbers(self) -> Numbers:
-        """Return the last number of a commit, and the transactions that may still commit one up to it."""
+        """Return the last number that can be seen, and the transactions that may still commit a lower one."""
 
     async def changes(
         self, *, after: int, limit: int, seen: Collection[int] = (), owner: str | None = None

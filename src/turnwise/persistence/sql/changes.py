@@ -16,7 +16,7 @@ _FLEETING = sorted(kind for kind, event in EVENTS.items() if event.fleeting)
 
 
 async def numbers(db: SQLDatabase) -> Numbers:
-    """Return the last number of a commit, and the transactions that may still commit one up to it."""
+    """Return the last number that can be seen, and the transactions that may still commit a lower one."""
     ((last,),) = await db.fetch("last_change")
     if not db.remote:  # the one writer holds a lock from before it takes a number until after its commit
         return Numbers(last, 0, 0)

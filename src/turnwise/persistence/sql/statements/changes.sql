@@ -2,7 +2,9 @@
 SELECT {next_change} - 1;
 
 -- name: last_change in postgres
-SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM changes;
+-- Not what the sequence says: on a standby that is ahead of the numbers that were given.
+SELECT greatest(
+    (SELECT coalesce(max(changed), 0) FROM facts), (SELECT coalesce(max(changed), 0) FROM tombstones));
 
 -- name: in_flight
 -- In PostgreSQL: the id of the oldest transaction under way, and the id that the next one gets. A snapshot's `xmax` is
