@@ -159,7 +159,7 @@ async def test_foreign_chat_is_indistinguishable_from_none() -> None:
                 given = {"chat_id": chat_id, "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
                 path = row.path.format(**given, thread_id="tab-1", name="c")
                 body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in path else None)
-                query = {"chat": chat_id} if "/files" in path else None
+                query = {"chat": chat_id} if "/files" in path else {"follow": "false"} if path == "/events" else None
                 answer = await bob.request(row.method, path, json=body, params=query, headers={"Idempotency-Key": "k"})
                 answers.append((answer.status_code, answer.text.replace(chat_id, "...")))
             if "{chat_id}" in row.path or "/files" in row.path:
@@ -233,6 +233,8 @@ async def test_large_chats_are_read_in_bounded_memory(monkeypatch: pytest.Monkey
 
 WHO: Final = "operator:ops on behalf of jane"
 UNLOGGED: Final = {
+    "POST /consumers/{name}/deliver": "of a consumer, not of a chat",
+    "DELETE /consumers/{name}": "the same",
     "POST /files": "a chat's log begins to know a file with the message that it belongs to",
     "POST /budgets": "a budget crosses chats, and says itself who set it",
 }
