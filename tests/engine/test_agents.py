@@ -145,6 +145,7 @@ UNUSUAL: dict[str, Any] = {
     "parameters": {"top_k": 1},
     "title": "first_line",
     "active_tools": [],
+    "fair_by": "owner",
 }
 """Values of settings that no number is."""
 

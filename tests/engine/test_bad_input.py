@@ -174,7 +174,7 @@ async def test_message_over_the_limit_is_refused(open_chat: OpenChat) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"model": ScriptedModel}, "model: must be a Model or a string or None; it was a class, not an instance of it"),
+        ({"model": ScriptedModel}, "model: must be a Model or a string or a sequence or None; it was a class, not"),
         ({"model": "demo", "tools": [1]}, r"tools\[0\]: must be a Tool or a function or a ToolSource; it was 1"),
         ({"model": "demo", "settings": {}}, "settings: must be a Settings or None; it was a value of type dict"),
         ({"model": "demo", "observers": [object()]}, r"observers\[0\]: must be an Observer"),

@@ -127,6 +127,7 @@ def _wrongly_named(facts: Facts, accepted: set[str], limits: Limits) -> Iterator
     """Yield where the triggers that are named as possible are not just those for which some arguments are accepted."""
     named = set(legal_triggers(facts))
     missing = named - accepted
+    limits = replace(limits, fallbacks=len(facts.turn.fallback_from) + 1)
     accepted |= {
         move.trigger.name
         for move in (unlikely_moves_from(facts) if missing else ())

@@ -26,7 +26,7 @@ from turnwise.states.arguments import Cut, Erasing, Partial, StepReply, Subagent
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.invariants import broken_invariants
-from turnwise.states.messages import Message
+from turnwise.states.messages import Message, ModelFailure, ScheduledMessage
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.triggers import TRIGGERS, Held, Trigger
 from turnwise.states.usage import Usage
@@ -103,11 +103,14 @@ def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
     yield from (Move("outside", trigger) for trigger in (t.Archived, t.Unarchived))
     yield Move("mishap", t.Repaired, {"error": ERROR})
     yield Move("outside", t.SendMessage, {"parts": HELLO, "when_busy": "interrupt"})
+    yield Move("outside", t.Schedule, {"message": ScheduledMessage(id="s", parts=HELLO, due=NOW)})
     open_attempt = replace(facts, step=replace(facts.step, attempt_open=True))
     outcomes = [
         CallOutcome(call_id=call.call_id, status=CallStatus.failed, output=1, is_error=True) for call in facts.calls
     ]
     unlikely = [Move("mishap", t.CallFinished, {"outcome": outcome}) for outcome in outcomes]
+    failure = ModelFailure(provider="p", model="m", kind=ERROR.kind)
+    unlikely.append(Move("mishap", t.FallbackStarted, {"failure": failure, "error": ERROR, "next_model": "n"}))
     for move in [*_moves_of_holders(open_attempt), *unlikely]:
         move.arguments["token"] = facts.lease.token if facts.lease else None
         yield move

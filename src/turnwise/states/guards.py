@@ -55,6 +55,11 @@ def wants_interrupt(draft: Draft[t.SendMessage]) -> bool:
     return draft.trigger.when_busy == "interrupt"
 
 
+def something_scheduled(draft: Draft[t.Trigger]) -> bool:
+    """A message is scheduled."""
+    return bool(draft.schedules)
+
+
 def schedule_is_due(draft: Draft[t.ScheduleFired]) -> bool:
     """The message is scheduled, and its time has come."""
     message = draft.trigger.message

@@ -135,7 +135,7 @@ _CLIENT = (
     _on(t.ClearContext, S.interrupted, S.waiting, when=(g.settled, g.queue_is_empty), do=_CLEAR),
 
     *_stay(t.Schedule,   S, a.put_schedule),
-    *_stay(t.Unschedule, S, a.remove_schedule),
+    *_stay(t.Unschedule, S, a.remove_schedule, when=(g.something_scheduled,)),
 
     *_stay(t.EditQueued,   _QUEUED, a.change_queued, when=(g.queue_waits,)),
     *_stay(t.DeleteQueued, _QUEUED, a.remove_queued, when=(g.queue_waits,)),

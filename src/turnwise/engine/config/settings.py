@@ -20,7 +20,7 @@ from turnwise.states.model_errors import FALLBACK_KINDS
 from turnwise.states.names import AfterFinalStep
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked, configuration
-from turnwise.states.values.limits import Count, Positive, said
+from turnwise.states.values.limits import Count, Positive, fair_key, said
 from turnwise.states.values.values import CheckedCall, Value
 
 SUMMARY_PROMPT: Final = """\
@@ -73,6 +73,7 @@ ENGINE_SCOPE: Final = {"scope": "engine"}
 LONGEST: Final = 946_684_800.0
 """Seconds that any time may last, 30 years: a date can be made of them."""
 
+FairKey = Annotated[str, AfterValidator(fair_key)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST)]
 """Seconds."""
 NonNegativeSeconds = Annotated[float, Field(ge=0, le=LONGEST)]
@@ -191,7 +192,7 @@ class Settings:
     run_worker: bool = field(default=True, metadata=ENGINE_SCOPE)
     max_running: Positive = field(default=100, metadata=ENGINE_SCOPE)
     """Chats one worker runs at once."""
-    fair_by: Annotated[str, Field(pattern=r"^(owner|metadata\..+)$")] | None = None
+    fair_by: FairKey | None = None
     """Claims go round the owners (`"owner"`), or the values of an entry of the chats' metadata (`"metadata.team"`), and
     take the chat of each that waits longest. An agent's own setting is the key of its chats. `None`: the chat that
     waits longest comes first, whoever owns it, unless one of the caps below is set, which works as `"owner"` does."""

@@ -100,6 +100,13 @@ def said(value: str) -> str:
     return value
 
 
+def fair_key(value: str) -> str:
+    """Refuse what does not say by which key chats share workers."""
+    if value != "owner" and (not value.startswith("metadata.") or value == "metadata."):
+        raise Misfit(f"must be 'owner', or 'metadata.' and the name of an entry; it was {value!a:.60}")
+    return value
+
+
 def _no_worker(actor: str) -> str:
     if actor.startswith(WORKER):
         raise Misfit(f"must not begin with {WORKER!r}: that is how the log names turnwise's workers")
