@@ -252,7 +252,8 @@ async def test_engine_can_be_opened_again(strict_model: Any, database: Any) -> N
 
 
 def _some(parameter: str) -> Any:
-    return {"metadata": {}, "results": [], "at_version": 1}.get(parameter, "x")
+    numbers = dict.fromkeys(("at_version", "wanted", "per_second", "burst"), 1)
+    return {"metadata": {}, "results": [], **numbers}.get(parameter, "x")
 
 
 async def _done(method: Callable[..., Any], given: dict[str, Any]) -> None:
