@@ -144,7 +144,8 @@ class Shares:
             if chat is None:
                 del by_key[key]
                 continue
-            self.key, self._taken = key, self._taken + 1 if key == self.key else 1
+            self._taken = self._taken + 1 if key == self.key and self._taken < self.turn_of(key) else 1
+            self.key = key
             counts.add(key, chat.lane)
             picked.append(chat)
         return picked
@@ -152,12 +153,7 @@ class Shares:
     def _next(self, keys: Iterable[str]) -> str:
         if self.key in keys and self._taken < self.turn_of(self.key):
             return self.key
-        later = min((key for key in keys if key > self.key), default=None)
-        if later is None:
-            later = min(keys)
-        if later == self.key:
-            self._taken = 0
-        return later
+        return min((key for key in keys if key > self.key), default=None) or min(keys)
 
     def _oldest(self, chats: list[Candidate], counts: Counts) -> Candidate | None:
         for place in range(len(chats) - 1, -1, -1):

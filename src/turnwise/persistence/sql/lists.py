@@ -86,7 +86,8 @@ async def next_in_turn(
                     Candidate(key, since, number, id_, version, lane) for key, since, number, id_, version in rows
                 ]
                 keys = {key for key, *_ in rows}
-                if len(keys) == depth:
+                # Back at `start`, it has read all there is.
+                if len(keys) == depth and (first == start or max(keys) < start):
                     ends.append(_place(max(keys), start))
                     break
     # Behind the key where the walk of one lane ended, it has chats that were not read.
