@@ -50,6 +50,14 @@ class Rates:
             raise limited(self._per_second, self._burst, allowance)
 
 
+class _Drawn:
+    """Requests that this process has drawn for a principal and not spent. One of its requests draws at a time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lock = asyncio.Lock()
+
+
 class SharedRates:
     """Counts requests by principal for all replicas, in the database: each draws a few at a time.
 
@@ -59,7 +67,7 @@ class SharedRates:
 
     def __init__(self, engine: Engine, per_second: float, burst: int) -> None:
         self._engine, self._per_second, self._burst = engine, per_second, burst
-        self._drawn: OrderedDict[str, int] = OrderedDict()
+        self._drawn: OrderedDict[str, _Drawn] = OrderedDict()
 
     async def spend(self, principal: Principal) -> None:
         """Count a request if it is accepted.
@@ -67,20 +75,21 @@ class SharedRates:
         Raises:
             RateLimited: the principal has sent as many as it may, to all replicas.
         """
-        name, size = principal.actor, max(1, self._burst // _DRAWS_PER_BURST)
-        if not self._drawn.get(name):
-            per_second, burst = self._per_second, self._burst
-            try:
-                drawn, left = await self._engine.draw(name, wanted=size, per_second=per_second, burst=burst)
-            except StoreError:
-                return
-            if not drawn:
-                raise limited(per_second, burst, left)
-            self._drawn[name] = self._drawn.get(name, 0) + drawn
-            self._drawn.move_to_end(name)
-            if len(self._drawn) > _MAX_PRINCIPALS:
-                self._drawn.popitem(last=False)
-        self._drawn[name] -= 1
+        name = principal.actor
+        drawn = self._drawn.setdefault(name, _Drawn())
+        self._drawn.move_to_end(name)
+        if len(self._drawn) > _MAX_PRINCIPALS:
+            self._drawn.popitem(last=False)
+        async with drawn.lock:
+            if not drawn.count:
+                per_second, burst, size = self._per_second, self._burst, max(1, self._burst // _DRAWS_PER_BURST)
+                try:
+                    drawn.count, left = await self._engine.draw(name, wanted=size, per_second=per_second, burst=burst)
+                except StoreError:
+                    return
+                if not drawn.count:
+                    raise limited(per_second, burst, left)
+            drawn.count -= 1
 
 
 def limited(per_second: float, burst: int, allowance: float) -> RateLimited:
