@@ -211,7 +211,8 @@ def _misfit(error: ErrorDetails) -> Misfit:
     if "expected" in context:
         context = {"expected": str(context["expected"]).replace(" or ", ", ")}
     whole = {name: int(bound) for name, bound in context.items() if isinstance(bound, float) and bound.is_integer()}
-    return Misfit(_BOUNDS.get(kind, error["msg"]).format(**{**context, **whole}) + was)
+    bound = _BOUNDS[kind].format(**{**context, **whole}) if kind in _BOUNDS else error["msg"]
+    return Misfit(bound + was)
 
 
 def _joined(misfits: Iterable[Misfit]) -> Misfit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -107,6 +108,12 @@ def fair_key(value: str) -> str:
     return value
 
 
+def _schedule_id(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        raise Misfit("must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit")
+    return value
+
+
 def _no_worker(actor: str) -> str:
     if actor.startswith(WORKER):
         raise Misfit(f"must not begin with {WORKER!r}: that is how the log names turnwise's workers")
@@ -119,7 +126,7 @@ Name = Annotated[Key, AfterValidator(said)]
 """A key that is not empty."""
 Actor = Annotated[Name, AfterValidator(_no_worker)]
 """Who acts, as the audit log names them."""
-ScheduleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+ScheduleId = Annotated[str, AfterValidator(_schedule_id)]
 """The name of a schedule: it stands in paths of HTTP."""
 Label = Annotated[str, AfterValidator(at_most(16_384))]
 """Text for people, such as a title or a reason."""
