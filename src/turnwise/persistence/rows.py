@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -195,6 +195,12 @@ def numbered(events: Sequence[Event], *, chat_id: str, after: int, at: datetime)
 def unnumbered(event: Event) -> Event:
     """Return the event as it was before it was stored."""
     return replace(event, seq=0, chat_id="", at=None)
+
+
+def first_due_in(facts: Mapping[str, Any]) -> int | None:
+    """Return when the first scheduled message in stored facts is due, in microseconds; `None` without any."""
+    due = (datetime.fromisoformat(message["due"]) for message in facts.get("schedules", ()))
+    return min(map(micros_of, due), default=None)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,7 +22,7 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ORDER, ChatRows, Row, blobs_of
 from turnwise.persistence.integrity.examine import Found, examine, found_in
-from turnwise.persistence.rows import CALLS, PARSE_ERRORS, PROFILES
+from turnwise.persistence.rows import CALLS, PARSE_ERRORS, PROFILES, first_due_in
 from turnwise.states.errors import ImportRefused, TurnwiseError
 from turnwise.states.facts import QUERIED
 from turnwise.states.files import is_digest
@@ -223,10 +223,11 @@ class ChatReader:
             calls = [row["body"] for row in self._tables["calls"] if row["call_id"] in chat["calls"]]
             step = StepCalls(CALLS.load(body, self._chat_id) for body in calls)
             facts = object_of(chat["facts"])
-        except TurnwiseError:
+            wake_at = first_due_in(facts)
+        except (TurnwiseError, *PARSE_ERRORS):
             # The checks find what cannot be read.
             texts = dict.fromkeys(("agent", "fair_key", "capped_model"), "")
-            return {**dict.fromkeys(QUERIED), **texts, "needs": [], "awaits": None}
+            return {**dict.fromkeys((*QUERIED, "awaits", "wake_at")), **texts, "needs": []}
         awaits = step.awaited if chat["state"] == ChatState.requires_action else None
         agent = step.agent_needed or profile.agent
         return {
@@ -236,6 +237,7 @@ class ChatReader:
             "awaits": awaits,
             "fair_key": facts.get("declared_key", profile.owner or ""),
             "capped_model": facts.get("capped_model", ""),
+            "wake_at": wake_at,
         }
 
     def _examine(self, whole: WholeChat) -> None:

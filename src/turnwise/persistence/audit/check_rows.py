@@ -26,6 +26,7 @@ from turnwise.persistence.rows import (
     columns_of_call,
     columns_of_message,
     described,
+    first_due_in,
     message_of,
     micros_of,
 )
@@ -280,11 +281,12 @@ class RowComparison:
             problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
             yield Mismatch(self._expected.last, Place("chats", "", ("awaits",)), problem)
         facts = object_of(chat["facts"])
-        shares = {
+        found_by = {
             "fair_key": facts.get("declared_key", chat["owner"] or ""),
             "capped_model": facts.get("capped_model", ""),
+            "wake_at": first_due_in(facts),
         }
-        for columns, problem in _differences(chat, shares, "the facts"):
+        for columns, problem in _differences(chat, found_by, "the facts"):
             yield Mismatch(self._expected.last, Place("chats", "", columns), problem)
         if _parse_list(chat["needs"]) != [*needs]:
             problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"

@@ -215,9 +215,7 @@ def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a chat, but for its lease, by table."""
     tables = {**chat.rows.tables, "chats": [chat.rows.chat], "quarantine": chat.quarantine}
     rows = {table: [{name: row[name] for name in COLUMNS[table]} for row in stored] for table, stored in tables.items()}
-    wake_at = facts_in(chat).wake_at
-    rows["chats"][0] |= {name: chat.rows.chat[name] for name in QUERIED}
-    rows["chats"][0]["wake_at"] = None if wake_at is None else micros_of(wake_at)
+    rows["chats"][0] |= {name: chat.rows.chat[name] for name in (*QUERIED, "wake_at")}
     return rows | {"audit": [_record(entry) for entry in chat.rows.audit]}
 
 
