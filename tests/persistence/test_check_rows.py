@@ -5,7 +5,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,8 +23,8 @@ from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.facts import Limits
-from turnwise.states.messages import TextPart
-from turnwise.states.triggers import CallStarted, PromoteQueued, SendMessage
+from turnwise.states.messages import ScheduledMessage, TextPart
+from turnwise.states.triggers import CallStarted, PromoteQueued, Schedule, SendMessage
 from turnwise.states.values.digests import digest
 from turnwise.testing.conformance import plans
 
@@ -36,6 +36,7 @@ HINTS = {
     "facts.changed": "in PostgreSQL: as chats.changed",
     "chats.changed": "the number of the last commit among those of all chats: an import gives another",
     "events.changed": "the same",
+    "budgets": "what owners and chats may spend, and have spent: of the store",
     "consumers": "how far consumers are: of the store, of no chat",
     "undelivered": "what a consumer could not handle: of the consumer",
     "queue.rank": "the order is compared, the number is free",
@@ -218,7 +219,9 @@ async def _lived(store: Any) -> list[str]:
         begin = plans.move(CallStarted(token=plans.HOLDER, call_id="a"))
         message = SendMessage(parts=(TextPart(text="hi"),), client_id="k", content_digest=digest("hi"))
         said = plans.move(message, limits=Limits(context_limit=1000, capped_model="a:model"))
-        await plans.created(store, AT_WORK, said, plans.claim(), calls, begin, plans.send("later"))
+        later = ScheduledMessage(id="s", parts=(TextPart(text="wake up"),), due=datetime(2100, 1, 1, tzinfo=UTC))
+        scheduled = plans.move(Schedule(message=later))
+        await plans.created(store, AT_WORK, said, plans.claim(), calls, begin, plans.send("later"), scheduled)
     return [AT_WORK, at_rest]
 
 

@@ -91,7 +91,7 @@ def send_everything(patch: Patch) -> None:
         return given if reasons else [ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"), *given]
 
     patch.setattr(SimulatedModel, "_parts", parts)
-    patch.setattr(history, "_is_sent", lambda _part, *, partial: True)
+    patch.setattr(history, "is_sent", lambda _part, *, partial: True)
 
 
 def start_lost_calls_again(patch: Patch) -> None:

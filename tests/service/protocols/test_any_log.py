@@ -19,7 +19,7 @@ from turnwise.states.messages import Message, ReasoningPart
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import World
 
-SEEDS = [1, 2, 6, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(3, 26) if seed not in (6, 8, 17))]
+SEEDS = [1, 2, 6, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(3, 26) if seed not in (6, 7, 8, 17))]
 """Of worlds in which somebody says something."""
 
 

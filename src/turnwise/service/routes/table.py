@@ -48,7 +48,7 @@ class RouteSpec(NamedTuple):
         command = COMMANDS[name]
         problems: tuple[int, ...] = _AT_VERSION if "if_version" in command.parameters else _CHANGE
         if command.is_read:
-            problems = _ABOUT if command.path_parameters else ()
+            problems = _ABOUT if command.path_parameters or "chat_id" in command.parameters else ()
         verb = command.verb or "GET"
         return cls(verb, command.path, build_endpoint(name), command.status, problems, command=command)
 
