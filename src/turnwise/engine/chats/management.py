@@ -105,9 +105,9 @@ class ChatManagement(Commanded):
     ) -> AsyncGenerator[ChatChange, None]:
         """Yield the chats that have changed since a number, each as it stands, then every chat that changes.
 
-        From 0 on it yields all chats first. Changes that follow one another quickly are one. Whoever was away, for
-        however long, goes on after the last number: the chats that changed meanwhile come once, and those that were
-        deleted as gone.
+        From 0 on it yields all chats first, and none as gone: begin with nothing. Changes that follow one another
+        quickly are one. Whoever was away, for however long, goes on after the last number: the chats that changed
+        meanwhile come once, and those that were deleted as gone.
 
         Args:
             owner: whose chats; all by default.
