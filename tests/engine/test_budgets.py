@@ -90,7 +90,8 @@ async def test_unknown_price_is_said_and_reserves_all_that_is_left() -> None:
         observer.budgets([budget])
         labels = {"scope": "chat", "unit": "dollars", "figure": "spent"}
         assert registry.get_sample_value("turnwise_budgets", labels) == 0.5
-    held = StoredBudget(owner="ada", cost=Decimal(3), spent=Amount(0, Decimal(1))).reserve("c", NO_FUNDS.rates.most(5))
+    budget = StoredBudget(owner="ada", cost=Decimal(3), spent=Amount(0, Decimal(1)))
+    held = budget.reserve("c", NO_FUNDS.estimator.most(5))
     assert (held.reserved.cost, held.left_of(held.spent + held.reserved)[1]) == (2, 0)
 
 

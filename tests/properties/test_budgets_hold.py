@@ -4,7 +4,7 @@ Chats of one owner are claimed, answered, cut off, interrupted and crash, by two
 pass. A call that reports what it used counts as that, one that does not as its reservation.
 
 Seen red: a reservation that is not clamped to what is left; a lost attempt that keeps its reservation; one that settles
-for nothing; a commit that is made without looking for budgets; PostgreSQL without `FOR UPDATE`.
+for nothing; PostgreSQL without `FOR UPDATE`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import pytest
 from msgspec.structs import replace
 
 from support.exploring import seeds
-from support.life import PROFILE
+from support.life import ERROR, PROFILE
 from support.lives import RUNS, SETTINGS, STORES, Database, Process, StoredLife, database_in, lives_in, named
 from turnwise import BudgetSpent, ChatState
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.transactions.chat_writer import ChatWriter
 from turnwise.states import triggers as t
-from turnwise.states.budgets import Amount, Rates, StoredBudget, key_of_owner
+from turnwise.states.budgets import Amount, CallEstimator, StoredBudget, key_of_owner
 from turnwise.states.decide import Decision
 from turnwise.states.usage import Usage
 from turnwise.states.writes import RecordUsage
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 S = ChatState
-RATES: Final = Rates(max_output_tokens=20, input_price=Decimal("0.001"), output_price=Decimal("0.002"))
+RATES: Final = CallEstimator(max_output_tokens=20, input_price=Decimal("0.001"), output_price=Decimal("0.002"))
 LIMITS: Final = SETTINGS.limits(None)
 KEY: Final = key_of_owner("anna")
 
@@ -55,7 +55,7 @@ def claiming(process: Process) -> Any:
 def prepare(database: Database, **limits: Any) -> None:
     """Give the owner a budget, and the processes the prices."""
     for process in database.processes:
-        process.writer = ChatWriter(process.store, Broadcaster(), lambda _: LIMITS, rates_of=lambda *_: RATES)
+        process.writer = ChatWriter(process.store, Broadcaster(), lambda _: LIMITS, estimator_of=lambda *_: RATES)
     declare(database, **limits)
 
 
@@ -77,7 +77,7 @@ class Walk:
     def __init__(self, database: Database, seed: int, met: Counter[str]) -> None:
         self.database, self.met = database, met
         self.random = Random(seed)  # noqa: S311 - no secret
-        prepare(database, tokens=self.random.randrange(100, 400), cost=Decimal("0.4"), spent=Amount(), held={})
+        prepare(database, tokens=self.random.randrange(100, 400), cost=Decimal("0.4"), spent=Amount(), reservations={})
         self.lives = [Spender(database, f"c{seed}-{number}") for number in range(3)]
         for life in self.lives:
             life.create()
@@ -127,7 +127,7 @@ class Walk:
 
     def usage(self, life: Spender) -> Usage:
         """Return the usage of a call that has used at most what it reserved."""
-        hold = budget_in(self.database).held.get(life.chat_id)
+        hold = budget_in(self.database).reservations.get(life.chat_id)
         tokens = 5 if hold is None else self.random.randrange(1, hold.tokens + 1)
         output = min(tokens, self.random.randrange(21))
         cost = RATES.estimate(tokens - output, output).cost if hold is None or hold.cost is None else hold.cost / 2
@@ -138,16 +138,16 @@ class Walk:
         used = now.spent + now.reserved
         assert used.tokens <= (now.tokens or 0)
         assert used.cost <= (now.cost or 0)
-        assert {*now.held} == {one.chat_id for one in self.lives if one.facts.step.attempt_open}
+        assert {*now.reservations} == {one.chat_id for one in self.lives if one.facts.step.attempt_open}
         if before.until == now.until:
-            held = before.held.get(life.chat_id)
+            held = before.reservations.get(life.chat_id)
             settled = 0
             for usage in (one.usage for each in decisions for one in each.writes if isinstance(one, RecordUsage)):
                 known = (usage.input_tokens or 0) + (usage.output_tokens or 0)
                 settled += max(known, held.tokens) if usage.partial and held is not None else known
                 self.met["settled"] += 1
             assert now.spent.tokens == before.spent.tokens + settled
-        self.met["reserved by several"] += len(now.held) > 1
+        self.met["reserved by several"] += len(now.reservations) > 1
 
     def end(self) -> None:
         for life in self.lives:
@@ -155,7 +155,7 @@ class Walk:
                 life.interrupt()
             if not life.facts.settled:
                 life.settle()
-        assert budget_in(self.database).held == {}
+        assert budget_in(self.database).reservations == {}
         for life in self.lives:
             life.delete()
 
@@ -181,7 +181,7 @@ def test_two_workers_race_for_the_last_cent(place: str, request: pytest.FixtureR
     races = {"sqlite": 50, "postgres": 20}[place]
     with database_in(lives_in(place, request).url) as database:
         for race in range(races):
-            prepare(database, tokens=1000, cost=Decimal("0.07"), spent=Amount(), held={})
+            prepare(database, tokens=1000, cost=Decimal("0.07"), spent=Amount(), reservations={})
             lives = [Spender(database, f"r{race}-{number}") for number in range(2)]
             for life in lives:
                 life.create()
@@ -191,7 +191,36 @@ def test_two_workers_race_for_the_last_cent(place: str, request: pytest.FixtureR
                 life.read()
             assert sorted(life.facts.state for life in lives) == [S.streaming, S.waiting]
             assert [life.facts.stop_reason for life in lives if life.facts.state is S.waiting] == ["cost_budget"]
-            assert len(budget_in(database).held) == 1
+            assert len(budget_in(database).reservations) == 1
             for life in lives:
                 life.delete()
-            assert budget_in(database).held == {}, "a call of a deleted chat is lost, and settled"
+            assert budget_in(database).reservations == {}, "a call of a deleted chat is lost, and settled"
+
+
+def failed(life: Spender) -> t.AttemptDiscarded:
+    """Return the end of a call that reports no usage: it counts as its reservation."""
+    token = life.facts.lease.token if life.facts.lease else 0
+    return t.AttemptDiscarded(token=token, error=ERROR, delay=1.0, retry_at=life.now, paid=True)
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_calls_that_end_at_once_settle_each(place: str, request: pytest.FixtureRequest) -> None:
+    """Two processes settle calls of one budget at the same time: neither writes over what the other has counted."""
+    races = {"sqlite": 50, "postgres": 20}[place]
+    with database_in(lives_in(place, request).url) as database:
+        for race in range(races):
+            prepare(database, tokens=10_000, cost=Decimal(1), spent=Amount(), reservations={})
+            lives = [Spender(database, f"e{race}-{number}") for number in range(2)]
+            for life in lives:
+                life.create()
+                life.send("Say a few words, please.")
+                life.claim()
+            reserved = budget_in(database).reserved
+            held = zip(database.processes, lives, strict=True)
+            ends = [at.writer.change(life.chat_id, failed(life), actor=life.process.actor) for at, life in held]
+            database.at_once(*ends)
+            budget = budget_in(database)
+            assert (budget.reservations, budget.spent) == ({}, reserved)
+            for life in lives:
+                life.read()
+                life.delete()

@@ -188,7 +188,7 @@ class Engine(HandledChats):
                     self._agents.limits,
                     self._observers,
                     publisher,
-                    rates_of=self._agents.rates,
+                    estimator_of=self._agents.estimator,
                 ),
                 agents=self._agents,
                 shares=self._agents.shares,

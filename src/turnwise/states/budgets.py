@@ -30,7 +30,7 @@ class Amount(Value, frozen=True):
         return Amount(self.tokens + other.tokens, EXACT.add(self.cost, other.cost))
 
 
-class Hold(Value, frozen=True):
+class Reservation(Value, frozen=True):
     """What an open model call has reserved."""
 
     tokens: int
@@ -38,26 +38,26 @@ class Hold(Value, frozen=True):
     """`None` if the price is unknown: the call reserves all dollars that are left."""
 
 
-class Rates(Value, frozen=True, kw_only=True):
-    """By what the next call of a chat is estimated."""
+class CallEstimator(Value, frozen=True, kw_only=True):
+    """Estimates the next model call of a chat, by the prices of its model and the bound of its replies."""
 
     max_output_tokens: int | None = None
     input_price: Decimal | None = None
     """US dollars of a token of the prompt; `None` if it is unknown."""
     output_price: Decimal | None = None
 
-    def estimate(self, prompt: int, output: int) -> Hold:
+    def estimate(self, prompt: int, output: int) -> Reservation:
         """Return what a call of so many tokens reserves."""
         cost = None
         if self.input_price is not None and self.output_price is not None:
             cost = EXACT.add(EXACT.multiply(self.input_price, prompt), EXACT.multiply(self.output_price, output))
-        return Hold(prompt + output, cost)
+        return Reservation(prompt + output, cost)
 
-    def most(self, prompt: int) -> Hold:
+    def most(self, prompt: int) -> Reservation:
         """Return what a call with such a prompt is expected to use at most."""
         return self.estimate(prompt, OUTPUT_TOKENS if self.max_output_tokens is None else self.max_output_tokens)
 
-    def least(self, prompt: int) -> Hold:
+    def least(self, prompt: int) -> Reservation:
         """Return what must be left for a call with such a prompt to begin."""
         return self.estimate(prompt, self.max_output_tokens or 1)
 
@@ -81,7 +81,7 @@ class StoredBudget(Value, frozen=True, kw_only=True):
     spent: Amount = Amount()
     unpriced: int = 0
     """How many calls of the period have no known price: `spent` lacks theirs."""
-    held: Mapping[str, Hold] = field(default_factory=dict)
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
     """What the open calls have reserved, by chat."""
 
     @property
@@ -92,8 +92,9 @@ class StoredBudget(Value, frozen=True, kw_only=True):
     @property
     def reserved(self) -> Amount:
         """What the open calls have reserved together."""
-        known = sum((Amount(hold.tokens, hold.cost or _NOTHING) for hold in self.held.values()), Amount())
-        if self.cost is None or all(hold.cost is not None for hold in self.held.values()):
+        every = self.reservations.values()
+        known = sum((Amount(one.tokens, one.cost or _NOTHING) for one in every), Amount())
+        if self.cost is None or all(one.cost is not None for one in every):
             return known
         return replace(known, cost=max(known.cost, EXACT.subtract(self.cost, self.spent.cost)))
 
@@ -103,7 +104,7 @@ class StoredBudget(Value, frozen=True, kw_only=True):
         cost = None if self.cost is None else max(EXACT.subtract(self.cost, used.cost), _NOTHING)
         return tokens, cost
 
-    def shortage(self, least: Hold, used: Amount) -> StopReason | None:
+    def shortage(self, least: Reservation, used: Amount) -> StopReason | None:
         """Return which limit leaves no room for a call, once so much is used."""
         tokens, cost = self.left_of(used)
         if tokens is not None and tokens < least.tokens:
@@ -112,30 +113,29 @@ class StoredBudget(Value, frozen=True, kw_only=True):
             return StopReason.cost_budget
         return None
 
-    def reserve(self, chat_id: str, most: Hold) -> StoredBudget:
+    def reserve(self, chat_id: str, most: Reservation) -> StoredBudget:
         """Reserve for a chat's call what it may use, or all that is left."""
         tokens, cost = self.left_of(self.spent + self.reserved)
-        hold = Hold(
+        reservation = Reservation(
             most.tokens if tokens is None else min(most.tokens, tokens),
             most.cost if cost is None or most.cost is None else min(most.cost, cost),
         )
-        return replace(self, held={**self.held, chat_id: hold})
+        return replace(self, reservations={**self.reservations, chat_id: reservation})
 
     def settle(self, chat_id: str, usage: Usage, *, title: bool = False) -> StoredBudget:
         """Count what a call has used, in the place of what it reserved; of a title, which reserves nothing, as well.
 
         A call that was cut off or reported nothing counts as its reservation, or more if it reported more.
         """
-        hold = None if title else self.held.get(chat_id)
-        held = self.held if hold is None else {other: one for other, one in self.held.items() if other != chat_id}
+        own = None if title else self.reservations.get(chat_id)
+        others = {chat: one for chat, one in self.reservations.items() if own is None or chat != chat_id}
         if not (usage.known or usage.partial):  # no model was called
-            return replace(self, held=held)
-        expected = hold if hold is not None and usage.partial else Hold(0, _NOTHING)
-        tokens = max((usage.input_tokens or 0) + (usage.output_tokens or 0), expected.tokens)
-        price = usage.cost if hold is None or not usage.partial else max(usage.cost or _NOTHING, hold.cost or _NOTHING)
-        is_unpriced = usage.cost is None and (hold is None or not usage.partial or hold.cost is None)
-        spent = self.spent + Amount(tokens, price or _NOTHING)
-        return replace(self, held=held, spent=spent, unpriced=self.unpriced + is_unpriced)
+            return replace(self, reservations=others)
+        least = own if own is not None and usage.partial else Reservation(0, _NOTHING)
+        tokens = max((usage.input_tokens or 0) + (usage.output_tokens or 0), least.tokens)
+        spent = self.spent + Amount(tokens, max(usage.cost or _NOTHING, least.cost or _NOTHING))
+        is_unpriced = usage.cost is None and (least is not own or least.cost is None)
+        return replace(self, reservations=others, spent=spent, unpriced=self.unpriced + is_unpriced)
 
 
 def key_of_owner(owner: str) -> str:
@@ -157,7 +157,7 @@ class Funds(Value, frozen=True):
     """The budgets that a chat spends, as a transaction has read and locked them."""
 
     budgets: tuple[StoredBudget, ...]
-    rates: Rates = Rates()
+    estimator: CallEstimator = CallEstimator()
 
     def shortage(self, prompt: int) -> tuple[StoredBudget, StopReason] | None:
         """Return the budget that leaves no room for a call now, and which of its limits."""
@@ -168,7 +168,7 @@ class Funds(Value, frozen=True):
         return self._short(prompt, lambda budget: budget.spent)
 
     def _short(self, prompt: int, used: Callable[[StoredBudget], Amount]) -> tuple[StoredBudget, StopReason] | None:
-        least = self.rates.least(prompt)
+        least = self.estimator.least(prompt)
         found = ((budget, budget.shortage(least, used(budget))) for budget in self.budgets)
         return next(((budget, reason) for budget, reason in found if reason is not None), None)
 
@@ -177,7 +177,7 @@ class Funds(Value, frozen=True):
         budgets = self.budgets
         for write in writes:
             if isinstance(write, Reserve):
-                budgets = tuple(one.reserve(chat_id, Hold(write.tokens, write.cost)) for one in budgets)
+                budgets = tuple(one.reserve(chat_id, Reservation(write.tokens, write.cost)) for one in budgets)
             elif isinstance(write, RecordUsage):
                 is_title = write.purpose == "title"
                 budgets = tuple(one.settle(chat_id, write.usage, title=is_title) for one in budgets)

@@ -219,7 +219,7 @@ class Draft(Generic[_Kind_co]):
     def reserve(self) -> None:
         """Reserve the estimate of the attempt that begins, if there are budgets that pay for it."""
         if self.at.funds is not None:
-            most = self.at.funds.rates.most(self.compaction.next_tokens or 0)
+            most = self.at.funds.estimator.most(self.compaction.next_tokens or 0)
             self.writes.append(Reserve(self.step.number, self.step.attempt, most.tokens, most.cost))
 
     def book_title(self, usage: Usage) -> None:

@@ -23,7 +23,7 @@ from turnwise.persistence.shares import Shares
 from turnwise.providers.parameters import check_parameters
 from turnwise.providers.protocol import Model
 from turnwise.providers.usage_and_prices import load_prices, token_prices
-from turnwise.states.budgets import Rates
+from turnwise.states.budgets import CallEstimator
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts, Limits, Profile
@@ -198,11 +198,11 @@ class Agents:
         """Return the limits of a chat with the model that is asked; the engine's if its agent is not one of these."""
         return self.at_hand(facts.profile).behind(len(facts.turn.fallback_from)).limits
 
-    def rates(self, facts: Facts, now: datetime) -> Rates:
-        """Return by what a chat's next model call is estimated."""
+    def estimator(self, facts: Facts, now: datetime) -> CallEstimator:
+        """Return the estimator of a chat's next model call."""
         configuration = self.at_hand(facts.profile).behind(len(facts.turn.fallback_from))
         prices = token_prices(configuration.model, now)
-        return Rates(
+        return CallEstimator(
             max_output_tokens=configuration.settings.parameters.get("max_output_tokens"),
             input_price=prices and prices[0],
             output_price=prices and prices[1],

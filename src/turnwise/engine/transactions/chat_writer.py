@@ -25,7 +25,7 @@ from turnwise.persistence.protocol import ChatStore, Committed, Permission, Plan
 from turnwise.persistence.shares import Shares
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states import triggers as t
-from turnwise.states.budgets import Funds, Rates
+from turnwise.states.budgets import CallEstimator, Funds
 from turnwise.states.decide import Decision, decide
 from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, PartEvent
@@ -41,21 +41,21 @@ LimitsOf = Callable[[Facts], Limits]
 """Returns the limits of a chat."""
 
 
-RatesOf = Callable[[Facts, datetime], Rates]
-"""Returns by what a chat's next model call is estimated, at that time."""
+EstimatorOf = Callable[[Facts, datetime], CallEstimator]
+"""Returns the estimator of a chat's next model call, at that time."""
 
 
 class UnitOfWork:
     """Decisions to be committed together, each made on the facts before it, with its own audit record and version."""
 
-    __slots__ = ("_at", "_limits_of", "_rates_of", "decisions", "facts", "stopped")
+    __slots__ = ("_at", "_estimator_of", "_limits_of", "decisions", "facts", "stopped")
 
     def __init__(
         self,
         facts: Facts,
         at: TransitionContext,
         limits_of: LimitsOf | None = None,
-        rates_of: RatesOf | None = None,
+        estimator_of: EstimatorOf | None = None,
     ) -> None:
         self.facts = facts
         """The facts after the last decision."""
@@ -64,7 +64,7 @@ class UnitOfWork:
         """Whether the changes that follow are skipped."""
         self._at = at
         self._limits_of = limits_of
-        self._rates_of = rates_of
+        self._estimator_of = estimator_of
 
     @property
     def now(self) -> datetime:
@@ -94,8 +94,8 @@ class UnitOfWork:
         at = self._at
         if actor is not None or reason is not None:
             at = replace(at, actor=actor or at.actor, reason=reason)
-        if at.funds is not None and self._rates_of is not None:
-            at = replace(at, funds=replace(at.funds, rates=self._rates_of(self.facts, at.now)))
+        if at.funds is not None and self._estimator_of is not None:
+            at = replace(at, funds=replace(at.funds, estimator=self._estimator_of(self.facts, at.now)))
         decision = decide(self.facts, trigger, at)
         self.decisions.append(decision)
         if self._limits_of is not None and decision.facts.profile is not self.facts.profile:
@@ -118,13 +118,13 @@ class _Plan(msgspec.Struct, frozen=True):
 
     changes: Sequence[Change]
     limits_of: LimitsOf
-    rates_of: RatesOf
+    estimator_of: EstimatorOf
     actor: str
     salt: str = msgspec.field(default_factory=partial(secrets.token_hex, 16))
 
     def __call__(self, facts: Facts, now: datetime, funds: Funds | None = None) -> Sequence[Decision]:
         at = TransitionContext(now=now, limits=self.limits_of(facts), salt=self.salt, actor=self.actor, funds=funds)
-        unit = UnitOfWork(facts, at, self.limits_of, self.rates_of)
+        unit = UnitOfWork(facts, at, self.limits_of, self.estimator_of)
         for change in self.changes:
             if unit.stopped:
                 break
@@ -164,7 +164,7 @@ class ChatWriter:
         store: holds the chats.
         broadcaster: passes commits on to the subscribers of this process.
         limits_of: returns the limits of a chat.
-        rates_of: returns by what its model calls are estimated, for budgets.
+        estimator_of: returns the estimator of its model calls, for budgets.
         observers: learn of each transition.
         publisher: publishes checkpoints of what was committed.
     """
@@ -177,13 +177,13 @@ class ChatWriter:
         observers: Observers | None = None,
         publisher: Publisher | None = None,
         *,
-        rates_of: RatesOf = lambda _facts, _now: Rates(),
+        estimator_of: EstimatorOf = lambda _facts, _now: CallEstimator(),
     ) -> None:
         self.store = store
         self.broadcaster = broadcaster
         self.observers = observers or Observers()
         self._limits_of = limits_of
-        self._rates_of = rates_of
+        self._estimator_of = estimator_of
         self._publisher = publisher
         self._worker: LocalWorker | None = None
         self._changing: Counter[str] = Counter()
@@ -258,7 +258,7 @@ class ChatWriter:
         return await run_shielded(self._claim(changes, actor, limit, claim))
 
     def _plan(self, changes: Sequence[Change], actor: str, limits_of: LimitsOf | None = None) -> _Plan:
-        return _Plan(changes, limits_of or self._limits_of, self._rates_of, actor)
+        return _Plan(changes, limits_of or self._limits_of, self._estimator_of, actor)
 
     async def _change_and_adopt(
         self,
