@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.states.budgets import StoredBudget, key_of_chat, key_of_owner, keys_of
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.names import Period
-from turnwise.states.values.plain import shown
+from turnwise.time_zones import time_zone
 
 
 class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +59,7 @@ async def set_budget(  # noqa: PLR0913 - the contract
     """Set, change or remove a budget, as `Chats.set_budget` promises."""
     if (owner is None) == (chat_id is None):
         raise InvalidArgument("owner", "pass either an owner or a chat_id; nothing was written")
-    try:
-        ZoneInfo(timezone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        if timezone != "UTC":
-            problem = f"must be the name of a time zone, such as Europe/Berlin; it was {shown(timezone)}"
-            raise InvalidArgument("timezone", problem) from None
+    time_zone(timezone)
     if chat_id is not None:
         await store.facts(chat_id)
     dollars = None if cost is None else Decimal(str(cost))  # as it is written: a float of 0.1 is a little more

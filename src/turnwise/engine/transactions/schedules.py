@@ -1,11 +1,10 @@
-"""Schedules: when messages are due, and the changes by which the clock sends them."""
+"""Schedules: computes when messages are due, and fires the triggers that send them."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Self
-from zoneinfo import ZoneInfo
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -18,12 +17,12 @@ from turnwise.states.errors import BudgetSpent, IllegalTransition, InvalidArgume
 from turnwise.states.messages import Content, Part, ScheduledMessage
 from turnwise.states.names import WhenDue
 from turnwise.states.triggers import Schedule, ScheduleFired
+from turnwise.time_zones import time_zone
 
 _FIELDS: Final = 5
 _LONGEST: Final = 200
-"""Characters of a cron expression, or of the name of a time zone."""
+"""Characters of a cron expression."""
 _EXPRESSION: Final = "must be a cron expression of five fields, as in '0 9 * * 1', that comes true within 50 years"
-_ZONE: Final = "must be the name of a time zone, as in 'Europe/Berlin'"
 _AT: Final = "must have an offset from UTC, as in 2027-01-31T09:00:00+01:00, or come with a timezone"
 
 
@@ -43,7 +42,7 @@ class Times(msgspec.Struct, frozen=True):
         """
         if (at is None) == (every is None):
             raise InvalidArgument("at", "give either `at` or `every`, not both")
-        zone = _zone(timezone)
+        zone = time_zone(timezone or "UTC")
         if at is None:
             return cls(None, every, timezone or "UTC")
         if at.utcoffset() is None:
@@ -70,17 +69,10 @@ class Times(msgspec.Struct, frozen=True):
         if len(self.every) > _LONGEST or len(self.every.split()) != _FIELDS:
             raise _misfit("every", _EXPRESSION, self.every)
         try:
-            times = CronSim(self.every, now.astimezone(_zone(self.timezone)))
+            times = CronSim(self.every, now.astimezone(time_zone(self.timezone or "UTC")))
             return next(due for due in (one.astimezone(UTC) for one in times) if due > now)
         except (CronSimError, StopIteration, RuntimeError):
             raise _misfit("every", _EXPRESSION, self.every) from None
-
-
-def _zone(name: str | None) -> ZoneInfo:
-    try:
-        return ZoneInfo("UTC" if name is None else name[:_LONGEST])
-    except (LookupError, ValueError, OSError):  # names may look like paths, or be those of folders
-        raise _misfit("timezone", _ZONE, name or "") from None
 
 
 def _misfit(argument: str, wanted: str, found: str) -> InvalidArgument:
@@ -96,7 +88,7 @@ class Scheduling(msgspec.Struct, frozen=True):
     id: str | None
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire it."""
+        """Fire the trigger that stores the schedule."""
         due = self.times.after(unit.now) or self.times.at
         message = ScheduledMessage(
             id=self.id or f"s{unit.facts.version + 1}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
@@ -14,6 +13,7 @@ from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.states.budgets import Amount, Funds, StoredBudget, key_of_chat, keys_of
 from turnwise.states.facts import Facts
 from turnwise.states.usage import Usage
+from turnwise.time_zones import time_zone
 
 BudgetChange = Callable[[StoredBudget | None, datetime], StoredBudget | None]
 """Returns what becomes of a budget, given the stored one, if there is one, and the time. `None` removes it."""
@@ -33,7 +33,7 @@ def in_period(budget: StoredBudget, now: datetime) -> StoredBudget:
 
 
 def _end_of_period(budget: StoredBudget, now: datetime) -> datetime:
-    zone = UTC if budget.timezone == "UTC" else ZoneInfo(budget.timezone)
+    zone = time_zone(budget.timezone)
     today = now.astimezone(zone).date()
     next_day = today + timedelta(days=1)
     if budget.per == "month":
@@ -62,8 +62,8 @@ async def forget_chat(db: SQLDatabase, facts: Facts, now: datetime) -> None:
     funds = await funds_of(db, facts, now)
     if funds is None:
         return
-    holds = [one.settle(facts.chat_id, _LOST) for one in funds.budgets if facts.chat_id in one.held]
-    await store_funds(db, Funds(tuple(holds)))
+    settled = [one.settle(facts.chat_id, _LOST) for one in funds.budgets if facts.chat_id in one.reservations]
+    await store_funds(db, Funds(tuple(settled)))
     await db.execute("delete_budget", key=key_of_chat(facts.chat_id))
 
 

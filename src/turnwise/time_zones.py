@@ -1,0 +1,26 @@
+"""Time zones by their names."""
+
+from __future__ import annotations
+
+from datetime import UTC, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from turnwise.states.errors import InvalidArgument
+
+_LONGEST_NAME: Final = 200
+
+
+def time_zone(name: str) -> tzinfo:
+    """Return the time zone of a name, such as `Europe/Berlin`. `UTC` needs no database of time zones.
+
+    Raises:
+        InvalidArgument: there is none of that name on this machine.
+    """
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name[:_LONGEST_NAME])
+    except (LookupError, ValueError, OSError):  # names may look like paths, or be those of folders
+        problem = f"must be the name of a time zone, such as 'Europe/Berlin'; it was {name[:_LONGEST_NAME]!r}"
+        raise InvalidArgument("timezone", problem) from None
