@@ -114,6 +114,43 @@ async def test_refused_event_is_sent_again_and_then_listed(tmp_path: Path, monke
     assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
 
 
+async def test_webhook_goes_on_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends its deliveries is logged, and they begin anew."""
+    consume, calls = Engine.consume, []
+
+    async def broken_at_first(self: Engine, *args: Any, **options: Any) -> None:
+        calls.append(args)
+        if len(calls) == 1:
+            raise ValueError("broken")
+        await consume(self, *args, **options)
+
+    monkeypatch.setattr(Engine, "consume", broken_at_first)
+    monkeypatch.setattr(tested, "_RESTART_S", 0)
+    receiver = Receiver(204)
+    async with sending(receiver, tmp_path, kinds=["turn_finished"]) as (_, engine):
+        await engine.create_chat(message="Hi.")
+        await receiver.until(1)
+
+
+async def test_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = ["2606:2800:220:1:248:1893:25c8:1946", "93.184.216.34"]
+    tried: list[tuple[str, float | None]] = []
+
+    async def look_up(*_: Any, **__: Any) -> list[Any]:
+        return [(None, None, None, None, (address, 443)) for address in addresses]
+
+    async def connect(_: Any, host: str, port: int, timeout: float | None, *rest: Any) -> Any:  # noqa: ASYNC109
+        tried.append((host, timeout))
+        if len(tried) == 1:
+            raise httpcore.ConnectError("no route")
+        return "connected"
+
+    monkeypatch.setattr(anyio, "getaddrinfo", look_up)
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect)
+    assert await PublicNetwork().connect_tcp("example.org", 443, 10) == "connected"
+    assert tried == [(address, 5) for address in addresses]
+
+
 @pytest.mark.parametrize(
     ("address", "public"),
     [

@@ -16,7 +16,7 @@ import ssl
 import time
 import tomllib
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import field
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -29,6 +29,7 @@ import msgspec
 from pydantic import AfterValidator
 
 from turnwise.engine.engine import Engine
+from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.states.errors import EngineClosed, SettingsError, TurnwiseError
 from turnwise.states.events import Event
@@ -72,7 +73,7 @@ class Webhook:
     url: str
     """Begins with `https://`, or with `http://` in a private network."""
     secret: Annotated[str, AfterValidator(_as_secret)] = field(repr=False)
-    """`whsec_...`, by which the receiver knows the sender; several are separated by a space."""
+    """Signs the events: `whsec_` and a key in base64. To change it, list the new and the old one, separated by a space."""
     name: Name
     """Its consumer is `webhook:` and this."""
     kinds: Collection[str] | None = None
@@ -151,7 +152,11 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         for address in addresses:
             if not is_public(address):
                 raise httpcore.ConnectError(f"{host} is {address}, which is no public address (allow_private)")
-        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+        share = None if timeout is None else timeout / len(addresses)
+        for address in addresses[:-1]:  # this machine may have no route to IPv6
+            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._inner.connect_tcp(address, port, share, local_address, socket_options)
+        return await self._inner.connect_tcp(addresses[-1], port, share, local_address, socket_options)
 
     async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
         """Refuse."""
@@ -162,7 +167,7 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         await self._inner.sleep(seconds)
 
 
-class Sender:
+class WebhookSender:
     """Sends events to one webhook. Redirects are not followed, and nothing of the answer but its status is read."""
 
     def __init__(self, webhook: Webhook) -> None:
@@ -209,8 +214,8 @@ class Sender:
                     await engine.consume(name, self.send, kinds=self._webhook.kinds, delays=DELAYS_S, start="now")
                 except EngineClosed:
                     return
-                except TurnwiseError as error:
-                    logger.warning("webhook_stopped", consumer=name, problem=str(error))
+                except Exception as error:  # noqa: BLE001 - whatever it is, the events wait for the next try
+                    logger.warning("webhook_stopped", consumer=name, problem=described(error))
                     await anyio.sleep(_RESTART_S)
 
 
@@ -223,7 +228,7 @@ def _id_of(event: Event) -> str:
 @asynccontextmanager
 async def deliver_webhooks(engine: Engine, webhooks: Sequence[Webhook]) -> AsyncIterator[None]:
     """Send events to webhooks while inside: for applications that have a `router` and enter the engine themselves."""
-    tasks = [asyncio.create_task(Sender(webhook).deliver(engine)) for webhook in webhooks]
+    tasks = [asyncio.create_task(WebhookSender(webhook).deliver(engine)) for webhook in webhooks]
     try:
         yield
     finally:
