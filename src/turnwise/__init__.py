@@ -15,13 +15,11 @@ from turnwise.engine.config.results import (
     Chat,
     ChatChange,
     Compaction,
-    Consumer,
     InboxItem,
     Page,
     SendReceipt,
     SubmissionReceipt,
     TurnResult,
-    Undelivered,
     UsageEntry,
 )
 from turnwise.engine.config.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
@@ -38,6 +36,7 @@ from turnwise.persistence.blobs.bucket import BucketFiles
 from turnwise.persistence.blobs.folder import FolderFiles
 from turnwise.persistence.blobs.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, ToolSpec
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult

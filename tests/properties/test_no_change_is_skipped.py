@@ -23,7 +23,7 @@ from turnwise import Chat, Engine, Event, StoreError
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.subscriptions.changes import ChangeReader
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.reading import Change, Numbers
+from turnwise.persistence.reading import Numbers, StoredChange
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 
@@ -59,9 +59,9 @@ class Transactions:
     async def numbers(self) -> Numbers:
         return Numbers(max(self.chats.values(), default=0), min(self.open, default=self.next_id), self.next_id)
 
-    async def changes(self, *, after: int, limit: int, seen: Collection[int], owner: None) -> list[Change]:
+    async def changes(self, *, after: int, limit: int, seen: Collection[int], owner: None) -> list[StoredChange]:
         found = sorted((number, chat) for chat, number in self.chats.items() if number > after and number not in seen)
-        return [Change(number, chat, None, "") for number, chat in found[:limit]]
+        return [StoredChange(number, chat, None, "") for number, chat in found[:limit]]
 
     async def change_numbers(self, *, after: int) -> frozenset[int]:
         return frozenset(number for number in self.chats.values() if number > after)

@@ -10,7 +10,7 @@ from rich.table import Table
 from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.options import JsonOption, with_source
 from turnwise.cli.style import clean, console, moment, plain_table, print_json
-from turnwise.engine.config.results import Undelivered
+from turnwise.persistence.reading import Undelivered
 
 NameArgument = Annotated[
     str | None,

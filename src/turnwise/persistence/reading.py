@@ -21,6 +21,7 @@ from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Answerer, ChatState, StopReason
+from turnwise.states.values.values import Value
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 
@@ -88,7 +89,7 @@ class Numbers(msgspec.Struct, frozen=True):
     """The id that the next transaction gets. Once `oldest` has come so far, all up to `last` are seen, or never are."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class StoredChange(msgspec.Struct, frozen=True):
     """A chat that was changed or deleted, as it stands."""
 
     number: int
@@ -123,23 +124,28 @@ class ConsumerPosition(msgspec.Struct, frozen=True):
     token: int
 
 
-class ConsumerRow(msgspec.Struct, frozen=True):
-    """A consumer as it is stored."""
+class Consumer(Value, frozen=True, kw_only=True):
+    """A durable consumer of the events of all chats."""
 
     name: str
     position: int
-    worker: str | None
+    """The number of a commit: up to it every event was delivered, or set aside."""
+    delivering: bool
+    """Whether a process delivers for it, or did until its lease runs out."""
     undelivered: int
+    """How many events are set aside."""
 
 
-class UndeliveredRow(msgspec.Struct, frozen=True):
-    """An event that a consumer could not handle."""
+class Undelivered(Value, frozen=True, kw_only=True):
+    """An event that a consumer's handler did not take: `deliver_again` gives it to the handler once more."""
 
     chat_id: str
     seq: int
     error: str
     at: datetime | None
+    """When it was tried last; `None` if that cannot be read."""
     due: bool
+    """Whether it is about to be delivered again."""
 
 
 PAGE_BYTES: Final = 1_048_576
@@ -287,7 +293,7 @@ class ReadableStore(Protocol):
 
     async def changes(
         self, *, after: int, limit: int, seen: Collection[int] = (), owner: str | None = None
-    ) -> list[Change]:
+    ) -> list[StoredChange]:
         """Return up to `limit` chats whose last commit has a number above `after` and not among `seen`, by number.
 
         With `owner` only those of this owner; deleted ones of any.
@@ -307,10 +313,10 @@ class ReadableStore(Protocol):
     async def changed_event(self, chat_id: str, seq: int, /) -> ChangedEvent | None:
         """Return one event of a chat; `None` if there is none of that number."""
 
-    async def consumers(self) -> list[ConsumerRow]:
+    async def consumers(self) -> list[Consumer]:
         """Return the consumers, by name."""
 
-    async def undelivered(self, name: str, /, *, limit: int) -> list[UndeliveredRow]:
+    async def undelivered(self, name: str, /, *, limit: int) -> list[Undelivered]:
         """Return up to `limit` events that a consumer could not handle, by chat and number."""
 
     async def due_again(self, name: str, /, *, limit: int) -> Sequence[tuple[str, int]]:

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.chats.declaration import UNCHANGED, Commanded, Unchanged, command
-from turnwise.engine.config.results import Chat, ChatChange, Consumer, InboxItem, Page, Undelivered
+from turnwise.engine.config.results import Chat, ChatChange, InboxItem, Page
 from turnwise.engine.prompt.imported_history import History
+from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool
 from turnwise.states.messages import Content

@@ -20,22 +20,21 @@ from turnwise.engine.config.results import (
     Budget,
     Chat,
     ChatChange,
-    Consumer,
     InboxItem,
     Page,
     SendReceipt,
     SubmissionReceipt,
     TurnResult,
-    Undelivered,
     chat_of,
 )
 from turnwise.engine.isolation.tasks import Lifetime
 from turnwise.engine.subagents.family import subagents_of, top_of
 from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, Consumption, Deliveries, Handler
+from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, ConsumerOptions, Deliveries, Handler
 from turnwise.engine.subscriptions.follow import explain_closing
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
+from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
@@ -145,7 +144,7 @@ class Handlers(ReportHandlers):
         for kind in kinds or ():
             if kind not in DURABLE_KINDS:
                 raise InvalidArgument("kinds", f"must be among {', '.join(DURABLE_KINDS)}; one was {shown(kind)}")
-        wanted = Consumption(name, handler, kinds or (), delays, parallel, from_now=start == "now")
+        wanted = ConsumerOptions(name, handler, kinds or (), delays, parallel, from_now=start == "now")
         runtime = self._runtime
         deliveries = Deliveries(
             wanted,
@@ -160,16 +159,10 @@ class Handlers(ReportHandlers):
             await runtime.tasks.run(deliveries.run)
 
     async def consumers(self) -> list[Consumer]:
-        return [
-            Consumer(
-                name=one.name, position=one.position, delivering=one.worker is not None, undelivered=one.undelivered
-            )
-            for one in await self._store.consumers()
-        ]
+        return await self._store.consumers()
 
     async def undelivered(self, name: str) -> list[Undelivered]:
-        rows = await self._store.undelivered(name, limit=_UNDELIVERED)
-        return [Undelivered(chat_id=r.chat_id, seq=r.seq, error=r.error, at=r.at, due=r.due) for r in rows]
+        return await self._store.undelivered(name, limit=_UNDELIVERED)
 
     async def deliver_again(self, name: str, *, about: str | None = None, seq: int | None = None) -> int:
         count = await self._store.deliver_again(name, chat_id=about, seq=seq)

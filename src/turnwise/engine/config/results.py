@@ -209,12 +209,12 @@ class Page(Generic[Item]):
 
 
 class ChatChange(Value, frozen=True, kw_only=True):
-    """A chat that has changed, as it stands now: what it was in between is left out."""
+    """A changed chat in its current state. States in between are left out."""
 
     number: int
     """`watch(after=number)` goes on after it."""
     chat_id: str
-    """Empty if the store went back to an earlier state: forget all chats; those that there are follow."""
+    """Empty if the database was restored to an earlier state: discard all chats. The current ones follow."""
     chat: Chat | None
     """`None` if the chat is gone: it was deleted, or another agent answers than the one that is watched."""
 
@@ -233,30 +233,6 @@ class InboxItem(Value, frozen=True, kw_only=True):
     """When the chat changed last."""
     within: str | None
     """For a subagent: the chat above all others that it works for."""
-
-
-class Consumer(Value, frozen=True, kw_only=True):
-    """A durable consumer of the events of all chats."""
-
-    name: str
-    position: int
-    """The number of a commit: up to it every event was delivered, or set aside."""
-    delivering: bool
-    """Whether a process delivers for it, or did until its lease runs out."""
-    undelivered: int
-    """How many events are set aside."""
-
-
-class Undelivered(Value, frozen=True, kw_only=True):
-    """An event that a consumer's handler did not take: `deliver_again` gives it to the handler once more."""
-
-    chat_id: str
-    seq: int
-    error: str
-    at: datetime | None
-    """When it was tried last; `None` if that cannot be read."""
-    due: bool
-    """Whether it is about to be delivered again."""
 
 
 def chat_of(source: Facts | PartialRead) -> Chat:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Self
 
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.reading import Change, Numbers
+from turnwise.persistence.reading import Numbers, StoredChange
 
 CHANGES_PER_READ: Final = 500
 _LOOK_BACK: Final = 10_000
@@ -16,16 +16,16 @@ _LOOK_BACK: Final = 10_000
 class SeenChange(NamedTuple):
     """A chat that was changed or deleted, as it stands."""
 
-    change: Change
+    change: StoredChange
     resume: int
-    """Who has seen all changes up to this one may go on after this number."""
+    """A reader that has seen all changes up to this one can resume after this number."""
 
 
 class ChangeReader:
     """Reads changes after a number. Each `read` returns what can be seen now and was not returned before.
 
-    A commit gets its number before it can be seen (in PostgreSQL), so that one of a lower number may come later. All up
-    to `settled` have come: the last number was read, and then every transaction that had begun by then has ended.
+    In PostgreSQL a commit gets its number before it becomes visible, so a lower number may appear later. No number up
+    to `settled` can appear any more: it was the highest visible one, and all transactions of that time have ended.
     """
 
     def __init__(self, store: ChatStore, after: int, *, owner: str | None = None) -> None:
@@ -52,7 +52,7 @@ class ChangeReader:
         return reader
 
     async def read(self, limit: int = CHANGES_PER_READ) -> Sequence[SeenChange] | None:
-        """Return the next changes, by number; `None` if the store went back behind them: it begins anew then."""
+        """Return the next changes, by number; `None`, once, if the database was restored to an earlier state."""
         numbers = await self._store.numbers()
         if numbers.last < self.settled:
             self._begin(0)

@@ -39,8 +39,8 @@ _CLOSE_S: Final = 5.0
 """Seconds that storing the position may take at the end."""
 
 
-class Consumption(msgspec.Struct, frozen=True):
-    """What is wanted of a consumer."""
+class ConsumerOptions(msgspec.Struct, frozen=True):
+    """The options of a consumer."""
 
     name: str
     handler: Handler
@@ -61,7 +61,7 @@ class Deliveries:
     """Delivers for one consumer while it has the lease.
 
     Args:
-        consumption: what is wanted.
+        options: of the consumer.
         store: holds the chats, and the position.
         broadcaster: wakes it.
         worker: the name of this process.
@@ -72,7 +72,7 @@ class Deliveries:
 
     def __init__(  # noqa: PLR0913 - the parts of an engine that it uses
         self,
-        consumption: Consumption,
+        options: ConsumerOptions,
         store: ChatStore,
         broadcaster: Broadcaster,
         *,
@@ -81,7 +81,7 @@ class Deliveries:
         clock: Clock,
         user_calls: UserCalls,
     ) -> None:
-        self._wanted = consumption
+        self._options = options
         self._store = store
         self._broadcaster = broadcaster
         self._worker = f"{worker}:{id(self):x}"
@@ -101,67 +101,69 @@ class Deliveries:
                 if held is None:
                     await self._wait(bell)
                     continue
-                turn = _Turn(self._wanted, self._store, held, self._call, partial(sleep, self._clock))
+                session = _Session(self._options, self._store, held, self._call, partial(sleep, self._clock))
                 try:
-                    await self._deliver(turn, bell, held)
+                    await self._deliver(session, bell, held)
                 except _LeaseLost:
-                    logger.warning("consumer_lost", consumer=self._wanted.name)
+                    logger.warning("consumer_lost", consumer=self._options.name)
 
     async def _hold(self) -> ConsumerPosition | None:
-        wanted = self._wanted
+        options = self._options
         try:
             return await self._store.hold_consumer(
-                wanted.name, self._worker, seconds=self._settings.lease, from_now=wanted.from_now
+                options.name, self._worker, seconds=self._settings.lease, from_now=options.from_now
             )
         except StoreError as error:
             if not error.passing:
                 raise
             return None
 
-    async def _deliver(self, turn: _Turn, bell: Subscription, held: ConsumerPosition) -> None:
+    async def _deliver(self, session: _Session, bell: Subscription, held: ConsumerPosition) -> None:
         ended: Exception | None = None
         try:
-            async with anyio.create_task_group() as lanes:
+            async with anyio.create_task_group() as tasks:
                 try:
-                    await self._deliver_on(turn, lanes, bell, held)
+                    await self._deliver_on(session, tasks, bell, held)
                 except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
                     ended = error
-                lanes.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
         finally:
-            await run_shielded(self._release(held, turn))
+            await run_shielded(self._release(held, session))
         if ended is not None:
             raise ended
 
-    async def _deliver_on(self, turn: _Turn, lanes: TaskGroup, bell: Subscription, held: ConsumerPosition) -> None:
+    async def _deliver_on(
+        self, session: _Session, tasks: TaskGroup, bell: Subscription, held: ConsumerPosition
+    ) -> None:
         stored, renewed = held.position, self._clock.monotonic()
         while True:
             is_waiting = True
             try:
-                is_waiting = not await turn.start_deliveries(lanes, bell)
+                is_waiting = not await session.start_deliveries(tasks, bell)
                 is_late = self._clock.monotonic() - renewed >= self._settings.lease / _RENEWALS
-                if turn.position != stored or is_late:
-                    await self._advance(held, turn.position)
-                    stored, renewed = turn.position, self._clock.monotonic()
+                if session.position != stored or is_late:
+                    await self._advance(held, session.position)
+                    stored, renewed = session.position, self._clock.monotonic()
             except StoreError as error:
                 if not error.passing:
                     raise
-            if turn.failure is not None:
-                raise turn.failure
+            if session.failure is not None:
+                raise session.failure
             if is_waiting:
                 await self._wait(bell)
 
     async def _advance(self, held: ConsumerPosition, position: int) -> None:
         if not await self._store.advance_consumer(
-            self._wanted.name, self._worker, held.token, position=position, seconds=self._settings.lease
+            self._options.name, self._worker, held.token, position=position, seconds=self._settings.lease
         ):
             raise _LeaseLost
 
-    async def _release(self, held: ConsumerPosition, turn: _Turn) -> None:
-        name, token = self._wanted.name, held.token
+    async def _release(self, held: ConsumerPosition, session: _Session) -> None:
+        name, token = self._options.name, held.token
         with anyio.move_on_after(_CLOSE_S):
             try:
-                turn.advance()
-                await self._advance(held, turn.position)
+                session.advance()
+                await self._advance(held, session.position)
                 await self._store.release_consumer(name, self._worker, token)
             except (StoreError, _LeaseLost) as error:
                 logger.debug("consumer_not_released", consumer=name, problem=described(error))
@@ -175,54 +177,54 @@ class Deliveries:
 
     async def _call(self, event: Event) -> None:
         async def handle() -> object:
-            answer = self._wanted.handler(event)
+            answer = self._options.handler(event)
             return await answer if isawaitable(answer) else answer
 
-        await self._user_calls.run(handle, f"consumer {self._wanted.name}", chat_id=event.chat_id)
+        await self._user_calls.run(handle, f"consumer {self._options.name}", chat_id=event.chat_id)
 
 
-class _Lane(msgspec.Struct):
+class _ChatDeliveries(msgspec.Struct):
     """The deliveries of one chat, one after another."""
 
     done: int
-    """Up to this number of a commit the chat's events were delivered, or set aside."""
+    """The number of the last commit whose events were delivered, or set aside."""
     wanted: int
-    """Up to this number they are to be."""
+    """The number of the last commit whose events shall be delivered."""
 
 
-class _Turn:
+class _Session:
     """The deliveries under one lease."""
 
     def __init__(
         self,
-        wanted: Consumption,
+        options: ConsumerOptions,
         store: ChatStore,
         held: ConsumerPosition,
         call: Callable[[Event], Awaitable[None]],
         pause: Callable[[float], Awaitable[None]],
     ) -> None:
-        self._wanted = wanted
+        self._options = options
         self._store = store
         self._call = call
         self._pause = pause
         self._reader = ChangeReader(store, held.position)
-        self._lanes: dict[str, _Lane] = {}
+        self._chats: dict[str, _ChatDeliveries] = {}
         self._done: dict[str, int] = {}
         """How far chats were delivered, beyond the position."""
         self._again: set[tuple[str, int]] = set()
-        self._free = asyncio.Semaphore(wanted.parallel)
+        self._free = asyncio.Semaphore(options.parallel)
         self.position = held.position
         self.failure: Exception | None = None
         """Why the deliveries cannot go on."""
 
     async def start_deliveries(self, tasks: TaskGroup, bell: Subscription) -> bool:
         """Start to deliver what can be seen, as far as there is room; return whether there is more to be read."""
-        again = await self._store.due_again(self._wanted.name, limit=_WINDOW - len(self._again))
+        again = await self._store.due_again(self._options.name, limit=_WINDOW - len(self._again))
         for chat_id, seq in again:
             if (chat_id, seq) not in self._again:
                 self._again.add((chat_id, seq))
                 tasks.start_soon(self._deliver_again, chat_id, seq, bell)
-        room = _WINDOW - len(self._lanes)
+        room = _WINDOW - len(self._chats)
         found = await self._reader.read(room) if room else ()
         if found is None:  # the store went back: all that it has now is new
             self._done.clear()
@@ -230,39 +232,39 @@ class _Turn:
         for change, _ in found:
             if change.chat is None:
                 continue
-            lane = self._lanes.get(change.chat_id)
-            if lane is not None:
-                lane.wanted = change.number
+            chat = self._chats.get(change.chat_id)
+            if chat is not None:
+                chat.wanted = change.number
             else:
                 done = max(self.position, self._done.get(change.chat_id, 0))
-                self._lanes[change.chat_id] = lane = _Lane(done, change.number)
-                tasks.start_soon(self._run_lane, change.chat_id, lane, bell)
+                self._chats[change.chat_id] = chat = _ChatDeliveries(done, change.number)
+                tasks.start_soon(self._deliver_changes, change.chat_id, chat, bell)
         self.advance()
         return bool(room) and self._reader.more
 
     def advance(self) -> None:
         """Move the position up to the first event that is not delivered."""
-        self.position = max(self.position, min([self._reader.settled, *(lane.done for lane in self._lanes.values())]))
+        self.position = max(self.position, min([self._reader.settled, *(chat.done for chat in self._chats.values())]))
         self._done = {chat_id: done for chat_id, done in self._done.items() if done > self.position}
 
-    async def _run_lane(self, chat_id: str, lane: _Lane, bell: Subscription) -> None:
+    async def _deliver_changes(self, chat_id: str, chat: _ChatDeliveries, bell: Subscription) -> None:
         try:
-            while lane.done < lane.wanted:
-                wanted = lane.wanted
-                lane.done = max(wanted, await self._deliver_chat(chat_id, lane))
-            del self._lanes[chat_id]
-            self._done[chat_id] = lane.done
+            while chat.done < chat.wanted:
+                wanted = chat.wanted
+                chat.done = max(wanted, await self._deliver_chat(chat_id, chat))
+            del self._chats[chat_id]
+            self._done[chat_id] = chat.done
         except Exception as error:  # noqa: BLE001 - it ends all deliveries
             self.failure = error
         finally:
             bell.ring()
 
-    async def _deliver_chat(self, chat_id: str, lane: _Lane) -> int:
+    async def _deliver_chat(self, chat_id: str, chat: _ChatDeliveries) -> int:
         """Deliver the events of the chat that can be seen now and were not delivered; return how far they go."""
-        after = last = lane.done
+        after = last = chat.done
         seq = 0
         while True:
-            kinds = self._wanted.kinds
+            kinds = self._options.kinds
             try:
                 page = await self._retried(
                     partial(self._store.changed_events, chat_id, after=after, seq=seq, kinds=kinds, limit=_EVENTS)
@@ -270,18 +272,18 @@ class _Turn:
             except ChatNotFound:
                 return last
             for one in page:
-                lane.done, seq, last = max(lane.done, one.number - 1), one.seq, one.number
+                chat.done, seq, last = max(chat.done, one.number - 1), one.seq, one.number
                 error = await self._deliver(one)
                 if error is not None:
                     logger.warning(
-                        "event_set_aside", consumer=self._wanted.name, chat_id=chat_id, seq=one.seq, problem=error
+                        "event_set_aside", consumer=self._options.name, chat_id=chat_id, seq=one.seq, problem=error
                     )
-                    await self._retried(partial(self._store.set_aside, self._wanted.name, chat_id, one.seq, error))
+                    await self._retried(partial(self._store.set_aside, self._options.name, chat_id, one.seq, error))
             if len(page) < _EVENTS:
                 return last
 
     async def _deliver_again(self, chat_id: str, seq: int, bell: Subscription) -> None:
-        name = self._wanted.name
+        name = self._options.name
         try:
             one = await self._retried(partial(self._store.changed_event, chat_id, seq))
             error = None if one is None else await self._deliver(one)
@@ -300,7 +302,7 @@ class _Turn:
         event, problem = one.event, None
         if isinstance(event, Exception):
             return described(event)
-        for delay in (0, *self._wanted.delays):
+        for delay in (0, *self._options.delays):
             await self._pause(delay)
             try:
                 async with self._free:

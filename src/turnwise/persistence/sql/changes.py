@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from turnwise.persistence.reading import Change, ChangedEvent, ConsumerPosition, ConsumerRow, Numbers, UndeliveredRow
+from turnwise.persistence.reading import ChangedEvent, Consumer, ConsumerPosition, Numbers, StoredChange, Undelivered
 from turnwise.persistence.rows import PARSE_ERRORS, event_of, unreadable
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.stored_chat import facts_or_rest, is_count
@@ -27,13 +27,13 @@ async def numbers(db: SQLDatabase) -> Numbers:
 
 async def changes(
     db: SQLDatabase, *, after: int, limit: int, seen: Collection[int] = (), owner: str | None = None
-) -> list[Change]:
+) -> list[StoredChange]:
     """Return the chats that commits of higher numbers changed or deleted, by their numbers."""
     rows = await db.fetch("changed_since", after=after, limit=limit, seen=[*seen], owner=owner)
     there = {row[0] for row in rows if row[2] is None}
     stored = await db.stored("WHERE chats.id = ANY (:ids)", ids=[*there]) if there else []
     facts = {one.id: facts_or_rest(one) for one in stored}
-    return [Change(number, chat_id, facts.get(chat_id), whose) for chat_id, number, whose in rows]
+    return [StoredChange(number, chat_id, facts.get(chat_id), whose) for chat_id, number, whose in rows]
 
 
 async def change_numbers(db: SQLDatabase, *, after: int) -> frozenset[int]:
@@ -89,13 +89,16 @@ async def advance_consumer(
     return await db.fetch_one("advance_consumer", **values) is not None
 
 
-async def consumers(db: SQLDatabase) -> list[ConsumerRow]:
+async def consumers(db: SQLDatabase) -> list[Consumer]:
     """Return the consumers, by name."""
-    return [ConsumerRow(*row) for row in await db.fetch("consumers")]
+    return [
+        Consumer(name=name, position=position, delivering=worker is not None, undelivered=undelivered)
+        for name, position, worker, undelivered in await db.fetch("consumers")
+    ]
 
 
 async def drop_consumer(db: SQLDatabase, name: str, /) -> bool:
-    """Forget a consumer that nobody delivers for; return whether it was forgotten."""
+    """Forget a consumer without a process that delivers for it; return whether it was forgotten."""
     if not await db.execute("drop_consumer", name=name, now=await db.now()):
         return False
     await db.execute("drop_undelivered", name=name)
@@ -108,12 +111,12 @@ async def set_aside(db: SQLDatabase, name: str, chat_id: str, seq: int, error: s
     await db.execute("set_aside", **values, at=await db.now())
 
 
-async def undelivered(db: SQLDatabase, name: str, /, *, limit: int) -> list[UndeliveredRow]:
+async def undelivered(db: SQLDatabase, name: str, /, *, limit: int) -> list[Undelivered]:
     """Return the events that a consumer could not handle."""
-    rows: list[UndeliveredRow] = []
-    for chat_id, seq, error, at, due in await db.fetch("undelivered", name=name, limit=limit):
-        rows.append(UndeliveredRow(chat_id, seq, error, _time(db, at), bool(due)))
-    return rows
+    return [
+        Undelivered(chat_id=chat_id, seq=seq, error=error, at=_time(db, at), due=bool(due))
+        for chat_id, seq, error, at, due in await db.fetch("undelivered", name=name, limit=limit)
+    ]
 
 
 async def due_again(db: SQLDatabase, name: str, /, *, limit: int) -> Sequence[tuple[str, int]]:
