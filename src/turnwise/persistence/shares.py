@@ -109,8 +109,8 @@ class Counts:
 class Shares:
     """The round of one worker over the keys that have waiting chats, in the order of the keys.
 
-    A key's turn takes as many chats as its weight says. The round needs no memory but where it stands: a worker that
-    starts begins anew, and other workers go their own rounds.
+    Each turn of a key claims as many chats as its weight. Every worker goes its own round, and keeps its position in
+    memory: after a restart it begins with the first key.
 
     Args:
         weights: of keys; 1 where none is given.

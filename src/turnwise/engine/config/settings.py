@@ -194,8 +194,8 @@ class Settings:
     """Chats one worker runs at once."""
     fair_by: FairKey | None = None
     """Claims go round the owners (`"owner"`), or the values of an entry of the chats' metadata (`"metadata.team"`), and
-    take the chat of each that waits longest. An agent's own setting is the key of its chats. `None`: the chat that
-    waits longest comes first, whoever owns it, unless one of the caps below is set, which works as `"owner"` does."""
+    take the chat of each that waits longest. An agent's own setting is the key of its chats. With `None` the chat
+    that waits longest comes first, of any owner; with a cap below, `None` means `"owner"`."""
     weights: Mapping[str, float] = field(default_factory=dict, metadata=ENGINE_SCOPE)
     """How many chats of an owner, or another key, are claimed in a round, in proportion; 1 where none is set."""
     max_running_per_owner: Positive | None = field(default=None, metadata=ENGINE_SCOPE)

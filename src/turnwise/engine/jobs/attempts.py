@@ -32,7 +32,7 @@ class Attempts:
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
         self._asked: Facts | None = None
-        """The facts by which the model was chosen."""
+        """The facts that chose the model."""
 
     async def begin(self) -> HeldAttempt:
         """Start the next attempt, once it may start, unless this holder has started it.

@@ -1,4 +1,4 @@
-"""A tool by which a model has itself woken up later."""
+"""A tool that lets a model schedule a message to itself."""
 
 from __future__ import annotations
 

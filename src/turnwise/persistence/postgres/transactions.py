@@ -97,7 +97,7 @@ class PostgresTransactions:
             try:
                 async with connection.transaction():
                     return await store(None, decisions)
-            except SerializationConflict:  # of a chat that nobody knows only this: its owner has a budget
+            except SerializationConflict:  # a new chat conflicts only if its owner has a budget
                 async with connection.transaction():
                     funds = await funds_of(db, decisions[-1].facts, at)
                     return await store(funds, decisions_on(blank, plan, funds))
