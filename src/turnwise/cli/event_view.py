@@ -123,7 +123,7 @@ class EventView:
         if message.role == "user" and self._echo:
             self.scroll.user_message(message.text or "(a file)")
         elif message.steered:
-            self._line("≡", f"{message.id} enters the turn: {excerpt(message.text or '(a file)', 200)}", NOTE)
+            show_steered(self.scroll, message)
         elif message.role == "assistant":
             self.live_text = ""
             for call in (call for call in message.calls if call.executor is not Executor.client):
@@ -148,6 +148,11 @@ class EventView:
 
     def _line(self, mark: str, text: str, style: str) -> None:
         self.scroll.line(Text(f"{mark} {clean(text)}", style=style))
+
+
+def show_steered(scroll: Scroll, message: Message) -> None:
+    """Print a message that has steered its turn, where it entered it."""
+    scroll.paragraph(clean(f"≡ {message.id} enters the turn: {message.text or '(a file)'}"), NOTE)
 
 
 def result_line(result: ToolResultEvent | ToolResultPart) -> Text:

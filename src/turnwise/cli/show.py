@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.cli.connect import Chats, ChatSource
-from turnwise.cli.event_view import NOTE, THOUGHT, call_line, result_line, show_question
+from turnwise.cli.event_view import NOTE, THOUGHT, call_line, result_line, show_question, show_steered
 from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
@@ -96,7 +96,10 @@ def summary(chat: Chat) -> Text:
 def show_message(scroll: Scroll, message: Message) -> None:
     """Print a message of the history."""
     if message.role == "user":
-        scroll.user_message(message.text or "(a file)")
+        if message.steered:
+            show_steered(scroll, message)
+        else:
+            scroll.user_message(message.text or "(a file)")
         return
     if message.result is not None:
         line = result_line(message.result)
