@@ -73,7 +73,7 @@ class Webhook:
     url: str
     """Begins with `https://`, or with `http://` in a private network."""
     secret: Annotated[str, AfterValidator(_as_secret)] = field(repr=False)
-    """Signs the events: `whsec_` and a key in base64. To change it, list the new and the old one, separated by a space."""
+    """Signs the events: `whsec_` and a key in base64. To change it, list both keys, with a space between."""
     name: Name
     """Its consumer is `webhook:` and this."""
     kinds: Collection[str] | None = None
