@@ -16,7 +16,16 @@ from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.config.results import Chat
-from turnwise.states.messages import FilePart, MarkerPart, Message, ReasoningPart, SourcePart, TextPart, ToolCallPart
+from turnwise.states.messages import (
+    FilePart,
+    MarkerPart,
+    Message,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+)
 from turnwise.states.names import Answerer
 
 
@@ -106,21 +115,25 @@ def show_message(scroll: Scroll, message: Message) -> None:
         scroll.line(Text(line.plain, style=NOTE) if message.synthetic else line)
         return
     for part in message.parts:
-        match part:
-            case TextPart():
-                scroll.write(part.text)
-            case ReasoningPart() if part.text:
-                scroll.write(part.text, style=THOUGHT)
-            case ToolCallPart():
-                scroll.line(call_line("▸", part, "cyan"))
-            case MarkerPart():
-                scroll.line(Text(f"── {clean(part.text)}", style="magenta"))
-            case SourcePart() | FilePart():
-                name = part.url or (part.title or part.id if isinstance(part, SourcePart) else None)
-                scroll.line(Text(f"• {clean(name or 'a file')}", style=NOTE))
+        _show_part(scroll, part)
         scroll.end_line()
     if message.partial:
         scroll.line(Text("■ stopped here", style="yellow"))
+
+
+def _show_part(scroll: Scroll, part: Part) -> None:
+    match part:
+        case TextPart():
+            scroll.write(part.text)
+        case ReasoningPart() if part.text:
+            scroll.write(part.text, style=THOUGHT)
+        case ToolCallPart():
+            scroll.line(call_line("▸", part, "cyan"))
+        case MarkerPart():
+            scroll.line(Text(f"── {clean(part.text)}", style="magenta"))
+        case SourcePart() | FilePart():
+            name = part.url or (part.title or part.id if isinstance(part, SourcePart) else None)
+            scroll.line(Text(f"• {clean(name or 'a file')}", style=NOTE))
 
 
 @with_source()
