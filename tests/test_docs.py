@@ -50,7 +50,15 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-SLOW = {"testing.md", "from-langgraph.md", "from-openai-agents.md", "from-pydantic-ai.md", "tools.md", "service.md"}
+SLOW = {
+    "testing.md",
+    "models.md",
+    "from-langgraph.md",
+    "from-openai-agents.md",
+    "from-pydantic-ai.md",
+    "tools.md",
+    "service.md",
+}
 """Pages whose examples take seconds: they import other libraries, start processes, or run many worlds."""
 
 
