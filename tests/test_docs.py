@@ -53,6 +53,7 @@ def anchors_of(page: Path) -> set[str]:
 SLOW = {
     "testing.md",
     "models.md",
+    "tools-that-act-once.md",
     "from-langgraph.md",
     "from-openai-agents.md",
     "from-pydantic-ai.md",
