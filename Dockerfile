@@ -2,11 +2,11 @@
 # CMD ["serve", "shop.agents:agents", "--host", "0.0.0.0"]. One that works and serves nothing adds HEALTHCHECK NONE.
 FROM python:3.13-slim AS build
 COPY . /src
-RUN pip wheel --no-cache-dir --wheel-dir /wheels "/src[models,postgres,service]"
+RUN pip wheel --no-cache-dir --wheel-dir /wheels "/src[cli,models,postgres,service]"
 
 FROM python:3.13-slim
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --no-index --find-links /wheels "turnwise[models,postgres,service]" && rm -r /wheels
+RUN pip install --no-cache-dir --no-index --find-links /wheels "turnwise[cli,models,postgres,service]" && rm -r /wheels
 RUN useradd --uid 10001 --create-home turnwise && install --directory --owner turnwise /data
 USER turnwise
 WORKDIR /home/turnwise

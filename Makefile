@@ -10,17 +10,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Three at a time on two cores: some tests wait for processes that they have started. More would only get in their way.
 PYTEST := $(BIN)/pytest -n 3 --dist worksteal
-# uv installs in seconds. Where it cannot be had, or finds less than pip is configured to find, pip takes a minute or two.
-install = $(1)/bin/python -m pip --disable-pip-version-check --quiet install uv && \
-	$(1)/bin/uv pip install --quiet --python $(1)/bin/python --editable $(2) || \
-	{ echo "uv could not install it; pip does, which takes longer ..."; \
-	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --editable $(2); }
-# A stamp per extra: installing again only when pyproject.toml has changed.
+# Installs an extra, and a dependency group if one is named, into a virtual environment. uv does it in seconds. Where it
+# cannot be had, or finds less than pip is configured to find, pip takes a minute or two: one that knows groups.
+pip = $(1)/bin/python -m pip --disable-pip-version-check --quiet install
+what = --editable '.[$(2)]' $(if $(3),--group $(3))
+install = $(pip) uv && $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(what) || \
+	{ echo "uv could not install it; pip does, which takes longer ..."; $(pip) 'pip>=25.1' && $(pip) $(what); }
+# A stamp per environment: installing again only when pyproject.toml has changed.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 # The race has a virtual environment of its own: what else is installed must not slow anybody down.
 VENV_BENCH := .venv-bench
 INSTALLED_BENCH := $(VENV_BENCH)/.installed
+BENCH_EXTRAS := client,models,postgres,service
 VENV_LOWEST := .venv-lowest
 INSTALLED_LOWEST := $(VENV_LOWEST)/.installed
 
@@ -95,27 +97,27 @@ clean: ## remove .venv, dist and every cache
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	@echo "Installing turnwise into $(VENV) ..."
-	@$(call install,$(VENV),.)
+	@$(call install,$(VENV),cli)
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing turnwise and its development tools into $(VENV), once ..."
-	@$(call install,$(VENV),'.[dev]')
+	@$(call install,$(VENV),all,dev)
 	@touch $(INSTALLED) $@
 
 $(INSTALLED_BENCH): pyproject.toml | $(BIN)/python
 	@echo "Installing turnwise and the libraries it races into $(VENV_BENCH), once ..."
 	@$(BIN)/python -m venv $(VENV_BENCH)
-	@$(call install,$(VENV_BENCH),'.[bench]')
+	@$(call install,$(VENV_BENCH),$(BENCH_EXTRAS),bench)
 	@touch $@
 
 # Made anew: versions that are already installed and allowed would stay. Only uv can choose the lowest.
 $(INSTALLED_LOWEST): pyproject.toml | $(BIN)/python
 	@echo "Installing turnwise and the lowest versions of its dependencies into $(VENV_LOWEST), once ..."
 	@$(BIN)/python -m venv --clear $(VENV_LOWEST)
-	@$(VENV_LOWEST)/bin/python -m pip --disable-pip-version-check --quiet install uv
+	@$(call pip,$(VENV_LOWEST)) uv
 	@$(VENV_LOWEST)/bin/uv pip install --quiet --python $(VENV_LOWEST)/bin/python --resolution lowest-direct \
-		--editable '.[dev]'
+		--editable '.[all]' --group dev
 	@touch $@
 
 $(BIN)/python:

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 EXTRAS = {
     "turnwise.client": "client",
     "turnwise.service": "service",
@@ -46,3 +48,20 @@ def test_missing_extra_error_names_the_extra() -> None:
         package = module.removesuffix(".store")
         wanted = f"SettingsError: {package}: needs the extra `{extra}`: pip install 'turnwise[{extra}]' ("
         assert told[module].startswith(wanted), told
+
+
+@pytest.mark.parametrize("library", ["typer", "rich"])
+def test_command_line_without_its_extra_names_it(library: str) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; from turnwise_program import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    wanted = "turnwise: the command line needs the extra `cli`: pip install 'turnwise[cli]' ("
+    assert done.stderr.startswith(wanted), done.stderr
+
+
+def test_import_leaves_out_what_few_programs_need() -> None:
+    """Where rich is installed, structlog imports it; griffe takes a tenth of the time."""
+    left_out = {*LIBRARIES, "typer", "rich", "prompt_toolkit", "structlog", "griffe", "jsonschema", "json_repair"}
+    code = f"import sys, turnwise; print([name for name in {left_out!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -38,22 +38,27 @@ class Installed:
     def python(self, *arguments: str | Path) -> str:
         return run(self.cwd, self.venv / "bin" / "python", "-I", *arguments)
 
+    def install(self, *wanted: str | Path) -> None:
+        pip = (sys.executable, "-m", "pip", "--python", self.venv / "bin" / "python")
+        run(self.cwd, *pip, "--quiet", "--disable-pip-version-check", "install", "--no-compile", *wanted)
+
 
 @pytest.fixture(scope="module")
 def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     place = Installed(tmp_path_factory.mktemp("venv"), tmp_path_factory.mktemp("cwd"))
     run(place.cwd, sys.executable, "-m", "venv", "--without-pip", place.venv)
-    pip = (
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        place.venv / "bin" / "python",
-        "--quiet",
-        "--disable-pip-version-check",
-    )
-    run(place.cwd, *pip, "install", "--no-compile", *dist.glob("*.whl"))
+    place.install(*dist.glob("*.whl"))
     return place
+
+
+def test_library_alone_brings_no_command_line(installed: Installed) -> None:
+    """What an embedded engine depends on is all that comes; the script says what it needs."""
+    script = (installed.venv / "bin" / "turnwise", "--version")
+    refused = subprocess.run(script, cwd=installed.cwd, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "pip install 'turnwise[cli]'" in refused.stderr) == (2, True), refused
+    code = "import importlib.metadata; print(*sorted(one.name for one in importlib.metadata.distributions()))"
+    brought = set(installed.python("-c", code).split())
+    assert not brought & {"typer", "rich", "prompt_toolkit", "click", "Pygments", "pytest"}
 
 
 def run(cwd: Path, *command: str | Path) -> str:
@@ -132,8 +137,10 @@ def test_installed_package_is_typed(installed: Installed) -> None:
     assert [(one["range"]["start"]["line"], one["rule"]) for one in found] == [(2, "reportCallIssue")]
 
 
-def test_demo_runs_when_installed(installed: Installed) -> None:
+def test_demo_runs_when_installed(installed: Installed, dist: Path) -> None:
     """It reads and writes real files, and kills a process of its own: the wheel must hold all that it needs."""
+    (wheel,) = dist.glob("*.whl")
+    installed.install(f"{wheel}[cli]")
     said = run(installed.cwd, installed.venv / "bin" / "turnwise", "demo", "--fast")
     assert "a forged log is found out" in said
     assert {path.name for path in (installed.cwd / "demo-out").iterdir()} >= {"chats.db", "audit.jsonl", "machine.svg"}
