@@ -2,6 +2,8 @@
 
 A page links to the files that it speaks of by their place in the repository, so that it can be read there. A site has
 no files beside its pages: text becomes a page that shows it, a picture is copied, and the link leads there.
+
+A comment such as `<!-- generated: commands -->` becomes what the generator of that name writes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+from generate import GENERATORS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
@@ -31,6 +35,7 @@ LANGUAGES: Final = {
 }
 
 FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+GENERATED: Final = re.compile(r"^<!-- generated: (\w+) ?(.*?) -->$", re.MULTILINE)
 LINK: Final = re.compile(r"\]\((?!https://)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -76,7 +81,8 @@ def page_of(file: Path) -> str:
         return f"]({Path(place).as_posix()}{link[2] or ''})"
 
     pieces = FENCED.split(text)
-    return "".join(piece if piece.startswith("```") else LINK.sub(rewritten, piece) for piece in pieces)
+    page = "".join(piece if piece.startswith("```") else LINK.sub(rewritten, piece) for piece in pieces)
+    return GENERATED.sub(lambda found: GENERATORS[found[1]](*found[2].split()), page)
 
 
 def links_of(file: Path) -> Iterable[Path]:

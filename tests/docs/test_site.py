@@ -1,5 +1,6 @@
 """The site builds strictly, every link of it leads somewhere, and it holds every page and every public name."""
 
+import dataclasses
 import html
 import pkgutil
 import re
@@ -8,15 +9,25 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import turnwise
-from turnwise import client, diagrams, service, states, testing
+from turnwise import Engine, client, diagrams, service, states, testing
+from turnwise.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+SETTINGS = (
+    turnwise.Settings,
+    turnwise.RetryPolicy,
+    turnwise.CompactionPolicy,
+    service.ServiceSettings,
+    client.ClientSettings,
+)
 MODULES = (turnwise, states, diagrams, service, client, testing)
 TARGET = re.compile(r'\s(?:href|src)="([^"]*)"')
 NAMED = re.compile(r'\sid="([^"]*)"')
@@ -73,6 +84,64 @@ def test_reference_has_every_public_name_once() -> None:
     meant = [id(pkgutil.resolve_name(name)) for name in reported]
     public = {f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in module.__all__}
     assert [name for name, found in public.items() if meant.count(id(found)) != 1] == []
+
+
+def test_reference_has_every_command_and_option(folder: Path) -> None:
+    page = staged(folder, "cli.md")
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    program: Any = typer.main.get_command(app)
+    missing = [
+        (name, option)
+        for name, command in program.commands.items()
+        for parameter in command.params
+        for option in ([parameter.envvar or "--", *parameter.opts] if parameter.param_type_name == "option" else ())
+        if option not in sections.get(name, "")
+    ]
+    assert missing == []
+
+
+def test_reference_has_every_route_and_type(folder: Path) -> None:
+    page = staged(folder, "http.md")
+    auth = service.StaticTokens({"t": service.Principal("ops", "operator")})
+    document = service.create_app(Engine("sqlite://", model="demo"), auth=auth).openapi()
+    routes = [f"### `{verb.upper()} {path}`" for path, ways in document["paths"].items() for verb in ways]
+    types = [f"### `{name}`" for name in document["components"]["schemas"]]
+    assert [heading for heading in [*routes, *types] if page.count(f"{heading} ") != 1] == []
+    links = set(re.findall(r"\]\(#(schema-[^)]*)\)", page))
+    assert links <= set(re.findall(r"\{#([^}]*)\}", page))
+
+
+def test_reference_says_who_may_use_a_route(folder: Path) -> None:
+    sections = staged(folder, "http.md").split("\n### ")
+    said = {key: next(one for one in sections if f"{{#{key}}}" in one) for key in ("erase", "explain", "is_alive")}
+    assert "For operators." in said["erase"]
+    assert "For owners, auditors and operators." in said["explain"]
+    assert "Open: it needs no token." in said["is_alive"]
+
+
+@pytest.mark.parametrize("owner", SETTINGS, ids=lambda owner: owner.__name__)
+def test_reference_explains_every_setting(owner: type, folder: Path) -> None:
+    page = staged(folder, "settings.md")
+    section = page.partition(f".{owner.__name__}\n")[2].partition("\n::: ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE))
+    empty = [
+        field.name
+        for field in dataclasses.fields(owner)
+        if field.init and not all(re.split(r" (?<!\\)\| ", rows.get(field.name, "")))
+    ]
+    assert empty == []
+
+
+def test_reference_has_every_environment_variable(folder: Path) -> None:
+    sources = [module.read_text(encoding="utf-8") for module in (ROOT / "src").rglob("*.py")]
+    read = {name for text in sources for name in re.findall(r'"(TURNWISE_[A-Z_]+)"', text)}
+    assert read
+    assert read <= set(re.findall(r"`(TURNWISE_[A-Z_]+)`", staged(folder, "settings.md")))
+
+
+def staged(folder: Path, page: str) -> str:
+    """Return a page of the reference as the builder reads it."""
+    return (folder / "build" / "pages" / "reference" / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.deep

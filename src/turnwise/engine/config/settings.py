@@ -85,7 +85,9 @@ class RetryPolicy:
     """How a failed model call is tried again: after 1, 2, 4 ... seconds, without jitter."""
 
     first_delay: PositiveSeconds = 1
+    """The wait before the second attempt; each further wait is twice as long."""
     max_delay: PositiveSeconds = 60
+    """The longest wait between two attempts, unless the provider asks for a longer one."""
     attempts: Positive | None = 25
     """How many attempts a step gets in all; `None` sets no limit."""
     openings: Positive | None = None
@@ -153,6 +155,7 @@ class CompactionPolicy:
     context_limit: Count | None = None
     """Tokens; used where the provider reports none with its replies. 0 turns compaction off."""
     prompt: Annotated[str, AfterValidator(said)] = SUMMARY_PROMPT
+    """The instruction that asks the model for a summary."""
     timeout: PositiveSeconds = 90
     """For each request of a summary, for a strategy as a whole, and for `should_compact`."""
     model: Model | None = None
@@ -190,6 +193,7 @@ class Settings:
     """
 
     run_worker: bool = field(default=True, metadata=ENGINE_SCOPE)
+    """Whether the engine runs chats; without, it only writes and reads."""
     max_running: Positive = field(default=100, metadata=ENGINE_SCOPE)
     """Chats one worker runs at once."""
     fair_by: FairKey | None = None
@@ -201,17 +205,25 @@ class Settings:
     max_running_per_owner: Positive | None = field(default=None, metadata=ENGINE_SCOPE)
     """Chats of one owner, or of what `fair_by` names instead, at work at once on all workers; `None` sets no cap."""
     max_running_per_agent: Positive | None = field(default=None, metadata=ENGINE_SCOPE)
+    """Chats of one agent at work at once on all workers; `None` sets no cap."""
     max_running_per_model: Positive | None = field(default=None, metadata=ENGINE_SCOPE)
-    """Of one model of one provider."""
+    """Chats of one model of one provider at work at once on all workers; `None` sets no cap."""
     poll_interval: PositiveSeconds = field(default=1, metadata=ENGINE_SCOPE)
+    """How often a worker looks for chats, expired leases and deadlines, beside being notified."""
     lease: PositiveSeconds = field(default=30, metadata=ENGINE_SCOPE)
+    """How long a worker may hold a chat without renewing its lease; then another worker takes the chat over."""
     renew_every: PositiveSeconds = field(default=10, metadata=ENGINE_SCOPE)
+    """How often a worker renews its leases; must be shorter than `lease`."""
     shutdown_grace: NonNegativeSeconds = field(default=5, metadata=ENGINE_SCOPE)
+    """How long running jobs may go on after a stop; then their chats are released for other workers."""
     durability: Literal["full", "normal"] = field(default="full", metadata=ENGINE_SCOPE)
+    """SQLite only: with `"normal"` a power failure may lose the last commits, a killed process loses none."""
     max_steps: Positive | None = 50
+    """Model calls of one turn; `None` sets no limit."""
     turn_tokens: Positive | None = None
+    """Tokens that a turn may use, compactions included; `None` sets no limit."""
     turn_seconds: PositiveSeconds | None = None
-    """Seconds from a turn's first step on; those for which a client is awaited do not count."""
+    """How long a turn may take from its first step on; waiting for a client does not count. `None` sets no limit."""
     answer_retries: Positive = 3
     """How often in a turn an agent's answer without its form goes back to the model; then the chat fails."""
     subagent_depth: Positive = 3
@@ -221,7 +233,9 @@ class Settings:
     turn_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """US dollars that a turn may cost, compactions included; calls of unknown price count nothing."""
     tools_parallel: Literal["safe", "all"] = "safe"
+    """Which calls of a step run side by side: with `"safe"` only if every one is `parallel_safe`."""
     parallel_cap: Positive = 10
+    """Calls of a step that run side by side."""
     tool_timeout: PositiveSeconds | None = 120
     """For each call of a tool that has no limit of its own, and before it for opening deps."""
     output_limit_bytes: Positive = 65536
@@ -257,14 +271,19 @@ class Settings:
     idle_timeout: PositiveSeconds | None = 90
     """Between two parts."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How failed model calls are tried again."""
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    """When and how a history is summarised."""
     queue_limit: Positive = 20
+    """Messages that may wait in the queue of a chat."""
     queue_limit_bytes: Positive = 104_857_600
     """What all messages of a queue may hold together; their parts count as in `message_limit_bytes`."""
     schedule_limit: Count = 20
     """How many messages may be scheduled in a chat."""
     promote_after_interrupt: bool = False
+    """Whether the queue goes on by itself after an interrupt."""
     action_deadline: PositiveSeconds | None = None
+    """How long a client has to answer a call that has no limit of its own; `None` sets no limit."""
     coalesce: NonNegativeSeconds = 0.03
     """How long text deltas are gathered before they are stored and shown."""
     keep_parts: PositiveSeconds | None = field(default=86400, metadata=ENGINE_SCOPE)
@@ -275,6 +294,7 @@ class Settings:
     """How long an archived chat may be unchanged before a worker deletes it, for good; `None` deletes none. Being
     archived is a change: what is archived after 30 days and deleted after 60 is gone after 90."""
     continue_prompt: Annotated[str, AfterValidator(said)] = "Continue."
+    """What asks the model to continue a partial answer; it is sent, and not stored."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
     `frequency_penalty`, `tool_choice`, `parallel_tool_calls`, `web_search`; in `provider_options` what only one

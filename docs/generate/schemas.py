@@ -1,0 +1,63 @@
+"""JSON schemas of the OpenAPI document as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from generate.tables import code, table
+
+REF: Final = "#/components/schemas/"
+_FORMATS: Final = {"date-time": "time", "binary": "bytes"}
+Schema = Mapping[str, Any]
+
+
+def link(name: str) -> str:
+    """Return a link to the section of a type."""
+    return f"[`{name}`](#{anchor(name)})"
+
+
+def anchor(name: str) -> str:
+    """Return the name under which the section of a type can be linked to."""
+    return f"schema-{name.lower()}"
+
+
+def section(name: str, schema: Schema) -> str:
+    """Return the section of a type: what it is, and its fields."""
+    parts = [f"### `{name}` {{#{anchor(name)}}}"]
+    if "description" in schema:
+        parts.append(schema["description"])
+    if "properties" in schema:
+        required = schema.get("required", ())
+        rows = [_field(field, one, field in required) for field, one in schema["properties"].items()]
+        parts.append(table(("field", "type", "default", "meaning"), rows).rstrip() if rows else "It has no fields.")
+    else:
+        parts.append(f"{spelled(schema)}.")
+    return "\n\n".join(parts)
+
+
+def _field(name: str, schema: Schema, required: bool) -> list[str]:  # noqa: FBT001 - of one caller
+    default = "required" if required else code(schema.get("default", ""))
+    return [code(name), spelled(schema), default.replace("`None`", "`null`"), schema.get("description", "")]
+
+
+def spelled(schema: Schema) -> str:
+    """Return what a schema allows, in words, with links to the types that it names."""
+    if "$ref" in schema:
+        return link(schema["$ref"].removeprefix(REF))
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return " or ".join(code(repr(one)) for one in values)
+    if choices := [one for key in ("anyOf", "oneOf", "allOf") for one in schema.get(key, ())]:
+        return " or ".join(dict.fromkeys(map(spelled, choices)))
+    return _of_type(schema, schema.get("type", "any JSON"))
+
+
+def _of_type(schema: Schema, kind: str | list[str]) -> str:
+    if isinstance(kind, list):
+        return " or ".join(kind)
+    if kind == "array":
+        return f"list of {spelled(schema['items'])}" if schema.get("items") else "list"
+    if kind == "object":
+        values = schema.get("additionalProperties")
+        return f"object of {spelled(values)}" if isinstance(values, Mapping) and values else "object"
+    return _FORMATS.get(schema.get("format", ""), kind)
