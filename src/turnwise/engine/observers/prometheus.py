@@ -45,8 +45,7 @@ class PrometheusObserver(Observer):
     | `turnwise_prompt_messages`, `turnwise_prompt_characters` | `provider`, `model`, `purpose` |
     | `turnwise_running_chats` | |
     | `turnwise_waiting_seconds` | `agent`: the longest wait of its chats for a worker, in the whole store |
-    | `turnwise_budgets` | `scope`: `owner`, `chat`; `unit`: `tokens`, `dollars`, `calls`; `figure`: `spent`,
-      `reserved`, `left`, `unknown price`; sums over the budgets of the whole store |
+    | `turnwise_budgets` | `scope`, `unit`, `figure` (as `spent`, `left`): sums over the budgets of the whole store |
     | `turnwise_model_call_seconds` | `provider`, `model`, `purpose`, `outcome`: see `ModelCall` |
     | `turnwise_first_part_seconds` | `provider`, `model` |
     | `turnwise_tokens_total` | `provider`, `model`, `direction`: `input`, `output` |
