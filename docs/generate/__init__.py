@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from generate.cli import commands, variables
+from generate.figures import growth
 from generate.http import problems, routes, schemas
 from generate.settings import fields
 
@@ -16,5 +17,6 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "routes": routes,
     "schemas": schemas,
     "fields": fields,
+    "growth": growth,
 }
 """Each returns Markdown. What a page writes after the name are the arguments: `<!-- generated: fields Settings -->`."""

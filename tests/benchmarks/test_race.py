@@ -78,10 +78,3 @@ def test_published_drawing_shows_the_results(tmp_path: Path) -> None:
 def test_published_table_shows_the_results() -> None:
     table = run("run.py", "--from", str(PUBLISHED / "results.json")).split("\n\n")[0]
     assert table in (PUBLISHED / "README.md").read_text()
-
-
-def test_published_growth_shows_the_results() -> None:
-    page = (PUBLISHED.parent / "scaling.md").read_text()
-    tables = run("run.py", "--from", str(PUBLISHED / "growth.json")).strip("\n").split("\n\n")
-    assert len(tables) == 3, "memory, orphans and long chats; many chats on either store"
-    assert all(table in page for table in tables)

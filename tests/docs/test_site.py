@@ -86,6 +86,12 @@ def test_reference_has_every_public_name_once() -> None:
     assert [name for name, found in public.items() if meant.count(id(found)) != 1] == []
 
 
+def test_every_generated_part_is_written(folder: Path) -> None:
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (folder / "build" / "pages").rglob("*.md")}
+    assert [name for name, text in pages.items() if re.search(r"^<!-- generated", text, re.MULTILINE)] == []
+    assert "| 1,000,000 chats |" in pages["scaling.md"]
+
+
 def test_reference_has_every_command_and_option(folder: Path) -> None:
     page = staged(folder, "cli.md")
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
