@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from turnwise.engine.subscriptions.changes import ChangeReader
 from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.testing import ManualClock
 
 QUICK = Settings(poll_interval=0.05, lease=0.5, renew_every=0.1)
 
@@ -130,6 +131,43 @@ async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
         (told,) = await engine.consumers()
         assert (told.name, told.delivering, told.undelivered) == ("them", True, 0)
         assert not await engine.drop_consumer("them")
+
+
+async def test_lease_ends_though_the_clock_is_set_back(tmp_path: Path) -> None:
+    """It lasts no longer than it was given for, counted from the first look at it after the step."""
+    clock = ManualClock()
+    store = SQLiteStore(str(tmp_path / "chats.db"), now=clock.now)
+    await store.open()
+    hold = partial(store.hold_consumer, "them", seconds=30, from_now=False)
+    assert await hold("dead")
+    clock.step(-3600)
+    assert await hold("next") is None
+    clock.advance(29)
+    assert await hold("next") is None
+    clock.advance(1)
+    assert await hold("next")
+    await store.close()
+
+
+async def test_waiting_process_looks_once_in_a_poll(tmp_path: Path) -> None:
+    """Commits wake the process that delivers; for any other each look at the lease would be a transaction."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    clock, looks = ManualClock(), Counter[str]()
+    async with engine_on(url, Settings()) as engine, consuming(engine, Handled()):
+        await until(partial(is_held, engine))
+        other = Engine(store_on(url), model=ScriptedModel(lambda _: Reply("yes")), clock=clock)
+        async with other:
+            hold = other._store.hold_consumer
+            other._store.hold_consumer = lambda *given, **more: (looks.update(["look"]), hold(*given, **more))[1]
+            waiting = asyncio.create_task(other.consume("them", Handled()))
+            await until(lambda: looks["look"] == 1)
+            for _ in range(5):
+                await other.create_chat(message="hi")
+                await clock.advance(0.01)
+            assert looks["look"] == 1
+            await clock.advance(2)
+            await until(lambda: looks["look"] == 2)
+            waiting.cancel()
 
 
 async def test_bad_kind_and_closed_engine_are_said(url: str) -> None:

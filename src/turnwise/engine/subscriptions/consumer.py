@@ -98,8 +98,10 @@ class Deliveries:
         with self._broadcaster.listen_to_all() as bell:
             while True:
                 held = await self._hold()
-                if held is None:
-                    await self._wait(bell)
+                if held is None:  # it is a transaction: not one for every commit
+                    asked = self._clock.monotonic()
+                    while self._clock.monotonic() - asked < self._settings.poll_interval:
+                        await self._wait(bell)
                     continue
                 session = _Session(self._options, self._store, held, self._call, partial(sleep, self._clock))
                 try:

@@ -74,9 +74,9 @@ async def hold_consumer(
     position = (await db.fetch("last_change"))[0][0] if from_now else 0
     await db.execute("add_consumer", name=name, position=position)
     now = await db.now()
-    row = await db.fetch_one(
-        "hold_consumer", name=name, worker=worker, now=now, expires=now + timedelta(seconds=seconds)
-    )
+    lease = {"name": name, "now": now, "expires": now + timedelta(seconds=seconds)}
+    await db.execute("cut_consumer_short", **lease)
+    row = await db.fetch_one("hold_consumer", worker=worker, **lease)
     return None if row is None else ConsumerPosition(*row)
 
 
@@ -84,8 +84,9 @@ async def advance_consumer(
     db: SQLDatabase, name: str, worker: str, token: int, /, *, position: int, seconds: float
 ) -> bool:
     """Store how far a consumer is, and prolong the lease; return whether the worker still has it."""
-    expires = await db.now() + timedelta(seconds=seconds)
-    values = {"name": name, "worker": worker, "token": token, "position": position, "expires": expires}
+    now = await db.now()
+    values = {"name": name, "worker": worker, "token": token, "position": position}
+    values |= {"now": now, "expires": now + timedelta(seconds=seconds)}
     return await db.fetch_one("advance_consumer", **values) is not None
 
 

@@ -195,8 +195,9 @@ CREATE INDEX tombstones_by_change ON tombstones (changed);
 CREATE TABLE consumers (
     name        text        PRIMARY KEY,
     position    bigint      NOT NULL,   -- the number of a commit: up to it every event was delivered, or set aside
-    worker      text,                   -- these three are the lease
+    worker      text,                   -- these four are the lease
     token       bigint      NOT NULL,
+    since       timestamptz,            -- when it was given or prolonged
     expires     timestamptz
 );
 

@@ -67,17 +67,22 @@ WHERE events.chat = {chat} AND seq = :seq;
 -- name: add_consumer
 INSERT INTO consumers (name, position, token) VALUES (:name, :position, 0) ON CONFLICT (name) DO NOTHING;
 
+-- name: cut_consumer_short
+-- The clock was set back: the lease would last longer than it was given for.
+UPDATE consumers SET since = :now, expires = :expires WHERE name = :name AND since > :now;
+
 -- name: hold_consumer
-UPDATE consumers SET worker = :worker, token = token + 1, expires = :expires
+UPDATE consumers SET worker = :worker, token = token + 1, since = :now, expires = :expires
 WHERE name = :name AND (worker IS NULL OR expires <= :now)
 RETURNING position, token;
 
 -- name: advance_consumer
-UPDATE consumers SET position = :position, expires = :expires WHERE name = :name AND token = :token AND worker = :worker
+UPDATE consumers SET position = :position, since = :now, expires = :expires
+WHERE name = :name AND token = :token AND worker = :worker
 RETURNING position;
 
 -- name: release_consumer
-UPDATE consumers SET worker = NULL, expires = NULL WHERE name = :name AND token = :token AND worker = :worker;
+UPDATE consumers SET worker = NULL, since = NULL, expires = NULL WHERE name = :name AND token = :token AND worker = :worker;
 
 -- name: consumers
 SELECT name, position, worker,

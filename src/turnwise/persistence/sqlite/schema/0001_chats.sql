@@ -176,8 +176,9 @@ CREATE INDEX tombstones_by_change ON tombstones (changed);
 CREATE TABLE consumers (
     name        TEXT    PRIMARY KEY,
     position    INTEGER NOT NULL,           -- the number of a commit: up to it every event was delivered, or set aside
-    worker      TEXT,                       -- these three are the lease
+    worker      TEXT,                       -- these four are the lease
     token       INTEGER NOT NULL,
+    since       INTEGER,                    -- when it was given or prolonged
     expires     INTEGER
 ) WITHOUT ROWID;
 
