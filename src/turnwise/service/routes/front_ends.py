@@ -176,13 +176,13 @@ async def resume_ai_sdk(
 ) -> Response:
     """Replay the turn under way from its start, or from the last message that has steered it, and go on with it.
 
-    204 if there is none.
+    The stream goes on while only an operator may answer what the turn, or a subagent, waits for. 204 if there is none.
     """
     chat = await find_chat(caller, thread_id)
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
     after, steered_by = await answer_start(caller.engine, chat)
-    turns = TurnRange(after, chat=chat)
+    turns = TurnRange(after, chat=chat, waits_for_operators=True)
     encoder = AISDKEncoder(
         ai_sdk_message_id(chat.id, chat.turn, behind=steered_by),
         version=7 if version == "7" else 6,

@@ -10,17 +10,20 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.config.results import Chat
 from turnwise.service.caller import Caller
-from turnwise.service.protocols.pieces import SUBAGENT_SEPARATOR
+from turnwise.service.protocols.pieces import SUBAGENT_SEPARATOR, operators_calls
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import ActionRequiredEvent, Event, StatusEvent
 from turnwise.states.names import ChatState
 
 POLL_INTERVAL_S: Final = 0.5
 """The interval at which an open page's request polls the subagents of its chat."""
+_OPERATOR_POLL_INTERVAL_S: Final = 5.0
+"""The same once an operator is awaited: that may take days."""
 
 
 async def open_subagent_calls(caller: Caller, chat: Chat) -> tuple[ToolCall, ...]:
@@ -74,22 +77,63 @@ async def answer_subagents(caller: Caller, chat: Chat, answers: Mapping[str, Too
     return has_answered
 
 
-async def with_subagent_calls(events: AsyncGenerator[Event], caller: Caller, chat_id: str) -> AsyncGenerator[Event]:
-    """Yield the events of a turn, then the client calls of subagents, if the chat waits for any."""
+def _only_operators_answer(caller: Caller, calls: Sequence[ToolCall]) -> bool:
+    """Whether the caller may answer none of the open calls, and an operator may."""
+    asked = [call for call in calls if call.is_client]
+    return caller.principal.role == "owner" and bool(asked) and len(operators_calls(asked)) == len(asked)
+
+
+class OperatorsFeed(msgspec.Struct, frozen=True):
+    """The events of a chat for an owner, to whom a chat that waits for an operator alone is not at rest."""
+
+    caller: Caller
+
+    async def events(
+        self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+    ) -> AsyncGenerator[Event]:
+        """Yield a chat's events."""
+        cursor, waits = after, False
+        while True:
+            events = self.caller.events(chat_id, after=cursor, follow=follow, until_rest=until_rest and not waits)
+            async with aclosing(events):
+                async for event in events:
+                    cursor = event.seq
+                    yield event
+                    if waits:
+                        break
+            chat = await self.caller.chat(chat_id)
+            waits = chat.last_seq <= cursor and _only_operators_answer(self.caller, chat.open_calls)
+            if not until_rest or (chat.last_seq <= cursor and not waits):
+                return
+
+
+async def with_subagent_calls(
+    events: AsyncGenerator[Event], caller: Caller, chat_id: str, *, waits_for_operators: bool = False
+) -> AsyncGenerator[Event]:
+    """Yield the events of a turn, then the client calls of subagents, if the chat waits for any.
+
+    Args:
+        events: of the turn.
+        caller: the reader of the stream.
+        chat_id: the parent chat.
+        waits_for_operators: whether to go on with the turn behind calls that only an operator may answer.
+    """
 
     async def open_calls() -> tuple[ToolCall, ...]:
         return await open_subagent_calls(caller, await caller.chat(chat_id))
 
     own: Sequence[ToolCall] = ()
-    waits = True
+    waits, interval = True, POLL_INTERVAL_S
     async with aclosing(events):
         while True:
             coming = asyncio.ensure_future(anext(events, None))
             try:
-                while not (await asyncio.wait([coming], timeout=POLL_INTERVAL_S if waits else None))[0]:
+                while not (await asyncio.wait([coming], timeout=interval if waits else None))[0]:
                     if calls := await open_calls():
                         yield ActionRequiredEvent(chat_id=chat_id, calls=calls)
-                        return
+                        if not (waits_for_operators and _only_operators_answer(caller, calls)):
+                            return
+                        interval = _OPERATOR_POLL_INTERVAL_S
                 event = coming.result()
             finally:
                 coming.cancel()

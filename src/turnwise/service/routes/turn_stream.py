@@ -15,7 +15,7 @@ from turnwise.engine.subscriptions.turns import AT_WORK
 from turnwise.http_problems import TYPE, NotAuthenticated
 from turnwise.service.caller import Caller
 from turnwise.service.problems import build_problem
-from turnwise.service.routes.subagent_calls import with_subagent_calls
+from turnwise.service.routes.subagent_calls import OperatorsFeed, with_subagent_calls
 from turnwise.service.sse import EventFeed
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
 from turnwise.states.events import (
@@ -54,6 +54,8 @@ class TurnRange(msgspec.Struct, frozen=True):
     """Calls that ended otherwise than the client's messages say."""
     chat: Chat | None = None
     """The chat as it stood once the messages were accepted; a turn that had ended then may have been resumed since."""
+    waits_for_operators: bool = False
+    """Whether the stream goes on while the turn waits for answers that the caller may not give."""
 
 
 async def follow_turns(source: EventFeed, chat_id: str, turns: TurnRange, *, hold_back: bool) -> AsyncGenerator[Event]:
@@ -208,9 +210,10 @@ async def stream_turns(  # noqa: PLR0913 - what a stream is made of
         yield _line(one)
     cut: str | None = None
     try:
-        shown = follow_turns(source, chat_id, turns, hold_back=hold_back)
+        feed = OperatorsFeed(source) if isinstance(source, Caller) and turns.waits_for_operators else source
+        shown = follow_turns(feed, chat_id, turns, hold_back=hold_back)
         if isinstance(source, Caller):  # one who may answer for subagents
-            shown = with_subagent_calls(shown, source, chat_id)
+            shown = with_subagent_calls(shown, source, chat_id, waits_for_operators=turns.waits_for_operators)
         async with aclosing(shown) as events:
             async for event in events:
                 for one in encoder.encode(event):
