@@ -1,8 +1,10 @@
 """What is built can be installed by someone who has nothing else, and holds what it must and no more."""
 
 import email
+import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import readme_renderer.markdown
+
+from support.node import CLIENT, NODE, needs_node
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src"
@@ -71,14 +75,20 @@ def run(cwd: Path, *command: str | Path) -> str:
 def shipped() -> set[str]:
     """Return the files that an installed turnwise must consist of."""
     files = {path for path in SOURCES.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    return {path.relative_to(SOURCES).as_posix() for path in files} | {"turnwise/service/inspector/fold.js"}
+    client = {f"turnwise/service/client/{path.name}" for path in CLIENT.iterdir() if is_published(path)}
+    return {path.relative_to(SOURCES).as_posix() for path in files} | client
+
+
+def is_published(path: Path) -> bool:
+    """Whether a file of the TypeScript client is part of its package."""
+    return path.suffix == ".js" or path.name in {"index.d.ts", "package.json", "README.md"}
 
 
 def test_wheel_holds_exactly_the_files_of_the_library(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == shipped()
-    expected = {*(".py", ".typed", ".sql", ".svg", ".mmd", ".json", ".jsonl"), *(".html", ".css", ".js")}
+    expected = {*(".py", ".typed", ".sql", ".svg", ".mmd", ".json", ".jsonl"), *(".html", ".css", ".js", ".ts", ".md")}
     assert {Path(name).suffix for name in names} == expected
 
 
@@ -88,8 +98,8 @@ def test_sdist_holds_tests_docs_and_examples(dist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"README.md", "LICENSE", "CHANGELOG.md", "examples/readme.py", "docs/index.md", "tests/test_packaging.py"}
     assert wanted <= names
-    shared = "turnwise/service/inspector/fold.js"
-    assert {f"src/{name}" for name in shipped() - {shared}} | {"clients/typescript/fold.js"} <= names
+    sources = {name.replace("turnwise/service/client/", "../clients/typescript/") for name in shipped()}
+    assert {f"src/{name}".replace("src/../", "") for name in sources} <= names
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +154,53 @@ def test_demo_runs_when_installed(installed: Installed, dist: Path) -> None:
     said = run(installed.cwd, installed.venv / "bin" / "turnwise", "demo", "--fast")
     assert "a forged log is found out" in said
     assert {path.name for path in (installed.cwd / "demo-out").iterdir()} >= {"chats.db", "audit.jsonl", "machine.svg"}
+
+
+SERVE = """
+import asyncio, json, sys
+from fastapi import FastAPI
+from turnwise import Engine
+from turnwise.service import StaticTokens, router
+app = FastAPI()
+app.include_router(router(Engine("sqlite://", model="demo"), auth=StaticTokens({})), prefix="/v1")
+async def get(path):
+    sent = []
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path,
+             "raw_path": path.encode(), "query_string": b"", "headers": [], "server": ("x", 80), "client": ("x", 1)}
+    async def send(message):
+        sent.append(message)
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+    await app(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"].decode()
+print(json.dumps({name: asyncio.run(get(f"/v1/client/{name}")) for name in sys.argv[1:]}))
+"""
+
+
+def test_installed_service_serves_the_client(installed: Installed, dist: Path) -> None:
+    """All its modules, without a token, below the prefix of an application of one's own."""
+    (wheel,) = dist.glob("*.whl")
+    installed.install(f"{wheel}[service]")
+    modules = {path.name: path.read_text() for path in CLIENT.glob("*.js")}
+    served = json.loads(installed.python("-c", SERVE, *modules))
+    assert served == {name: [200, text] for name, text in modules.items()}
+
+
+@needs_node
+def test_npm_package_is_complete_and_imported(metadata: Message, tmp_path: Path) -> None:
+    """As `npm publish` would send it, and as a page's project installs it."""
+    if (npm := shutil.which("npm")) is None:
+        pytest.skip("npm is not installed")
+    run(CLIENT, npm, "pack", "--pack-destination", tmp_path)
+    (file,) = tmp_path.glob("*.tgz")
+    with tarfile.open(file) as archive:
+        names = {name.removeprefix("package/") for name in archive.getnames()}
+        about = json.load(archive.extractfile("package/package.json") or io.BytesIO())
+    assert names == {"LICENSE", *(path.name for path in CLIENT.iterdir() if is_published(path))}
+    assert (about["name"], about["version"], about["license"]) == ("turnwise", metadata["Version"], "MIT")
+    assert about["repository"]["directory"] == CLIENT.relative_to(ROOT).as_posix()
+    assert {about["types"], *about["exports"]["."].values()} == {"./index.d.ts", "./index.js"}
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    run(tmp_path, npm, "install", "--offline", "--no-audit", "--no-fund", file)
+    script = "import * as turnwise from 'turnwise'; console.log(Object.keys(turnwise).join())"
+    assert run(tmp_path, NODE, "--input-type=module", "-e", script).strip() == "Problem,fold,follow,liveText,watch"

@@ -1,47 +1,12 @@
-// Follows a chat's events over HTTP, and comes back after whatever cuts the connection.
+// The streams of a service: the events of one chat, and the changes of all chats.
 
-import { Parser } from "./sse.js";
+import { asked, read } from "./stream.js";
 
-/** @import { FollowOptions, ProblemFields, ChatEvent } from "./index.js" */
-/** @typedef {import("./sse.js").ServerSentEvent} ServerSentEvent */
-/** @typedef {{ url: URL, token: FollowOptions["token"], fetch: typeof globalThis.fetch, silence: number }} Service */
+/** @import { ChatChange, ChatEvent, FollowOptions, WatchOptions } from "./index.js" */
+/** @import { IsOver } from "./stream.js" */
 
-const FIRST_DELAY = 1000;
-const SHORTEST_DELAY = 100;
-const MOST_DOUBLINGS = 20;
-/** The milliseconds that `setTimeout` can wait, 24 days; whoever asks for more, or for no end, is called at once. */
-const LONGEST_TIMER = 2 ** 31 - 1;
-/** The chat cannot be read, whoever asks and how often, until somebody repairs it. */
-const UNREADABLE = "urn:turnwise:problem:chat-unreadable";
 /** The states in which a chat stays until someone or a deadline moves it. */
 const RESTING = ["waiting", "requires_action", "interrupted", "error"];
-
-/** What the service answers instead of events, or ends a stream with: RFC 9457. */
-export class Problem extends Error {
-  /** @param {ProblemFields} fields */
-  constructor(fields) {
-    super(`${fields.title} (${fields.status}): ${fields.detail}`);
-    this.name = "Problem";
-    this.type = fields.type;
-    this.title = fields.title;
-    this.status = fields.status;
-    this.detail = fields.detail;
-    this.fields = fields;
-  }
-}
-
-/** The connection is gone, or was never there; whoever waits a while may come back. */
-class Dropped extends Error {
-  /**
-   * @param {string} message
-   * @param {{ cause?: unknown, atLeast?: number }} [more] `atLeast`: the milliseconds that the service asked to wait
-   */
-  constructor(message, { cause, atLeast = 0 } = {}) {
-    super(message, { cause });
-    this.name = "Dropped";
-    this.atLeast = atLeast;
-  }
-}
 
 /**
  * Yield a chat's events after number `after`, each once, in order, and go on with new ones.
@@ -51,116 +16,47 @@ class Dropped extends Error {
  * @returns {AsyncGenerator<ChatEvent, void, undefined>}
  */
 export async function* follow(url, options = {}) {
-  const { token, after = 0, untilRest = false, signal, fetch = globalThis.fetch } = options;
-  const { silence = 45_000, maxDelay = 30_000, onDrop } = options;
-  const service = { url: addressOf(url, untilRest), token, fetch, silence };
-  let cursor = after;
-  let firstDelay = FIRST_DELAY;
-  let failures = 0;
-  for (;;) {
-    const began = performance.now();
-    try {
-      for await (const told of connected(service, cursor, signal)) {
-        firstDelay = Math.max(SHORTEST_DELAY, told.retry ?? firstDelay);
-        if (told.id !== undefined) {
-          const event = JSON.parse(told.data);
-          cursor = Number(told.id);
-          failures = 0;
-          yield event;
-        } else if (told.event === "reconnect") {
-          throw new Dropped("the service stops");
-        } else if (told.event === "end") {
-          return;
-        } else if (told.event === "problem") {
-          throw refusal(JSON.parse(told.data), 0);
-        }
-      }
-      if (untilRest && (await isOver(service, cursor, signal))) {
-        return;
-      }
-      throw new Dropped("the connection was closed");
-    } catch (error) {
-      signal?.throwIfAborted();
-      if (!(error instanceof Dropped)) {
-        throw error;
-      }
-      if (performance.now() - began > maxDelay) {
-        failures = 0; // a quiet stream was none the less there
-      }
-      const grown = jittered(firstDelay * 2 ** Math.min(failures, MOST_DOUBLINGS));
-      const delay = Math.min(maxDelay, Math.max(error.atLeast, grown));
-      failures += 1;
-      onDrop?.(error, delay);
-      await pause(delay, signal);
-    }
-  }
+  const { untilRest = false } = options;
+  yield* read(addressOf(url, untilRest ? { until_rest: true } : {}), options, untilRest ? isAtRest : undefined);
+}
+
+/**
+ * Yield the chats that changed after number `after`, each as it stands, then every chat that changes.
+ *
+ * @param {string | URL} url
+ * @param {WatchOptions} [options]
+ * @returns {AsyncGenerator<ChatChange, void, undefined>}
+ */
+export async function* watch(url, options = {}) {
+  const { owner, agent, follow: goesOn } = options;
+  yield* read(addressOf(url, { owner, agent, follow: goesOn }), options);
 }
 
 /**
  * @param {string | URL} url
- * @param {boolean} untilRest
+ * @param {{ [name: string]: string | boolean | undefined }} query
  */
-function addressOf(url, untilRest) {
+function addressOf(url, query) {
   const address = new URL(url, globalThis.location?.href);
-  if (untilRest) {
-    address.searchParams.set("until_rest", "true");
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined) {
+      address.searchParams.set(name, String(value));
+    }
   }
   return address;
 }
 
 /**
- * Yield what one connection tells, until it ends.
+ * Return whether a chat whose stream ended without saying so rests, and all was read. Whatever stands before the service may
+ * leave the end out; or the stream was cut off, and a proxy has made a clean end of that.
  *
- * @param {Service} service
- * @param {number} cursor
- * @param {AbortSignal} [signal]
- * @returns {AsyncGenerator<ServerSentEvent, void, undefined>}
+ * @type {IsOver}
  */
-async function* connected(service, cursor, signal) {
-  const { connection, close } = connectionUntil(signal);
-  try {
-    const body = await opened(service, cursor, connection);
-    const parser = new Parser();
-    const decoder = new TextDecoder();
-    for (;;) {
-      const { done, value } = await heard(() => body.read(), service.silence, connection);
-      if (done) {
-        return;
-      }
-      yield* parser.take(decoder.decode(value, { stream: true }));
-    }
-  } finally {
-    close();
-  }
-}
-
-/**
- * Return whether nothing is left to read of a stream that ended without saying so: all was read, and its chat rests. Whatever
- * stands before the service may leave the end out; or the stream was cut off, and a proxy has made a clean end of that.
- *
- * @param {Service} service
- * @param {number} cursor
- * @param {AbortSignal} [signal]
- */
-async function isOver(service, cursor, signal) {
+async function isAtRest(service, cursor, signal) {
   const url = new URL(service.url);
   url.pathname = url.pathname.replace(/\/events$/, "");
-  if (url.pathname === service.url.pathname) {
-    return false; // an address of its own, which has no chat's above it
-  }
-  const { connection, close } = connectionUntil(signal);
-  try {
-    const response = await answered({ ...service, url }, { Accept: "application/json" }, connection);
-    const text = await heard(() => response.text(), service.silence, connection);
-    return response.ok && restsAt(cursor, JSON.parse(text));
-  } catch (error) {
-    if (error instanceof SyntaxError) {
-      return false; // no chat: who comes back to the stream learns whether it is gone
-    }
-    throw error;
-  } finally {
-    close();
-  }
+  // An address of its own has no chat's above it. Where no chat is answered the next connection tells whether it is gone.
+  return url.pathname !== service.url.pathname && restsAt(cursor, await asked(service, url, signal));
 }
 
 /**
@@ -171,153 +67,4 @@ function restsAt(cursor, chat) {
   const { state, settled, awaits, unreadable, last_seq: last } = chat ?? {};
   const rests = RESTING.includes(state) && (settled || state !== "interrupted") && awaits !== "subagents";
   return rests && !unreadable && last <= cursor;
-}
-
-/**
- * Return what aborts a connection, which whoever leaves does, too; and how to close it.
- *
- * @param {AbortSignal} [signal]
- */
-function connectionUntil(signal) {
-  const connection = new AbortController();
-  const leave = () => connection.abort(signal?.reason);
-  signal?.throwIfAborted();
-  signal?.addEventListener("abort", leave);
-  const close = () => {
-    signal?.removeEventListener("abort", leave);
-    connection.abort();
-  };
-  return { connection, close };
-}
-
-/**
- * Return a reader of the response's body.
- *
- * @param {Service} service
- * @param {number} cursor
- * @param {AbortController} connection
- */
-async function opened(service, cursor, connection) {
-  const { silence, url } = service;
-  const accepted = { Accept: "text/event-stream", "Last-Event-ID": String(cursor) };
-  const response = await answered(service, accepted, connection);
-  if (!response.ok) {
-    const text = await heard(() => response.text(), silence, connection);
-    throw refusal(problemIn(text, response), Number(response.headers.get("Retry-After")) || 0);
-  }
-  if (!response.headers.get("Content-Type")?.startsWith("text/event-stream") || response.body === null) {
-    throw new TypeError(`${url} must answer with server-sent events; it is no chat's stream`);
-  }
-  return response.body.getReader();
-}
-
-/**
- * Return what the service answers.
- *
- * @param {Service} service
- * @param {Record<string, string>} asked the headers, without the token
- * @param {AbortController} connection
- */
-async function answered(service, asked, connection) {
-  const { fetch, silence, url } = service;
-  const token = await heard(() => tokenOf(service, connection.signal), silence, connection);
-  const headers = new Headers(asked);
-  if (token !== undefined) {
-    headers.set("Authorization", `Bearer ${token}`);
-  }
-  const request = { headers, signal: connection.signal, cache: /** @type {const} */ ("no-store") };
-  return heard(() => fetch(url, request), silence, connection);
-}
-
-/**
- * Return the token, for whose fresh one a function may ask the network. It is not waited for once the signal is aborted.
- *
- * @param {Service} service
- * @param {AbortSignal} signal
- * @returns {Promise<string | undefined>}
- */
-async function tokenOf({ token }, signal) {
-  /** @type {Promise<never>} */
-  const aborted = new Promise((_, reject) => {
-    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-  });
-  const asked = async () => (typeof token === "function" ? token() : token);
-  return Promise.race([asked(), aborted]);
-}
-
-/**
- * Return what the network gives. What it does not give within `silence` milliseconds, it will never give.
- *
- * @template T
- * @param {() => Promise<T>} ask
- * @param {number} silence
- * @param {AbortController} connection
- * @returns {Promise<T>}
- */
-async function heard(ask, silence, connection) {
-  const timer = setTimeout(() => connection.abort(), Math.min(silence, LONGEST_TIMER));
-  try {
-    return await ask();
-  } catch (error) {
-    throw new Dropped(connection.signal.aborted ? `nothing was heard for ${silence} ms` : "the network failed", {
-      cause: error,
-    });
-  } finally {
-    clearTimeout(timer);
-  }
-}
-
-/**
- * Return the error for a problem: those of the service, and requests that came too fast, pass; a chat that cannot be read does not.
- *
- * @param {ProblemFields} fields
- * @param {number} retryAfter seconds
- */
-function refusal(fields, retryAfter) {
-  const problem = new Problem(fields);
-  const passes = (problem.status >= 500 || problem.status === 429) && problem.type !== UNREADABLE;
-  return passes ? new Dropped(problem.message, { cause: problem, atLeast: retryAfter * 1000 }) : problem;
-}
-
-/**
- * @param {string} text
- * @param {Response} response
- * @returns {ProblemFields}
- */
-function problemIn(text, response) {
-  const other = { type: "about:blank", title: response.statusText || "Error", status: response.status, detail: "" };
-  try {
-    return { ...other, ...JSON.parse(text), status: response.status };
-  } catch {
-    return other; // whatever stands before the service has answered for it
-  }
-}
-
-/**
- * Return a delay somewhat shorter, so that the readers of a service that has stopped do not come back all at once.
- *
- * @param {number} delay
- */
-function jittered(delay) {
-  return delay * (0.5 + Math.random() / 2);
-}
-
-/**
- * @param {number} milliseconds
- * @param {AbortSignal} [signal]
- * @returns {Promise<void>}
- */
-function pause(milliseconds, signal) {
-  return new Promise((resolve, reject) => {
-    signal?.throwIfAborted(); // a signal that is aborted already tells no listener
-    const stop = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", stop);
-      resolve();
-    }, Math.min(milliseconds, LONGEST_TIMER));
-    signal?.addEventListener("abort", stop, { once: true });
-  });
 }

@@ -1,4 +1,4 @@
-"""Writes the types of events, messages and parts in index.d.ts from turnwise's classes: `make docs` runs it."""
+"""Writes the types of chats, events, messages and parts in index.d.ts from turnwise's classes: `make docs` runs it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from turnwise.engine.config import results
 from turnwise.states import calls, events, messages, names, transcript, usage
 
 FILE: Final = Path(__file__).with_name("index.d.ts")
 BY_HAND: Final = "// What follows is written by hand.\n"
 HEAD: Final = """\
-// The types of turnwise's events, messages and parts as they are in JSON, and of the functions that read them.
+// The types of turnwise's chats, events, messages and parts as they are in JSON, and of the functions that read them.
 //
 // A field that is optional is left out where it has its default; `GET /chats/{id}/transcript` spells it out.
 // The types are generated from turnwise's classes by generate.py.
@@ -27,18 +28,18 @@ HEAD: Final = """\
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 """
 HIDDEN: Final = frozenset({"metadata"})
-"""Fields that clients do not get."""
+"""Fields of messages and parts that clients do not get."""
 CHOICES: Final[Mapping[str, Any]] = {
     **{name: getattr(names, name) for name in (
         "ChatState", "StopReason", "Audience", "Executor", "CallStatus", "Approval", "Approver", "Crash",
-        "SubagentAction", "BoundaryReason", "CompactionPhase", "QueueChange",
+        "SubagentAction", "Awaited", "BoundaryReason", "CompactionPhase", "QueueChange",
     )},
     "Role": messages.Role,
 }  # fmt: skip
 PARTS: Final = get_args(get_args(messages.Part)[0])
 VALUES: Final = (
-    usage.Usage, *PARTS, messages.Message, messages.QueuedMessage, calls.Answer, calls.ToolCall, events.ErrorInfo,
-    events.PartDelta,
+    usage.Usage, *PARTS, messages.Wakeup, messages.ModelFailure, messages.Message, messages.QueuedMessage, calls.Answer,
+    calls.ToolCall, events.ErrorInfo, events.PartDelta,
 )  # fmt: skip
 NUMBERED: Final = ("seq", "chat_id", "at")
 """Fields that every stored event has."""
@@ -63,6 +64,7 @@ def types() -> str:
         *(_interface(kind, numbered=True) for kind in kinds),
         _union("ChatEvent", [kind.__name__ for kind in kinds]),
         *(_interface(kind, complete=True) for kind in (transcript.LivePart, transcript.Transcript)),
+        *(_interface(kind) for kind in (results.Chat, results.ChatChange)),
     ]
     return "\n".join((HEAD, "\n\n".join(blocks), ""))
 
@@ -103,7 +105,7 @@ def _fields(kind: Any, *, numbered: bool, complete: bool) -> Iterator[str]:
     fields = [one for one in dataclasses.fields(kind) if one.init]
     required = {one.name for one in fields if one.default is one.default_factory}
     for name in [one.name for one in fields]:
-        if name not in HIDDEN and not (numbered and name in NUMBERED):
+        if (name not in HIDDEN or kind is results.Chat) and not (numbered and name in NUMBERED):
             yield from _comment(docs.get(name, "").partition("\n\n")[0], "  ")
             hint = SPECIAL.get((kind.__name__, name)) or _type(hints[name])
             yield f"{name}{'' if complete or name in required else '?'}: {hint};"

@@ -1,4 +1,4 @@
-// The types of turnwise's events, messages and parts as they are in JSON, and of the functions that read them.
+// The types of turnwise's chats, events, messages and parts as they are in JSON, and of the functions that read them.
 //
 // A field that is optional is left out where it has its default; `GET /chats/{id}/transcript` spells it out.
 // The types are generated from turnwise's classes by generate.py.
@@ -41,6 +41,7 @@ export type Approval = "not_needed" | "asked" | "granted";
 export type Approver = "operator" | "owner";
 export type Crash = "at_most_once" | "at_least_once";
 export type SubagentAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
+export type Awaited = "client" | "subagents" | "both";
 export type BoundaryReason = "compaction" | "clear";
 export type CompactionPhase = "started" | "summarised" | "stored" | "finished" | "failed" | "declined" | "unproductive";
 export type QueueChange = "added" | "edited" | "moved" | "taken" | "deleted" | "kept";
@@ -131,6 +132,26 @@ export interface MarkerPart {
 }
 
 export type Part = TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart | FilePart | MarkerPart;
+
+export interface Wakeup {
+  /** The id of the schedule. */
+  schedule: string;
+  /** Who scheduled it: the actor of that record of the audit log. */
+  by: string;
+  /** When it was due. */
+  due: string;
+}
+
+export interface ModelFailure {
+  provider: string;
+  model: string;
+  /** The kind of its `ModelError`. */
+  kind: string;
+  /** The provider's HTTP status, where there was one. */
+  status?: number | null;
+  /** The seconds for which the provider asked to wait. */
+  retry_after?: number | null;
+}
 
 export interface Message {
   id: string;
@@ -443,6 +464,59 @@ export interface Transcript {
   last_seq: number;
 }
 
+export interface Chat {
+  id: string;
+  /** The agent that answers. */
+  agent: string;
+  state: ChatState;
+  version: number;
+  /** The version that last changed messages. */
+  history_version: number;
+  /** The number of the last event: `events(after=last_seq)` yields what comes after it. */
+  last_seq: number;
+  turn: number;
+  step: number;
+  attempt: number;
+  owner: string | null;
+  title: string | null;
+  metadata: { [key: string]: Json };
+  archived: boolean;
+  last_error: ErrorInfo | null;
+  /** Why the last turn ended; `null` while one is under way. */
+  stop_reason: StopReason | null;
+  usage: Usage;
+  open_calls: ToolCall[];
+  /** Messages that wait in the queue. */
+  queued: number;
+  settled: boolean;
+  parent: string | null;
+  /** Who has to answer the open calls in `requires_action`: the client, subagents or both. */
+  awaits?: Awaited | null;
+  /** For a subagent: the call of its parent that it answers. */
+  parent_call?: string | null;
+  /** What its subagents, and theirs, have used in chats of their own, as far as it has read their answers. */
+  subagents_usage?: Usage;
+  /** The model that is asked instead of the agent's; `null` for the agent's. */
+  model?: string | null;
+  /** Parameters of model calls, each instead of the agent's of that name. */
+  parameters?: { [key: string]: Json } | null;
+  /** The tools that are offered instead of the agent's active ones. */
+  active_tools?: string[] | null;
+  created_at: string;
+  updated_at: string;
+  /** Why the chat cannot be read, and where in the store; `null` for a sound chat. The rest is what could be. */
+  unreadable?: string | null;
+}
+
+export interface ChatChange {
+  /** `watch(after=number)` goes on after it. */
+  number: number;
+  /** Empty if the database was restored to an earlier state: discard all chats. The current ones follow. */
+  chat_id: string;
+  /** `null` if the chat is gone: it was deleted, or another agent answers than the one that is watched. */
+  chat: Chat | null;
+}
+
 // What follows is written by hand.
 
 /**
@@ -478,28 +552,47 @@ export class Problem extends Error {
   readonly fields: ProblemFields;
 }
 
-export interface FollowOptions {
+export interface StreamOptions {
   /**
    * The bearer token, or a function that returns a fresh one for every connection. If it fails, or does not return one
    * within `silence`, that is told to `onDrop`, and it is asked again for the next try.
    */
   token?: string | (() => string | Promise<string>);
-  /** The number of the last event that was seen. */
+  /** The number of the last event or change that was seen. */
   after?: number;
-  /** End once the chat rests. */
-  untilRest?: boolean;
   /** Ends it: what was waited for throws the signal's reason. */
   signal?: AbortSignal;
   fetch?: typeof fetch;
+  /** Reads the JSON of an event; `JSON.parse` by default, which reads whole numbers above 2^53 inexactly. */
+  parse?: (text: string) => any;
   /**
    * Milliseconds without a byte after which the connection is taken for dead; `Infinity` for never. The service sends one
    * every 15 s.
    */
   silence?: number;
-  /** The longest pause before a connection is tried again, in milliseconds. */
+  /**
+   * The longest pause before a connection is tried again, in milliseconds; 3,000 by default. A longer `Retry-After` of the
+   * service is heeded, up to a minute.
+   */
   maxDelay?: number;
+  /** Is called whenever a connection stands. */
+  onConnect?: () => void;
   /** Is told why a connection was lost, and in how many milliseconds the next is tried. What it throws ends it all. */
   onDrop?: (error: Error, delay: number) => void;
+}
+
+export interface FollowOptions extends StreamOptions {
+  /** End once the chat rests. */
+  untilRest?: boolean;
+}
+
+export interface WatchOptions extends StreamOptions {
+  /** Whose chats, for operators and auditors; all by default. Owners see their own. */
+  owner?: string;
+  /** Only chats that this agent answers. */
+  agent?: string;
+  /** Whether to go on with new changes, which is the default, or to end at the present. */
+  follow?: boolean;
 }
 
 /**
@@ -512,3 +605,12 @@ export interface FollowOptions {
  * @throws {Problem} the service refuses
  */
 export function follow(url: string | URL, options?: FollowOptions): AsyncGenerator<ChatEvent, void, undefined>;
+
+/**
+ * Yield the chats that changed after number `after`, each as it stands, then every chat that changes. From 0 on it yields
+ * all chats first. It comes back by itself, as `follow` does.
+ *
+ * @param url the address of the changes of all chats: `https://.../events`
+ * @throws {Problem} the service refuses
+ */
+export function watch(url: string | URL, options?: WatchOptions): AsyncGenerator<ChatChange, void, undefined>;

@@ -1,4 +1,5 @@
-// Follows turnwise chats over HTTP, and folds their events into what a person sees. index.d.ts describes it.
+// Follows the chats of a turnwise service over HTTP, and folds their events into what a person sees. index.d.ts describes it.
 
 export { fold, liveText } from "./fold.js";
-export { follow, Problem } from "./follow.js";
+export { follow, watch } from "./follow.js";
+export { Problem } from "./stream.js";

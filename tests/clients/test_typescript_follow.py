@@ -1,4 +1,4 @@
-"""TypeScript's `follow`, in Node, while time stands still: what has to wait never comes."""
+"""TypeScript's `follow` and `watch`, in Node, while time stands still: what has to wait never comes."""
 
 import json
 import subprocess
@@ -147,3 +147,40 @@ def test_token_function_may_fail_or_hang(tokens: str, page: dict[str, str], repo
     script = ASKING.substitute(page, client=(CLIENT / "index.js").as_uri(), tokens=f"[{tokens}]")
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
     assert json.loads(node.stdout or "null") == reported, node.stderr
+
+
+WAITING: Final = Template("""
+import { watch } from "$client";
+Math.random = () => 1;
+globalThis.setTimeout = (callback, ms) => { if (ms < 45000 || ms === 60000) queueMicrotask(callback); return 0; };
+const answers = $answers;
+const sent = [];
+const delays = [];
+const fetch = async (url, { headers }) => {
+  sent.push([new URL(url).search, headers.get("Last-Event-ID")]);
+  const { status = 200, body, wait } = answers.shift();
+  const type = { "Content-Type": "text/event-stream" };
+  return new Response(body, { status, headers: { ...type, ...(wait && { "Retry-After": wait }) } });
+};
+const seen = [];
+const parse = (text) => JSON.parse(text).chat_id;
+const options = { fetch, parse, owner: "ada", onDrop: (_, delay) => delays.push(delay) };
+for await (const change of watch("http://localhost/events", options)) seen.push(change);
+console.log(JSON.stringify({ seen, sent, delays }));
+""")
+
+
+def test_watch_resumes_and_waits_three_seconds_at_most() -> None:
+    """It goes on after the last number, from 0 on after a reset; a longer pause must be asked for, up to a minute."""
+    changes = "".join(f'event: chat\ndata: {{"chat_id": "c{n}"}}\nid: {n}\n\n' for n in (4, 7))
+    reset = 'event: reset\ndata: {"chat_id": ""}\nid: 0\n\n'
+    away: list[dict[str, object]] = [{"status": 503, "body": ""}] * 4
+    asked = [{"status": 429, "body": "", "wait": wait} for wait in ("20", "3600")]
+    answers = [{"body": changes}, *away, *asked, {"body": reset}, {"body": ": end\n\n"}]
+    script = WAITING.substitute(client=(CLIENT / "index.js").as_uri(), answers=json.dumps(answers))
+    node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
+    assert node.stdout, node.stderr
+    told = json.loads(node.stdout)
+    assert told["seen"] == ["c4", "c7", ""]
+    assert told["sent"] == [["?owner=ada", number] for number in ["0", *["7"] * 7, "0"]]
+    assert told["delays"] == [1000, 2000, 3000, 3000, 3000, 20000, 60000, 1000]

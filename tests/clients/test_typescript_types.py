@@ -2,8 +2,12 @@
 
 import os
 import runpy
+import subprocess
 
-from support.node import CLIENT
+import pytest
+from tests.service.pages import installed
+
+from support.node import CLIENT, NODE
 
 
 def test_types_are_generated_from_the_classes() -> None:
@@ -12,3 +16,12 @@ def test_types_are_generated_from_the_classes() -> None:
     if os.environ.get("RECORD"):
         generated["FILE"].write_text(generated["written"](), encoding="utf-8")
     assert generated["FILE"].read_text(encoding="utf-8") == generated["written"]()
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(300)
+def test_compiler_accepts_code_and_refuses_misuse() -> None:
+    """Every type that is named exists, the modules have the types that they declare, and wrong calls are errors."""
+    compiler = installed() / "typescript" / "bin" / "tsc"
+    checked = subprocess.run([NODE, compiler, "-p", CLIENT], capture_output=True, text=True, check=False)
+    assert checked.stdout == ""

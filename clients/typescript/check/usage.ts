@@ -1,6 +1,6 @@
 // What a page writes, for the type checker alone: each wrong line must be an error.
 
-import { fold, follow, liveText, Problem, type ChatEvent, type Transcript } from "../index.js";
+import { fold, follow, liveText, Problem, watch, type Chat, type ChatEvent, type Transcript } from "../index.js";
 
 export async function page(chatUrl: string, signal: AbortSignal): Promise<Transcript> {
   let transcript: Transcript = await (await fetch(`${chatUrl}/transcript`)).json();
@@ -20,6 +20,16 @@ export async function page(chatUrl: string, signal: AbortSignal): Promise<Transc
   // @ts-expect-error text is no list of events
   fold([`${chatUrl}`], transcript);
   return transcript;
+}
+
+export async function sidebar(chats: Map<string, Chat>, signal: AbortSignal): Promise<void> {
+  for await (const { number, chat_id, chat } of watch("/events", { after: 7, agent: "support", signal })) {
+    if (chat === null) chats.delete(chat_id);
+    else if (chat.state === "requires_action" || chat.metadata["pinned"]) chats.set(chat_id, chat);
+    console.log(number.toFixed(), chat?.open_calls.map((call) => call.name));
+  }
+  // @ts-expect-error the stream over all chats does not end when one rests
+  watch("/events", { untilRest: true });
 }
 
 function told(event: ChatEvent): string {

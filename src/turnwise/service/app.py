@@ -27,6 +27,7 @@ from turnwise.service.routes.table import MOUNTED, OPEN_ROUTES, OPERATIONS, ROUT
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.service.shutdown import end_process_with
+from turnwise.service.static import add_client
 from turnwise.service.webhooks import deliver_webhooks
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.checked import checked
@@ -47,7 +48,8 @@ def router(
 ) -> APIRouter:
     """Return every route of the service: `app.include_router(router(engine, auth=...), prefix="/v1")`.
 
-    The inspector's page is at `/inspector`. `/metrics` is for operators and auditors, or whom `owners_may` names.
+    The inspector's page is at `/inspector`, the client that pages import at `/client/index.js`. `/metrics` is for
+    operators and auditors, or whom `owners_may` names.
 
     The application enters the engine. Under uvicorn, readers are asked to reconnect when it is asked to stop; any other
     server calls `Engine.release_followers`. Its OpenAPI document, and so its `/docs`, shows what owners may do:
@@ -108,6 +110,7 @@ def add_routes(
         description = described(route, shown, operation_prefix=operation_prefix, hidden=hidden)
         _add(router, route, operation_prefix, description | {"include_in_schema": route in shown})
     add_inspector(router)
+    add_client(router)
 
 
 def _add(router: APIRouter, route: RouteSpec, operation_prefix: str, description: Mapping[str, Any]) -> None:

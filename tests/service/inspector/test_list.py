@@ -27,7 +27,7 @@ async def listing(page: Page, service: Served, chats: list[dict[str, Any]]) -> N
         for n, chat in enumerate(listed, 1)
     ]
     await page.route(
-        re.compile(r"/events\?"), lambda route: route.fulfill(body="".join(events), content_type="text/event-stream")
+        re.compile(r"/events$"), lambda route: route.fulfill(body="".join(events), content_type="text/event-stream")
     )
 
 

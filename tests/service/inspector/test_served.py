@@ -6,19 +6,21 @@ from pathlib import Path
 
 import anyio
 import httpx
+from fastapi import FastAPI
 
 from support.processes.service_process import running
-from support.served import Served
+from support.served import TOKENS, Served, listening
 from turnwise import Engine
+from turnwise.service import router
 
+KEPT = {"x-content-type-options": "nosniff", "cache-control": "no-cache"}
 BOUND_TO = {
+    **KEPT,
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
         "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     ),
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
 }
 
 
@@ -46,6 +48,20 @@ async def test_page_has_its_policy_and_etags(demo: Served) -> None:
     )  # fmt: skip
     assert (known.status_code, others) == (304, [404, 404, 404])
     assert not [path for path in paths if "inspector" in path]
+
+
+async def test_client_is_served_from_a_mounted_router(demo: Served) -> None:
+    """A page imports it from its own server: without a token, kept by the browser until it changes."""
+    app = FastAPI()
+    app.include_router(router(demo.engine, auth=TOKENS), prefix="/v1")
+    async with listening(app) as url, httpx.AsyncClient(base_url=f"{url}/v1/client") as nobody:
+        script = await nobody.get("/index.js")
+        known = await nobody.get("/index.js", headers={"If-None-Match": script.headers["etag"]})
+        imported = [(await nobody.get(f"/{name}")).status_code for name in re.findall(r'"\./(.*?)"', script.text)]
+        others = [(await nobody.get(f"/{name}")).status_code for name in ("generate.py", "package.json")]
+    assert {name: script.headers[name] for name in KEPT} == KEPT
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert (known.status_code, imported, others) == (304, [200, 200, 200], [404, 404])
 
 
 def test_inspect_command_serves_a_store_read_only(tmp_path: Path) -> None:

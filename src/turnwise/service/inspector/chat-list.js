@@ -1,11 +1,10 @@
 // The chats: filters, search, and a list that draws only the rows in sight.
 
-import { Problem, changes, get } from "./service.js";
+import { changes, get } from "./service.js";
 import { age, button, empty, isResting, made, onResize, stateOf, tell } from "./shown.js";
 import { KINDS } from "./states.js";
 
 const PAGE = 1000;
-const PAUSE = 1000;
 const GATHER = 200;
 const AROUND = 10;
 const STUCK_AFTER = 60_000;
@@ -69,25 +68,20 @@ class ChatList extends HTMLElement {
     clearTimeout(this.due);
   }
 
-  /** Keep the list as the chats are: a connection that ends is made again, and goes on after the last change. */
+  /** Keep the list as the chats are. */
   async watch() {
     const { signal } = this.leaving;
     const known = new Map();
     const soon = () => (this.due ??= setTimeout(() => this.take(known), GATHER));
-    for (let after = 0; !signal.aborted; await new Promise((go) => setTimeout(go, PAUSE))) {
-      try {
-        for await (const { kind, seq, chat, chat_id: id } of changes(after, { signal, onOpen: soon })) {
-          if (kind === "reconnect") break;
-          if (kind === "reset") known.clear();
-          else if (kind === "gone") known.delete(id);
-          else known.set(id, chat);
-          after = seq;
-          soon();
-        }
-      } catch (error) {
-        if (signal.aborted) return;
-        if (error instanceof Problem && !error.passes) return tell(this, error);
+    try {
+      for await (const { chat_id: id, chat } of changes({ signal, onConnect: soon })) {
+        if (!id) known.clear(); // the database went back: all chats follow
+        else if (chat) known.set(id, chat);
+        else known.delete(id);
+        soon();
       }
+    } catch (error) {
+      if (!signal.aborted) tell(this, error);
     }
   }
 

@@ -10,8 +10,8 @@ import "./family-tree.js";
 import "./message-sender.js";
 import "./open-calls.js";
 import "./time-travel.js";
-import { fold } from "./fold.js";
-import { Problem, chatPath, events, get, post } from "./service.js";
+import { fold } from "../client/index.js";
+import { chatPath, events, get, post } from "./service.js";
 import { button, isResting, made, showState, stateOf, tell, tellAnswer } from "./shown.js";
 
 const PAUSE = 1000;
@@ -86,23 +86,26 @@ class ChatView extends HTMLElement {
     if (this.records) show?.(part);
   }
 
-  /** Follow the chat until the page leaves it: a connection that ends is made again, and what passes is waited for. */
+  /** Follow the chat until the page leaves it. */
   async follow() {
     const { signal } = this.leaving;
+    const options = { signal, onConnect: () => this.connect(""), onDrop: ({ cause }) => this.lose(cause) };
     while (!signal.aborted) {
       try {
-        if (!this.transcript) await this.begin();
-        for await (const event of events(this.chatId, this.transcript.last_seq, { signal, onOpen: () => this.connect("") })) {
-          this.take(event);
-        }
+        await this.begin();
+        for await (const event of events(this.chatId, this.transcript.last_seq, options)) this.take(event);
       } catch (error) {
         if (signal.aborted) return;
-        if (error instanceof Problem && !error.passes) return tell(this, error); // asked again, it is refused again
-        const what = error.status ? `The service answers ${error.status}.` : "The connection is gone.";
-        this.connect(`${what} The page asks again; nothing is lost.`);
+        if (!error.passes) return tell(this, error); // asked again, it is refused again
+        this.lose(error);
       }
       await new Promise((go) => setTimeout(go, PAUSE));
     }
+  }
+
+  lose(error) {
+    const what = error?.status ? `The service answers ${error.status}.` : "The connection is gone.";
+    this.connect(`${what} The page asks again; nothing is lost.`);
   }
 
   async begin() {
@@ -128,7 +131,7 @@ class ChatView extends HTMLElement {
     const { last_seq: before } = this.transcript;
     this.transcript = fold([event], this.transcript);
     if (this.transcript.last_seq === before) return;
-    if (event.seq === 0) this.forgetWork();
+    if (!event.seq) this.forgetWork();
     if (event.kind === "tool_progress") this.progress[event.call_id] = event.progress;
     if (event.kind === "tool_result") delete this.progress[event.call_id];
     if (event.kind === "retry") this.retry = event;

@@ -1,5 +1,6 @@
 // The service's own routes, with the token that the person gave.
 
+import { follow, watch } from "../client/index.js";
 import { parse, stringify } from "./exact-json.js";
 
 const ROOT = new URL("../", import.meta.url);
@@ -72,44 +73,19 @@ export const remove = (path) => get(path, { method: "DELETE" });
 /** Return the path of a chat, or of something of it. */
 export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${rest && `/${rest}`}`;
 
-/** Yield a chat's server-sent events after a number, until the connection ends; `onOpen` is called when it is there. A problem is thrown. */
-export const events = (id, after, { follow = true, ...options } = {}) =>
-  streamed(chatPath(id, `events?after=${after}&follow=${follow}`), options);
+/** Yield a chat's events after a number; `options` are those of the client. */
+export const events = (id, after, { goesOn = true, ...options } = {}) =>
+  follow(new URL(chatPath(id, `events?follow=${goesOn}`), ROOT), { ...asked(), after, ...options });
 
-/** Yield what changes in all chats after a number, as `events` does: a `chat` as it stands, one that is `gone`, or `reset`. */
-export const changes = (after, options) => streamed(`events?after=${after}`, options);
+/** Yield each chat as it stands, and then whenever it changes. */
+export const changes = (options) => watch(new URL("events", ROOT), { ...asked(), ...options });
 
-async function* streamed(path, { signal, onOpen } = {}) {
-  const response = await answered(path, { signal });
-  onOpen?.();
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const blocks = (rest + value).split(/\r?\n\r?\n/);
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const event = parsed(block);
-      if (event?.kind === "problem") throw new Problem(event.status, event);
-      if (event) yield event;
-    }
-  }
-}
+const asked = () => ({ token: sessionStorage.getItem(KEPT), parse });
 
 /** Append a chat's stored events to those that were read before, each once although another reading may be under way. */
 export async function readOn(known, id, isWanted = () => true) {
   const last = () => known.at(-1)?.seq ?? 0;
-  for await (const event of events(id, last(), { follow: false })) {
+  for await (const event of events(id, last(), { goesOn: false })) {
     if (event.seq > last() && isWanted(event)) known.push(event);
   }
-}
-
-function parsed(block) {
-  const fields = {};
-  for (const line of block.split(/\r?\n/)) {
-    const colon = line.indexOf(":");
-    if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, "");
-  }
-  return fields.event ? { ...parse(fields.data), kind: fields.event, seq: Number(fields.id ?? 0) } : null;
 }

@@ -3,7 +3,7 @@
 import "./chat-diagram.js";
 import "./chat-messages.js";
 import { stringify } from "./exact-json.js";
-import { fold } from "./fold.js";
+import { fold } from "../client/index.js";
 import { seqAt } from "./instants.js";
 import { chatPath, post, readOn } from "./service.js";
 import { asTime, button, made, showState, stateOf, table, tell } from "./shown.js";
