@@ -29,13 +29,28 @@ def name_of(error: type) -> str:
 
 
 class NotAuthenticated(TurnwiseError):
-    """The request has no token, or one that is unknown or expired. Nothing was written."""
+    """The request has no token or session, or one that is unknown or expired. Nothing was written.
 
-    def __init__(self) -> None:
+    An application whose own `auth` reads cookies alone, and no token, is not `by_token`: its answers ask for none.
+    """
+
+    _by_token = True
+
+    def __init__(self, *, by_token: bool = True) -> None:
+        if not by_token:
+            self._by_token = False
         super().__init__(
             "the request needs a token that the service knows and that has not expired, as in 'Authorization: Bearer "
             "...' or Client(url, token=...); nothing was written"
+            if by_token
+            else "the service does not know who sends the request, or the session has ended: sign in, and send it "
+            "again; nothing was written"
         )
+
+    @property
+    def by_token(self) -> bool:
+        """Whether a token would have named the sender."""
+        return self._by_token
 
 
 class NotAllowed(TurnwiseError):

@@ -86,15 +86,31 @@ async def test_invalid_tool_answer_returns_to_the_model(open_engine: OpenEngine)
 
 
 @pytest.mark.parametrize(
-    "wrong", ["Sure!", Reply(""), Reply(calls=[Call("final_answer", "{oops")])], ids=["prose", "empty", "call"]
+    ("takes", "wrong", "fault"),
+    [
+        ("always", "Sure!", "The answer is no JSON object (5 characters)."),
+        ("always", Reply(""), "The answer is no JSON object (0 characters)."),
+        ("always", '{"refunded": true}', "The answer does not fit: arguments: missing cents."),
+        ("always", Reply(calls=[Call("final_answer", "{oops")]), "Not run: the arguments of final_answer"),
+        (None, "Sure!", "The answer is text, and no call of final_answer."),
+        (None, Reply(calls=[Call("final_answer", {"refunded": True, "cents": -1})]), "cents: "),
+    ],
 )
-async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong: Any) -> None:
-    model = native(*[wrong] * 30)
+async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, takes: Any, wrong: Any, fault: str) -> None:
+    """The error of the chat, and its explanation, name the field and the problem."""
+    model = native(*[wrong] * 30, takes=takes)
     agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=2))
     async with open_engine(None, agents=[agent]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
         assert (result.chat.state, result.output, len(model.requests)) == ("error", None, 3)
         assert result.chat.last_error.kind == "invalid_answer"
+        explanation = await engine.explain(result.chat.id)
+        assert fault in result.chat.last_error.message
+        assert fault in explanation.reason
+        assert explanation.last_error is not None
+        assert explanation.last_error.detail is not None
+        assert fault in explanation.last_error.detail
+        assert "-1" not in explanation.reason
 
 
 @pytest.mark.parametrize("given", [None, '{"refunded": true, "cents": 25', ""])

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_url_may_follow_the_name() -> None:
         ("anthropic:claude-opus-5", "ANTHROPIC_API_KEY is not set"),
         ("google:gemini-2.5-flash", "GOOGLE_API_KEY is not set"),
         ("deepseek:chat", "DEEPSEEK_API_KEY"),
-        ("nonsense:model", "known are demo, openai"),
+        ("nonsense:model", "known are demo, alibaba, anthropic, azure, bedrock,"),
         ("gpt-5", "'provider:name' as in 'openai:gpt-5'"),
         ("openai:", "'provider:name' as in 'openai:gpt-5'"),
         ("openai-compatible:local", "openai-compatible:NAME@https://host/v1"),
@@ -76,6 +77,19 @@ def test_invalid_name_error_says_what_would_be_right(name: str, wish: str) -> No
     assert isinstance(refused.value, CannotAsk) == ("is not set" in wish or "DEEPSEEK" in wish)
     assert wish in refused.value.problem
     assert repr(name) in refused.value.problem
+
+
+def test_every_provider_that_an_error_lists_is_known() -> None:
+    listed = naming.known_providers()
+    assert {"ollama", "openrouter", "vllm", "google-cloud", "openai-compatible", "groq", "mistral"} <= {*listed}
+    unknown = []
+    for name in listed:
+        with suppress(CannotAsk):  # it needs a key, or a library
+            try:
+                model_named(f"{name}:some-model@http://127.0.0.1:1/v1")
+            except SettingsError as error:
+                unknown += [name] * ("known are" in error.problem)
+    assert unknown == []
 
 
 def key_of(name: str) -> str:

@@ -437,6 +437,23 @@ async def test_stream_ends_when_the_token_expires(
     assert (again.status_code, again.json()["type"]) == (401, "urn:turnwise:problem:not-authenticated")
 
 
+async def test_sign_in_by_cookie_asks_for_no_token() -> None:
+    def by_cookie(request: Request) -> Principal | None:
+        return Principal("ada") if request.cookies.get("session") == "s3cret" else None
+
+    async with (
+        served(Engine("sqlite://", model="demo"), auth=by_cookie) as service,
+        httpx.AsyncClient(base_url=service.url) as client,
+    ):
+        stranger = await client.get("/chats")
+        client.cookies.set("session", "s3cret")
+        known = await client.get("/chats")
+    assert (stranger.status_code, known.status_code) == (401, 200)
+    assert "www-authenticate" not in stranger.headers
+    assert "sign in" in stranger.json()["detail"]
+    assert "oken" not in stranger.text
+
+
 async def test_expired_token_reads_no_stored_events(demo: Served) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     await demo.engine.ask(chat.id, "Hello!")

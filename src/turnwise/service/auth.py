@@ -58,14 +58,22 @@ class Principal:
         return self.role != "owner"
 
 
+_LOOKED_FOR: Final = "turnwise.bearer"
+"""Where a request's scope says that a token was looked for."""
 Authenticator = Callable[[Request], Principal | Awaitable[Principal | None] | None]
 """Returns who sends a request, or `None` if it does not know the sender. `StaticTokens` and `JWTs` are two."""
 
 
 def bearer_token(request: Request) -> str | None:
-    """Return the token in a request's `Authorization` header."""
+    """Return the token in a request's `Authorization` header, and remember that it was looked for."""
+    request.scope[_LOOKED_FOR] = True
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+def is_known_by_token(request: Request) -> bool:
+    """Whether a token was looked for in a request; an application may know its users by cookies alone."""
+    return _LOOKED_FOR in request.scope
 
 
 @checked

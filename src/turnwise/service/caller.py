@@ -22,7 +22,7 @@ from turnwise.engine.config.results import Chat, ChatChange, SubmissionReceipt
 from turnwise.engine.engine import Engine
 from turnwise.foreign import text_of
 from turnwise.http_problems import ON_BEHALF_OF, NotAllowed, NotAuthenticated
-from turnwise.service.auth import Principal
+from turnwise.service.auth import Principal, is_known_by_token
 from turnwise.service.policy import Operation
 from turnwise.service.service import Service
 from turnwise.states.calls import ToolResult
@@ -264,13 +264,13 @@ async def authenticate_request(service: Service, request: Request) -> Caller:
     except SettingsError as error:  # a problem of a request to turnwise; here it is one of the application's code
         raise RuntimeError(f"auth failed: {text_of(error, otherwise=type_name(error))}") from error
     if principal is None:
-        raise NotAuthenticated
+        raise NotAuthenticated(by_token=is_known_by_token(request))
     if not isinstance(principal, Principal):
         raise TypeError(
             f"auth returned {type(principal).__name__!r}; it has to return a Principal, or None for an unknown sender"
         )
     if principal.until is not None and principal.until <= datetime.now(UTC):
-        raise NotAuthenticated
+        raise NotAuthenticated(by_token=is_known_by_token(request))
     service.rates.spend(principal)
     await service.shared_rates.spend(principal)
     return Caller(service, principal, since)

@@ -153,7 +153,7 @@ def problem_response(error: TurnwiseError) -> Response:
     if status >= _HIDDEN:
         _log_failure(error)
     headers: dict[str, str] = {}
-    if isinstance(error, NotAuthenticated):
+    if isinstance(error, NotAuthenticated) and error.by_token:
         headers["WWW-Authenticate"] = 'Bearer realm="turnwise"'
     if isinstance(error, RateLimited | errors.BudgetSpent) and error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))

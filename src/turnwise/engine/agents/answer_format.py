@@ -20,6 +20,7 @@ from turnwise.foreign import guarded
 from turnwise.providers.protocol import ModelRequest
 from turnwise.states.errors import SettingsError, ToolFailed
 from turnwise.states.messages import Part, TextPart
+from turnwise.states.model_errors import INVALID_ANSWER, ModelError
 from turnwise.states.values.plain import Misfit, plain_object, type_name
 
 ANSWER_TOOL: Final = "final_answer"
@@ -86,20 +87,31 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         return "Give your final answer again."
 
 
-def violates_answer_schema(answer: AnswerFormat | None, request: ModelRequest, parts: Sequence[Part]) -> bool:
-    """Whether a text-only reply fails to match the answer schema."""
-    if answer is None or request.answer_schema is None:
-        return answer is not None
+def answer_fault(answer: AnswerFormat | None, request: ModelRequest, parts: Sequence[Part]) -> str | None:
+    """Return what is wrong with a reply without calls, as an answer in the agent's form; `None` if nothing is."""
+    if answer is None:
+        return None
+    if request.answer_schema is None:
+        return f"The answer is text, and no call of {ANSWER_TOOL}."
     try:
         answer.arguments_in("".join(part.text for part in parts if isinstance(part, TextPart)))
-    except BadArguments:
-        return True
-    return False
+    except BadArguments as error:
+        return str(error)
+    return None
 
 
-def answer_retries_exhausted(refused: int) -> str:
-    """Return the error text of a turn whose answers were refused."""
-    return f"{refused} answers did not have the form that the agent wants (Settings.answer_retries)"
+def answer_retries_exhausted(refused: int, fault: str) -> ModelError:
+    """Return the error of a turn whose answers were refused; `fault` says what is wrong with the last one.
+
+    Clients may read it, too: it names fields, and quotes none.
+    """
+    error = ModelError(
+        INVALID_ANSWER,
+        retryable=False,
+        message=f"{refused} answers did not have the form that the agent wants (Settings.answer_retries). {fault}",
+    )
+    error.note = fault
+    return error
 
 
 def format_of(agent: str, output: Any) -> AnswerFormat:

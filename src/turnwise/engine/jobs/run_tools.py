@@ -14,6 +14,7 @@ from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.config.results import chat_of
 from turnwise.engine.isolation.error_texts import private_text, public_text
+from turnwise.engine.jobs.endings import error_info
 from turnwise.engine.jobs.leased_chat import LeasedChat
 from turnwise.engine.jobs.running_calls import RunningCalls, ToolEnvironment
 from turnwise.engine.jobs.tool_run import ToolTask
@@ -24,7 +25,6 @@ from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError
 from turnwise.states.events import ErrorInfo
-from turnwise.states.model_errors import INVALID_ANSWER
 from turnwise.states.names import CallStatus
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
 from turnwise.states.values.limits import text_within
@@ -74,7 +74,7 @@ class ToolJob:
                 await self._fail(call, outcome, others=running.cancel_and_collect(self._fatal))
                 return
             if self._is_refused_for_good(call, outcome):
-                await self._fail_for_lack_of_an_answer([*running.cancel_and_collect(self._fatal), outcome])
+                await self._fail_for_lack_of_an_answer(outcome, others=running.cancel_and_collect(self._fatal))
                 return
             # A call that a crash cut off is not started so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned and not self._began_here(waiting[0])
@@ -138,10 +138,10 @@ class ToolJob:
         refused = self._leased.facts.turn.refused + 1
         return call.answers and outcome.is_error and refused > self._leased.configuration.settings.answer_retries
 
-    async def _fail_for_lack_of_an_answer(self, outcomes: Sequence[CallOutcome]) -> None:
-        step, message = self._leased.facts.step, answer_retries_exhausted(self._leased.facts.turn.refused + 1)
-        error = ErrorInfo(kind=INVALID_ANSWER, message=message, step=step.number, attempt=step.attempt)
-        await self._end(outcomes, error)
+    async def _fail_for_lack_of_an_answer(self, last: CallOutcome, *, others: Sequence[CallOutcome]) -> None:
+        error = answer_retries_exhausted(self._leased.facts.turn.refused + 1, str(last.output))
+        info = error_info(error, self._leased.facts.step, self._leased.configuration.settings)
+        await self._end([*others, last], info)
 
     async def _fail_for_lack_of_deps(self, unopened: DepsFailed) -> None:
         cause = unopened if unopened.__cause__ is None else unopened.__cause__

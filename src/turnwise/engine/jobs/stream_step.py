@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from turnwise.engine.agents.answer_format import answer_retries_exhausted, violates_answer_schema
+from turnwise.engine.agents.answer_format import answer_fault, answer_retries_exhausted
 from turnwise.engine.blobs.loaded import message_refused, with_files
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.user_code import UserCall
@@ -43,7 +43,7 @@ from turnwise.providers.usage_and_prices import add_reply_cost, valid_token_coun
 from turnwise.states.arguments import StepReply
 from turnwise.states.errors import StoreError
 from turnwise.states.messages import CHARACTERS_PER_TOKEN
-from turnwise.states.model_errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError
+from turnwise.states.model_errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.usage import Usage
@@ -110,8 +110,8 @@ class Attempt:
         async with Sending(leased.runtime.files, leased.chat_id) as sending:
             reply = self._reply(request)
             if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
-                message = answer_retries_exhausted(leased.facts.turn.refused + 1)
-                raise ModelError(INVALID_ANSWER, retryable=False, message=message)
+                fault = answer_fault(leased.configuration.answer, request, reply.parts)
+                raise answer_retries_exhausted(leased.facts.turn.refused + 1, fault or "")
             reply = replace(reply, parts=await sending.reply_parts(reply.parts))
             logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
             judged = replace(reply, should_compact=False)  # as if the rule had failed
@@ -280,7 +280,7 @@ class Attempt:
         return StepReply(
             parts=parts,
             calls=calls,
-            refused=may_be_refused and violates_answer_schema(leased.configuration.answer, request, parts),
+            refused=may_be_refused and answer_fault(leased.configuration.answer, request, parts) is not None,
             usage=finish.usage,
             stop_reason=stop_reason,
             provider_reason=finish_reason(finish),

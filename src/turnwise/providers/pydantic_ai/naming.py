@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models import KnownModelName, Model, OpenAIChatCompatibleProvider, infer_model
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
@@ -52,7 +52,7 @@ def _problem(error: Exception, kind: str, base_url: str | None) -> str:
     """Return what is wrong with a name, and what would be right."""
     match error:
         case ValueError() if not _is_known(_KINDS.get(kind, kind)):
-            return f" names no known provider; known are {', '.join(('demo', *_KEYS, 'openai-compatible'))}"
+            return f" names no known provider; known are {', '.join(known_providers())}"
         case ImportError():
             return f" needs a library that is not installed: {error}"
         case UserError():
@@ -64,6 +64,16 @@ def _problem(error: Exception, kind: str, base_url: str | None) -> str:
             return f": {kind} takes no address; {instead}"
         case _:
             return f" cannot be used: {type_name(error)}: {error}"
+
+
+def known_providers() -> list[str]:
+    """Return what may stand before the colon: `demo`, turnwise's own words, and every provider of pydantic-ai's models.
+
+    For some of them a library of their own must be installed.
+    """
+    named = {name.partition(":")[0] for name in get_args(KnownModelName.__value__)} - {"test"}
+    theirs = {*named, *get_args(OpenAIChatCompatibleProvider.__value__)}
+    return ["demo", *sorted({*_KEYS, *_KINDS, *theirs})]
 
 
 def _is_known(their_kind: str) -> bool:
