@@ -65,7 +65,11 @@ SLOW = {
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.deep] * (page.name in SLOW)) for page in GUIDES if examples_of(page)],
+    [
+        pytest.param(page, marks=[pytest.mark.deep] * (page.name in SLOW))
+        for page in GUIDES
+        if page.parent.name != "tutorials" and examples_of(page)  # those have tests of their own
+    ],
     ids=name_of,
 )
 async def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

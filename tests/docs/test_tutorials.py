@@ -1,0 +1,103 @@
+"""The tutorials for the terminal: their files are written, and their commands typed, as the pages show them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes.postgres_server import Server
+from support.tutorials import commands, write_files
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+KILLED = (-9, 128 + 9)  # the latter if the shell waited for the program
+NOT_TYPED = ("mkdir ", "pip ")
+"""Commands that prepare the reader's machine: a test has all of it."""
+
+pytestmark = pytest.mark.timeout(600)  # seconds of work, of which a busy machine may give little
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def at_the_keyboard(folder: Path, store: str) -> dict[str, str]:
+    """Return the environment of a reader's terminal."""
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": programs, "HOME": str(folder), "COLUMNS": "80", "TURNWISE_STORE": store}
+
+
+def test_first_chat(tmp_path: Path) -> None:
+    """`PICTURES=1` puts its picture into the tutorial."""
+    assert write_files("first-chat", tmp_path) == ["hello.py", "crash.py", "again.py"]
+    environment = at_the_keyboard(tmp_path, "sqlite:///chats.db")
+    for command, shown in commands("first-chat"):
+        if command.startswith(NOT_TYPED):
+            continue
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode in (KILLED if command == "python crash.py" else (0,)), done
+        printed = lines(done.stdout)
+        assert [line for line in lines(shown) if line not in printed] == [], done.stdout
+    if os.environ.get("PICTURES"):
+        shutil.copy(tmp_path / "chat.svg", PICTURES / "tutorial-crash.svg")
+
+
+@contextmanager
+def started(command: str, folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """Run a command of the page in a terminal of its own, until the block ends."""
+    running = subprocess.Popen(
+        ["/bin/sh", "-c", f"exec env {command}"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def read_until(process: "subprocess.Popen[str]", wanted: str) -> str:
+    """Return what a process prints until a line holds a text, or until it ends."""
+    assert process.stdout is not None
+    printed = ""
+    for line in process.stdout:
+        printed += line
+        if wanted in line:
+            break
+    assert wanted in printed, printed
+    return printed
+
+
+@pytest.mark.deep
+def test_fleet(tmp_path: Path, postgres: Server) -> None:
+    assert write_files("fleet", tmp_path) == ["shop.py", "load.py"]
+    typed = [command for command, _ in commands("fleet")]
+    old, load, new, *last = typed[typed.index("turnwise worker shop:agents") :]
+    assert (load, new, last[0]) == ("python load.py", f"VERSION=2 {old}", "kill -9 PID")
+    environment = at_the_keyboard(tmp_path, postgres.new_url("fleet"))
+    with ExitStack() as terminals:
+
+        def start(command: str, wanted: str) -> "subprocess.Popen[str]":
+            process = terminals.enter_context(started(command, tmp_path, environment))
+            read_until(process, wanted)
+            return process
+
+        workers = [start(old, "runs support") for _ in range(2)]
+        customers = start(load, "50 {'version 1': 50}")
+        workers[0].send_signal(signal.SIGINT)
+        read_until(workers[0], "stopped")
+        assert workers[0].wait() == 0
+        start(new, "runs support")
+        read_until(customers, "'version 2'")
+        workers[1].kill()
+        start(new, "runs support")
+        read_until(customers, "answered: 500 of 500")
+        for command in last[1:]:
+            done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, check=False)
+            assert done.returncode == 0, command
