@@ -1,12 +1,13 @@
 """Why a chat is not moving: for each place where it can be stuck, the right reason."""
 
 import asyncio
+import re
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from datetime import datetime, timedelta
-from functools import wraps
+from datetime import UTC, datetime, timedelta
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,10 +16,26 @@ import pytest
 from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenChat, OpenEngine
+from support.gated_model import PacedModel
 from support.latches import Latch
 from support.life import BLANK, NOW, client, delegated, local
+from support.lives import lives_in
 from support.sql_by_hand import by_hand
-from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, tool
+from turnwise import (
+    Agent,
+    Chat,
+    ChatUnreadable,
+    ClientTool,
+    Engine,
+    Event,
+    IllegalTransition,
+    ModelError,
+    ModelRequest,
+    RetryPolicy,
+    Settings,
+    delegate,
+    tool,
+)
 from turnwise.engine.admin.diagnose import advice_on, is_repairable, summary_of
 from turnwise.engine.admin.explain import explanation
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
@@ -32,6 +49,130 @@ from turnwise.states.facts import Facts, HistoryFacts, Lease
 from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.names import CallStatus, ChatState, StopReason, Tail
 from turnwise.states.step_calls import StepCalls
+from turnwise.testing import ManualClock
+
+OVERLOADED_ONCE: Final = [Reply(error=ModelError("overloaded")), Reply("Hello there", chunks=6)]
+
+
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
+async def test_explain_of_a_hung_model(place: str, request: pytest.FixtureRequest) -> None:
+    """Who is asked since when, when the last part came, what ended earlier attempts, and when this one ends."""
+    clock, model = (
+        ManualClock(datetime(2026, 11, 1, 12, tzinfo=UTC)),
+        PacedModel([Reply(error=ModelError("overloaded")), Reply("Hello there", chunks=2)]),
+    )
+    settings = Settings(retry=RetryPolicy(first_delay=1, max_delay=1), idle_timeout=45)
+    url = lives_in(place, request).url
+    async with Engine(url, agents=[Agent("support", model)], settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat(agent="support", message="Hello?")
+        model.allow(1)
+        with anyio.fail_after(60):
+            async for event in engine.events(chat.id):
+                if event.kind == "retry":
+                    clock.advance(1)
+                if event.kind == "part":
+                    break
+        explained = await engine.explain(chat.id)
+        async with Engine(url, model="demo", settings=Settings(run_worker=False), clock=clock) as elsewhere:
+            seen = await elsewhere.explain(chat.id)
+        model.allow(9)
+        await engine.wait(chat.id)
+    now, end = "2026-11-01 12:00:01 UTC", "2026-11-01 12:00:46 UTC"
+    assert (
+        f"attempt 2 (agent 'support', model scripted:scripted, since {now}, the last part came at {now}, without "
+        f"another it times out at {end}, earlier attempts failed: overloaded at 12:00:00); worker" in explained.reason
+    )
+    assert f"attempt 2 (agent 'support', since {now}, the last part came at {now}, earlier" in seen.reason
+
+
+async def test_explain_of_a_running_tool(open_engine: OpenEngine) -> None:
+    latch = Latch()
+
+    @tool(timeout=300)
+    async def dig() -> str:
+        """Dig."""
+        await latch.pass_through()
+        return "dug"
+
+    async with open_engine(ScriptedModel([Reply(calls=[Call("dig", {})]), Reply("done")]), tools=[dig]) as engine:
+        chat = await engine.create_chat(message="Dig!")
+        await latch.entered.wait()
+        explained = await engine.explain(chat.id)
+        latch.open()
+        await engine.wait(chat.id)
+    assert re.search(r"Tools are running: dig since 20[-0-9]+ [:0-9]+ UTC \(limit 300 s\); worker", explained.reason)
+
+
+async def test_explain_names_whose_approval_is_awaited() -> None:
+    """Also where a subagent's call waits."""
+
+    @tool(policy="ask")
+    async def refund(cents: int) -> str:
+        """Refund."""
+        return f"refunded {cents}"
+
+    @tool(policy="ask", approver="owner")
+    async def forget() -> str:
+        """Forget."""
+        return "forgotten"
+
+    helper = Agent("helper", ScriptedModel([Reply(calls=[Call("refund", {"cents": 5}, "h1")])]), tools=[refund])
+    boss = ScriptedModel([Reply(calls=[Call("ask", {"task": "Refund."}, "b1"), Call("forget", {}, "b2")])])
+    agents = [Agent("boss", boss, tools=[delegate("helper", name="ask"), forget]), helper]
+    async with Engine("sqlite://", agents=agents) as engine:
+        chat = await engine.create_chat(agent="boss", message="Go!")
+        await engine.wait(chat.id)
+        with anyio.fail_after(60):
+            while not (made := await engine.subagents(chat.id)):  # noqa: ASYNC110 - no event tells
+                await anyio.sleep(0.01)
+        (theirs,) = made
+        await engine.wait(theirs.id, until={ChatState.requires_action})
+        reason = (await engine.explain(chat.id)).reason
+    assert reason.startswith("The chat waits for the approval of forget by an owner (b2). Waiting for subagents, too")
+    assert f"Subagent {theirs.id} waits for the approval of refund by an operator (h1)." in reason
+
+
+async def test_spent_budget_of_the_past_is_no_reason() -> None:
+    clock = ManualClock(datetime(2026, 3, 31, 22, tzinfo=UTC))
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "A fox."
+
+    replies = [Reply(calls=[Call("look", {})], usage=(60, 40)), Reply("Done.", usage=(60, 20))]
+    async with Engine("sqlite://", model=ScriptedModel(replies), tools=[look], clock=clock) as engine:
+        await engine.set_budget(owner="ada", tokens=100, per="day")
+        chat = await engine.create_chat(owner="ada", message="What is outside?")
+        await engine.wait(chat.id)
+        spent = (await engine.explain(chat.id)).reason
+        clock.advance(86_400)
+        again = (await engine.explain(chat.id)).reason
+    assert spent.startswith("The turn was stopped, as a budget is spent (token_budget): resume it once there is more.")
+    assert "The budget of owner 'ada' has 0 of 100 tokens left until 2026-04-01 00:00 UTC" in spent
+    assert again == "The turn has spent its budget (token_budget): resume it to go on with a new one."
+
+
+async def test_explain_and_doctor_name_stuck_consumers(database: Path) -> None:
+    async def refuse(event: Event) -> None:
+        if event.kind == "turn_finished":
+            raise ValueError("not this one")
+
+    async with Engine(f"sqlite:///{database}", model=ScriptedModel(["yes"])) as engine, anyio.create_task_group() as tg:
+        chat = await engine.create_chat(message="Hello?")
+        tg.start_soon(partial(engine.consume, "billing", refuse, delays=(0.01,)))
+        with anyio.fail_after(60):
+            while sum([one.undelivered for one in await engine.consumers()]) == 0:  # noqa: ASYNC110 - no event tells
+                await anyio.sleep(0.01)
+        reason = (await engine.explain(chat.id)).reason
+        found = [diagnosis async for diagnosis in engine.diagnose()]
+        tg.cancel_scope.cancel()
+    assert "1 event(s) of the chat were not delivered to 'billing': see `turnwise undelivered billing`." in reason
+    assert [(one.chat_id, one.issues[0].column) for one in found] == [(None, "undelivered.error")]
+    async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
+        await engine.create_chat()
+        found = [diagnosis async for diagnosis in engine.diagnose()]
+    assert "'billing' is 1 commit(s) behind, and no process delivers for it" in found[-1].issues[0].problem
 
 
 async def test_explain_of_a_waiting_chat(open_chat: OpenChat) -> None:
@@ -133,13 +274,14 @@ REASONS: Final = [
     ),
     resting(
         S.requires_action,
-        "Waiting for the client's results of ask (a), ask (b), ask (c), until 2026-11-01 12:00:30 UTC.",
+        "The chat waits for the client's results of ask (a), ask (b), ask (c), until 2026-11-01 12:00:30 UTC.",
         *ASKED,
     ),
-    resting(S.requires_action, "Waiting for the client's results of ask (c).", ASKED[2]),
+    resting(S.requires_action, "The chat waits for the client's results of ask (c).", ASKED[2]),
     resting(
         S.requires_action,
-        f"Waiting for the client's results of ask (c). Waiting for subagents, too: {RESEARCH} (agent 'research').",
+        "The chat waits for the client's results of ask (c). "
+        f"Waiting for subagents, too: {RESEARCH} (agent 'research').",
         ASKED[2],
         SUBAGENT,
     ),

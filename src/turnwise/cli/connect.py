@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 import anyio
 import msgspec
 
+from turnwise.engine.agents.agent import Agent
 from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
@@ -178,7 +179,8 @@ async def attached_to_store(
     chats = store if migrates else existing_store(store)
     files = await files_in(file_folder, create=migrates)
     try:
-        async with Engine(chats, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
+        nobody = Agent("the command line", "demo")  # no chat's agent: what is not known of those is not made up
+        async with Engine(chats, files=files, agents=[nobody], settings=Settings(run_worker=False)) as engine:
             if files is not None:
                 await engine.check_files()
             yield engine

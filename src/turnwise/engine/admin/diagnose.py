@@ -41,6 +41,8 @@ _TAKEN_BACK: Final = (
     "rows were deleted by SQL, or the database has taken commits back (a restored backup, a failover to a standby that"
     " was behind): restore what is missing; docs/postgresql.md says how a failover loses nothing"
 )
+_STUCK: Final = "`turnwise undelivered {name}` lists them, with `--again` they are delivered once more"
+_BEHIND: Final = "start the process that delivers for it, or forget it with `drop_consumer`"
 _UNRELIABLE: Final = "compare with the checkpoints as they were published, and with the key that signed them"
 _NOT_LOOKED_AT: Final = (
     "the files of chats were not looked at, or not all of them: name the folder that holds them with"
@@ -63,8 +65,8 @@ class Diagnosis(Value, frozen=True):
 async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = None) -> AsyncGenerator[Diagnosis, None]:
     """Yield a diagnosis of each chat with an issue or a lost file, one chat after another; files are read if asked for.
 
-    Then one of each chat that contradicts published checkpoints. If the files cannot be looked at, the
-    last diagnosis says so.
+    Then one of each chat that contradicts published checkpoints, and of each consumer that is stuck or behind. If the
+    files cannot be looked at, the last diagnosis says so.
     """
     store, scanner, after = files.store, MissingFileScanner(files, verify_content=read), 0
     while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
@@ -79,11 +81,26 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
     if elsewhere is not None:
         async for diagnosis in _compare_published(store, elsewhere):
             yield diagnosis
+    async for diagnosis in _diagnose_consumers(store):
+        yield diagnosis
     orphans = await store.orphans()
     if orphans:
         yield Diagnosis(None, tuple(orphans), _NOBODYS)
     if scanner.failure is not None:
         yield Diagnosis(None, (IntegrityIssue("file_store.name", scanner.failure.problem),), _NOT_LOOKED_AT)
+
+
+async def _diagnose_consumers(store: ChatStore) -> AsyncGenerator[Diagnosis, None]:
+    for consumer in await store.consumers():
+        name = consumer.name
+        if consumer.undelivered:
+            problem = f"{consumer.undelivered} event(s) were not delivered to {name!r}: its handler did not take them"
+            advice = _STUCK.format(name=name)
+            yield Diagnosis(None, (IntegrityIssue("undelivered.error", problem),), advice)
+        behind = 0 if consumer.delivering else (await store.numbers()).last - consumer.position
+        if behind > 0:
+            problem = f"{name!r} is {behind} commit(s) behind, and no process delivers for it"
+            yield Diagnosis(None, (IntegrityIssue("consumers.position", problem),), _BEHIND)
 
 
 async def _compare_published(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:

@@ -6,7 +6,10 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from turnwise.engine.admin.diagnose import advice_on, summary_of
+from turnwise.engine.admin.progress import Progress, words_of_time
 from turnwise.engine.agents.delegate import SUBAGENTS, subagent_id
 from turnwise.engine.config.results import Budget
 from turnwise.engine.worker.identity import is_dead
@@ -14,6 +17,7 @@ from turnwise.persistence.reading import Expiry
 from turnwise.persistence.shares import ReachedCap
 from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states import triggers as t
+from turnwise.states.budgets import Amount
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
@@ -59,25 +63,34 @@ class Explanation(Value, frozen=True, kw_only=True):
     """One sentence: why the chat is not moving, or what it is doing."""
 
 
+class Circumstances(msgspec.Struct, frozen=True):
+    """What explains a chat beside its facts and its lease."""
+
+    archived: Collection[str] = ()
+    """Those of the subagents it waits for that are archived."""
+    cap: ReachedCap | None = None
+    """The cap for which a pending chat has to wait."""
+    budgets: Sequence[Budget] = ()
+    """Those that it spends."""
+    progress: Progress = Progress()
+
+
 def explanation(
     facts: Facts,
     lease: Expiry | None,
+    around: Circumstances = Circumstances(),  # noqa: B008 - a frozen value
     *,
     issues: Sequence[IntegrityIssue] = (),
-    archived: Collection[str] = (),
-    cap: ReachedCap | None = None,
-    budgets: Sequence[Budget] = (),
 ) -> Explanation:
     """Return the explanation of a chat; if it has issues, of what could be read.
 
     Args:
         facts: of the chat.
         lease: when its lease runs out, and the time by the store's clock: that of this machine may be another.
+        around: what else explains it.
         issues: what cannot be read.
-        archived: those of the subagents it waits for that are archived.
-        cap: the cap for which a pending chat has to wait.
-        budgets: those that it spends.
     """
+    reason = _reason(facts, lease, around, issues) if around.cap is None else around.cap.sentence
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
         *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),
@@ -99,17 +112,31 @@ def explanation(
         last_error=facts.last_error,
         legal_triggers=legal_triggers(facts),
         broken_invariants=broken_invariants(facts),
-        budgets=tuple(budgets),
+        budgets=tuple(around.budgets),
         unreadable=tuple(issues),
-        reason=(_reason(facts, lease, archived, issues) if cap is None else cap.sentence) + _spent(facts, budgets),
+        reason=f"{reason}{_spent(facts, around.budgets)}{_undelivered(around.progress)}",
     )
 
 
+def _is_spent(budget: Budget) -> bool:
+    return budget.left.tokens == 0 or budget.left.cost == 0
+
+
 def _spent(facts: Facts, budgets: Sequence[Budget]) -> str:
-    """Return a sentence for each budget that may have ended the turn, or leaves nothing for a next one."""
+    """Return a sentence for each budget that may have ended the turn, or leaves nothing for a next one.
+
+    One of which nothing is spent or reserved has ended nothing: its period has begun anew.
+    """
     stopped = facts.stop_reason in (StopReason.token_budget, StopReason.cost_budget)
-    found = [one for one in budgets if stopped or one.left.tokens == 0 or one.left.cost == 0]
-    return "".join(map(_describe_budget, found))
+    used = [one for one in budgets if one.spent + one.reserved != Amount() or _is_spent(one)]
+    return "".join(_describe_budget(one) for one in used if stopped or _is_spent(one))
+
+
+def _undelivered(progress: Progress) -> str:
+    return "".join(
+        f" {count} event(s) of the chat were not delivered to {name!r}: see `turnwise undelivered {name}`."
+        for name, count in progress.undelivered
+    )
 
 
 def _describe_budget(budget: Budget) -> str:
@@ -125,28 +152,28 @@ def _describe_budget(budget: Budget) -> str:
     return f" The budget of {whose} has {left} left{until}{reserved}{unpriced}; an operator may raise it."
 
 
-def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str], issues: Sequence[IntegrityIssue]) -> str:
+def _reason(facts: Facts, lease: Expiry | None, around: Circumstances, issues: Sequence[IntegrityIssue]) -> str:
     if issues:
         what = summary_of(issues)
         return f"Something stored of the chat cannot be read: {what}. What can be done: {advice_on(issues)}."
     if facts.archived:
         return "The chat is archived; unarchive it to go on."
     reason = (
-        _held(facts, facts.lease.worker, lease)
+        _held(facts, facts.lease.worker, lease, around.progress)
         if facts.lease is not None
-        else _resting(facts, archived) + _describe_wakeup(facts)
+        else _resting(facts, around) + _describe_wakeup(facts)
     )
     steering = sum(queued.steers for queued in facts.queue) if facts.state in BUSY else 0
     return f"{reason} {steering} message(s) that steer the turn enter its next request." if steering else reason
 
 
-def _resting(facts: Facts, archived: Collection[str]) -> str:
+def _resting(facts: Facts, around: Circumstances) -> str:
     may_resume = t.Resume.name in legal_triggers(facts)
     match facts.state:
         case ChatState.waiting:
-            return _waiting(facts.stop_reason if may_resume else StopReason.end_turn)
+            return _waiting(facts.stop_reason if may_resume else StopReason.end_turn, around.budgets)
         case ChatState.requires_action:
-            return _awaiting_others(facts, archived)
+            return _awaiting_others(facts, around)
         case ChatState.error:
             return f"The chat cannot go on without the user: {_problem(facts.last_error)}"
         case ChatState.interrupted:
@@ -180,8 +207,10 @@ def _problem(error: ErrorInfo | None) -> str:
     return f"{error.message}. The provider does not take message {error.message_id!r}: {ways}"
 
 
-def _waiting(stop_reason: StopReason | None) -> str:
+def _waiting(stop_reason: StopReason | None, budgets: Sequence[Budget]) -> str:
     if stop_reason in BUDGETS:
+        if any(map(_is_spent, budgets)):
+            return f"The turn was stopped, as a budget is spent ({stop_reason}): resume it once there is more."
         return f"The turn has spent its budget ({stop_reason}): resume it to go on with a new one."
     if stop_reason in _AS_WISHED:
         return SPECS[ChatState.waiting].sentence
@@ -194,16 +223,33 @@ def _describe_worker(facts: Facts) -> str:
     return f"agent {facts.agent_needed!r}{having}"
 
 
-def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:
-    calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls if call.is_client)
+def _awaiting_others(facts: Facts, around: Circumstances) -> str:
     subagents = ", ".join(_describe_subagents(facts, call) for call in facts.open_calls if call.is_delegated)
-    lost = "".join(f" Subagent {name} is archived: unarchive it to go on." for name in sorted(archived))
-    if not calls:
-        return f"Waiting for subagents: {subagents}.{lost}"
-    deadlines = [call.deadline for call in facts.open_calls if call.deadline is not None]
-    until = f", until {min(deadlines):%Y-%m-%d %H:%M:%S} UTC" if deadlines else ""
+    theirs = "".join(f" Subagent {one.chat_id} waits for {_answers_of(one)}." for one in around.progress.subagents)
+    lost = "".join(f" Subagent {name} is archived: unarchive it to go on." for name in sorted(around.archived))
+    answers = _answers_of(facts)
+    if not answers:
+        return f"Waiting for subagents: {subagents}.{theirs}{lost}"
     others = f" Waiting for subagents, too: {subagents}." if subagents else ""
-    return f"Waiting for the client's results of {calls}{until}.{others}{lost}"
+    return f"The chat waits for {answers}.{others}{theirs}{lost}"
+
+
+def _answers_of(facts: Facts) -> str:
+    """Return which answers of people and clients a chat waits for, and until when; empty if for none."""
+    calls = [call for call in facts.open_calls if call.is_client]
+    approvals = [
+        f"the approval of {call.name} by an {call.approver} ({call.call_id})"
+        for call in calls
+        if call.approval == "asked"
+    ]
+    results = ", ".join(_named(call) for call in calls if call.approval != "asked")
+    deadlines = [call.deadline for call in calls if call.deadline is not None]
+    until = f", until {words_of_time(min(deadlines))}" if deadlines else ""
+    return " and ".join([*approvals, *([f"the client's results of {results}"] if results else [])]) + until
+
+
+def _named(call: ToolCall) -> str:
+    return f"{call.name} ({call.call_id})"
 
 
 def _describe_subagents(facts: Facts, call: ToolCall) -> str:
@@ -213,7 +259,7 @@ def _describe_subagents(facts: Facts, call: ToolCall) -> str:
     return f"{call.name} of {', '.join(map(str, names)) or 'none'}"
 
 
-def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:
+def _held(facts: Facts, worker: str, lease: Expiry | None, progress: Progress) -> str:
     if is_dead(worker):
         return f"Worker {worker} holds the chat, but its process is dead: any worker of this machine takes over."
     if lease is not None and lease.is_over:
@@ -228,10 +274,13 @@ def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:
             f"next attempt in {wait:.0f} s, at {day}{at:%H:%M:%S} UTC."
         )
     local = [call for call in facts.open_calls if call.is_local]
-    running = ", ".join(call.name for call in local if call.status is CallStatus.started)
+    running = ", ".join(call.described for call in progress.calls) or ", ".join(
+        call.name for call in local if call.status is CallStatus.started
+    )
+    attempted = "" if progress.attempt is None else f" ({progress.attempt.described})"
     doing = {
         ChatState.streaming: f"The request of step {facts.step.number} is being made, or the model is answering it, "
-        f"attempt {facts.step.attempt}{_instead_of(facts)}",
+        f"attempt {facts.step.attempt}{_instead_of(facts)}{attempted}",
         ChatState.executing_tools: f"Tools are running: {running}"
         if running
         else f"Tools run as soon as the chat's deps are open: {', '.join(call.name for call in local)}",

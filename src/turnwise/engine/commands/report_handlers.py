@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from turnwise.engine.admin.diagnose import find_issues
-from turnwise.engine.admin.explain import Explanation, explanation
+from turnwise.engine.admin.explain import Circumstances, Explanation, explanation
+from turnwise.engine.admin.progress import Progress, progress_of
 from turnwise.engine.blobs.loaded import without_refused
 from turnwise.engine.blobs.lost import verify_files
 from turnwise.engine.blobs.streams import FileContent
@@ -149,7 +150,9 @@ class ReportHandlers(LocalChats):
         cap = None if issues else await self._reached_cap(rest.facts)
         budgets = await store.budgets(keys=keys_of(chat_id, rest.facts.profile.owner))
         shown = [budget_of(stored) for stored in budgets]
-        return explanation(rest.facts, lease, issues=issues, archived=archived, cap=cap, budgets=shown)
+        progress = None if issues else await progress_of(store, self._runtime.agents, rest.facts)
+        standing = Circumstances(archived, cap, shown, progress or Progress())
+        return explanation(rest.facts, lease, standing, issues=issues)
 
     async def _reached_cap(self, facts: Facts) -> ReachedCap | None:
         caps = self._runtime.settings.caps
