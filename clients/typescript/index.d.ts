@@ -490,6 +490,8 @@ export interface Chat {
   queued: number;
   settled: boolean;
   parent: string | null;
+  /** Whether a turn has ended since the chat was last marked as read (`mark_read`); never of a subagent. */
+  unread?: boolean;
   /** Who has to answer the open calls in `requires_action`: the client, subagents or both. */
   awaits?: Awaited | null;
   /** For a subagent: the call of its parent that it answers. */

@@ -66,6 +66,7 @@ COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {
     "resume": lambda chat_id: ("resume", chat_id),
     "archive": lambda chat_id: ("archive", chat_id),
     "unarchive": lambda chat_id: ("unarchive", chat_id),
+    "mark": lambda chat_id: ("mark", chat_id),
     "erase": lambda chat_id: ("erase", chat_id, "m1", "--yes"),
     "submit": lambda chat_id: ("submit", chat_id, "yes"),
 }

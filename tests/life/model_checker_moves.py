@@ -149,6 +149,7 @@ def _moves_of_operators(facts: Facts) -> Iterator[Move]:
     yield Move("outside", t.Unarchived if facts.archived else t.Archived)
     yield Move("outside", t.Renamed, {"title": "other"})
     yield Move("outside", t.MetadataChanged, {"metadata": {}})
+    yield Move("outside", t.MarkedRead)
     yield Move("outside", t.Configured, {"agent": "research"})
     yield Move("outside", t.MessageErased, {"erasing": Erasing(messages=(_MESSAGE,))})
 

@@ -43,6 +43,7 @@ from turnwise.states.triggers import (
     ClearContext,
     DeleteQueued,
     EditQueued,
+    MarkedRead,
     MetadataChanged,
     Renamed,
     RequestCompaction,
@@ -229,7 +230,7 @@ class StoreLife(RuleBasedStateMachine):
     def start_anew(self, node: int, trigger: type[Trigger]) -> None:
         self.do(self.processes[node].commands.change(self.chat_id, trigger))
 
-    @rule(node=NODES, change=st.sampled_from([Renamed(title="other"), MetadataChanged(metadata={"new": 1})]))
+    @rule(node=NODES, change=st.sampled_from([Renamed(title="no"), MetadataChanged(metadata={"new": 1}), MarkedRead()]))
     def relabel(self, node: int, change: Trigger) -> None:
         self.do(self.processes[node].commands.change(self.chat_id, change))
 

@@ -333,9 +333,9 @@ async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
         await story.rest()
         asked = {"json": {"content": "When?"}, "headers": {"Idempotency-Key": "q1"}}
         await story.ask(f"POST {CHAT}/ask", "send_message", **asked)
-        await story.ask(f"POST {CHAT}/compact", "request_compaction")
-        await story.rest()
-        await story.ask(f"POST {CHAT}/clear", "clear_context")
+        for name, trigger in (("read", "marked_read"), ("compact", "request_compaction"), ("clear", "clear_context")):
+            await story.ask(f"POST {CHAT}/{name}", trigger)
+            await story.rest()
         await story.ask(f"POST {CHAT}/fork", "create", json={"at_version": 1})
         await story.ask(f"POST {CHAT}/erase", "message_erased", json={"what": ["messages"]})
 

@@ -504,6 +504,7 @@ def administration() -> Iterator[Case]:
     for at in S:
         yield Case(lazily(standing, at), fired(t.Renamed, title="Apples"), "profile")
         yield Case(lazily(standing, at), fired(t.MetadataChanged, metadata={"a": 1}), "profile")
+        yield Case(lazily(standing, at), fired(t.MarkedRead))
         yield Case(lazily(standing, at), fired(t.Configured, agent="research", system="Be brief."), "profile")
         yield Case(lazily(standing, at), erase, "erase", "message")
     for at in S:

@@ -22,7 +22,7 @@ from turnwise.cli.doctor import doctor, migrate
 from turnwise.cli.erase import delete, erase
 from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
 from turnwise.cli.keys import keygen
-from turnwise.cli.operating import archive, interrupt, resume, send, submit, unarchive
+from turnwise.cli.operating import archive, interrupt, mark_read, resume, send, submit, unarchive
 from turnwise.cli.scheduling import schedule, schedules, unschedule
 from turnwise.cli.serve import inspect, serve
 from turnwise.cli.show import explain, list_chats, show
@@ -34,7 +34,7 @@ from turnwise.cli.worker import worker
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),
     *(list_chats, show, audit, replay, verify, explain, inspect),
-    *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
+    *(send, submit, interrupt, resume, archive, unarchive, mark_read, erase, delete),
     *(schedule, schedules, unschedule, undelivered),
     *(export, import_chat),
     *(budget, budgets),

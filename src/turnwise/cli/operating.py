@@ -62,7 +62,7 @@ def interrupt(
     _change(source, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason), as_json=as_json)
 
 
-def _operation(method: Literal["resume", "archive", "unarchive"], purpose: str) -> Callable[..., None]:
+def _operation(method: Literal["resume", "archive", "unarchive", "mark_read"], purpose: str) -> Callable[..., None]:
     """Return the command line's command for a method that takes nothing but the chat and the actor."""
 
     @with_source("actor")
@@ -81,6 +81,7 @@ def _operation(method: Literal["resume", "archive", "unarchive"], purpose: str) 
 resume = _operation("resume", "Let a chat go on after an interrupt or an error.")
 archive = _operation("archive", "Close a resting chat to everything but `unarchive`.")
 unarchive = _operation("unarchive", "Open an archived chat again.")
+mark_read = _operation("mark_read", "Mark the end of a chat's last turn as read.")
 
 
 def report(source: ChatSource, chat: Chat, done: str | None = None) -> None:

@@ -56,6 +56,7 @@ OWNERS_MAY: Final = frozenset(
         "submit_tool_results",
         "interrupt",
         "resume",
+        "mark_read",
         "fork",
         "edit_queued",
         "delete_queued",

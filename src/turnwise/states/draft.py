@@ -45,6 +45,7 @@ class Draft(Generic[_Kind_co]):
     interrupt_reason: str | None
     archived: bool
     titled: bool
+    unread: bool
     lease: Lease | None
     fence: int
     serial: int

@@ -248,6 +248,8 @@ class Facts(Value, frozen=True, kw_only=True):
     archived: bool = False
     titled: bool = False
     """Whether the chat was given a title or none could be made: turnwise makes none any more."""
+    unread: bool = False
+    """Whether a turn has ended that nobody has marked as read. The turns of a subagent are its parent's to read."""
     lease: Lease | None = None
     fence: Counter = 0
     """The last fencing token given."""
@@ -290,6 +292,11 @@ class Facts(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not isinstance(self.calls, StepCalls):
             force_setattr(self, "calls", StepCalls(self.calls))
+
+    @property
+    def last_ended_turn(self) -> int:
+        """The number of the last turn that has ended."""
+        return self.turn.number - int(self.turn.open)
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:

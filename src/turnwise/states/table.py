@@ -248,6 +248,7 @@ _ADMINISTRATION = (
     *_stay(t.Unarchived, (S.interrupted,), a.unmark_archived, when=(g.archived, g.settled)),
     *_stay(t.Renamed,          S, a.change_title),
     *_stay(t.MetadataChanged, S, a.change_metadata),
+    *_stay(t.MarkedRead,      S, a.mark_read),
     *_stay(t.Configured,      S, a.change_configuration),
     *_stay(t.MessageErased,   S, a.erase_content),
     *(_on(t.Imported, at, at) for at in S),

@@ -395,6 +395,11 @@ class MetadataChanged(Trigger, frozen=True, kw_only=True):
     metadata: dict[str, Any]
 
 
+@_declared("administrator")
+class MarkedRead(Trigger, frozen=True, kw_only=True):
+    """Somebody has read the end of the last turn."""
+
+
 @_declared("administrator", own_write="profile")
 class Configured(Trigger, frozen=True, kw_only=True):
     """Another agent answers from the next model call on, or the same one otherwise; see `Profile`."""

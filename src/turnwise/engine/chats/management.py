@@ -203,6 +203,18 @@ class ChatManagement(Commanded):
         """Open an archived chat again; if it is open, nothing is changed."""
         return await self.update_chat(chat_id, archived=False)
 
+    @command("POST", "/chats/{chat_id}/read", operation="mark_read", repeatable=True)
+    async def mark_read(self, chat_id: str, *, turn: Ordinal | None = None) -> Chat:
+        """Note that the end of a chat's last turn was read: it is `unread` no more. If it is read, nothing is changed.
+
+        Args:
+            chat_id: the chat.
+            turn: the last turn that was shown; if a later one has ended meanwhile, the chat stays unread.
+
+        Raises:
+            ChatArchived: the chat is archived, and unread.
+        """
+
     @command("POST", "/chats/{chat_id}/configure", 202)
     async def configure(  # noqa: PLR0913 - the contract
         self,

@@ -15,7 +15,7 @@ from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.blobs.streams import parts_within
 from turnwise.engine.commands.fork import fork_of
 from turnwise.engine.commands.interrupt import Interrupter
-from turnwise.engine.commands.profile_changes import Configuring, Labelling
+from turnwise.engine.commands.profile_changes import Configuring, Labelling, MarkingRead
 from turnwise.engine.commands.submission import Submission
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.jobs.held_attempt import HeldAttempt
@@ -221,6 +221,10 @@ class Commands(msgspec.Struct, frozen=True):
             SettingsError: nothing is given.
         """
         return chat_of((await self._change(chat_id, AtVersion(if_version), Labelling.of(labels))).facts)
+
+    async def mark_read(self, chat_id: str, turn: int | None) -> Chat:
+        """Mark the end of the last turn as read, unless it ended after `turn`."""
+        return chat_of((await self._change(chat_id, AtVersion(None), MarkingRead(turn))).facts)
 
     async def configure(self, chat_id: str, choices: Mapping[str, Any], *, if_version: int | None = None) -> Chat:
         """Change who answers in a chat, or how; what is not given stays.

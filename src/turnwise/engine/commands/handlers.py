@@ -178,6 +178,9 @@ class Handlers(ReportHandlers):
     async def update_chat(self, chat_id: str, *, if_version: int | None = None, **fields: Any) -> Chat:
         return await self._commands.update(chat_id, changes_of(**fields), if_version=if_version)
 
+    async def mark_read(self, chat_id: str, *, turn: int | None = None) -> Chat:
+        return await self._commands.mark_read(chat_id, turn)
+
     async def configure(
         self,
         chat_id: str,

@@ -11,7 +11,7 @@ from turnwise.engine.agents.agents import Agents
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts
-from turnwise.states.triggers import Archived, Configured, MetadataChanged, Renamed, Unarchived
+from turnwise.states.triggers import Archived, Configured, MarkedRead, MetadataChanged, Renamed, Unarchived
 from turnwise.states.values.digests import differ
 
 _LABELS: Final = ("title", "metadata", "archived")
@@ -50,6 +50,18 @@ class Labelling(msgspec.Struct, frozen=True):
 def _is_called(facts: Facts, title: str | None) -> bool:
     """Return whether the chat has that title for good: without one, turnwise may be about to make one."""
     return facts.profile.title == title and (title is not None or facts.titled)
+
+
+class MarkingRead(msgspec.Struct, frozen=True):
+    """Marks the end of the last turn as read. If the chat is read, or that turn comes after `turn`, nothing changes."""
+
+    turn: int | None
+
+    def __call__(self, unit: UnitOfWork) -> None:
+        """Fire the change, if there is one."""
+        facts = unit.facts
+        if facts.unread and (self.turn is None or facts.last_ended_turn <= self.turn):
+            unit.fire(MarkedRead())
 
 
 class Configuring(msgspec.Struct, frozen=True):

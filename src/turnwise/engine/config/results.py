@@ -61,6 +61,8 @@ class Chat(Value, frozen=True, kw_only=True):
     """Messages that wait in the queue."""
     settled: bool
     parent: str | None
+    unread: bool = False
+    """Whether a turn has ended since the chat was last marked as read (`mark_read`); never of a subagent."""
     awaits: Awaited | None = None
     """Who has to answer the open calls in `requires_action`: the client, subagents or both."""
     parent_call: str | None = None

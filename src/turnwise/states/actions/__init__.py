@@ -28,6 +28,7 @@ from turnwise.states.actions.profile import (
     change_title,
     insert_chat,
     mark_archived,
+    mark_read,
     unmark_archived,
 )
 from turnwise.states.actions.queue import (

@@ -69,6 +69,11 @@ def unmark_archived(draft: Draft[Trigger]) -> None:
     draft.archived = False
 
 
+def mark_read(draft: Draft[Trigger]) -> None:
+    """Note that the end of the last turn was read."""
+    draft.unread = False
+
+
 def _put(draft: Draft[Trigger], profile: Profile) -> None:
     draft.profile = profile
     draft.writes.append(PutProfile(profile, draft.salt_of("profile")))

@@ -83,6 +83,7 @@ def finish_turn(draft: Draft[Trigger]) -> None:
     draft.ended = turn
     draft.turn = replace(turn, open=False)
     draft.stop_reason = reason
+    draft.unread = draft.profile.parent_call is None
     draft.closing.append(
         TurnFinishedEvent(turn=turn.number, stop_reason=reason, provider_reason=turn.provider_reason, usage=turn.usage)
     )
