@@ -1,4 +1,4 @@
-// Where a chat stands and why, and what it has used.
+// Where a chat stands and why, what it has used, and what is left of its budgets.
 
 import { asTime, made, pairs, table } from "./shown.js";
 
@@ -16,8 +16,22 @@ class ChatFacts extends HTMLElement {
       ])),
       made("section", { className: "card", "aria-label": "Usage" }, made("h3", { textContent: "Usage and cost" }),
         table("Usage and cost", ["call", "tokens in", "tokens out", "cost"],
-          [row("all", chat.usage), ...entries.slice(-SHOWN).map((one) => row(`${one.purpose} ${one.step}`, one.usage))])));
+          [row("all", chat.usage), ...entries.slice(-SHOWN).map((one) => row(`${one.purpose} ${one.step}`, one.usage))])),
+      ...(told.budgets?.length ? [made("section", { className: "card", "aria-label": "Budgets" }, made("h3", { textContent: "Budgets" }),
+        table("Budgets", ["of", "limit", "spent", "reserved", "left", "until"], told.budgets.flatMap(budgetRows)))] : []));
   }
+}
+
+/** Return a row for each limit of a budget. */
+function budgetRows(budget) {
+  const whose = budget.owner === null ? "this chat" : budget.owner;
+  const until = asTime(budget.until) || "for good";
+  const unpriced = budget.unpriced ? `, ${budget.unpriced} of unknown price` : "";
+  const { spent, reserved, left } = budget;
+  return [
+    budget.tokens === null ? null : [whose, `${budget.tokens} tokens`, spent.tokens, reserved.tokens, left.tokens, until],
+    budget.cost === null ? null : [whose, `$${budget.cost}`, `$${spent.cost}${unpriced}`, `$${reserved.cost}`, `$${left.cost}`, until],
+  ].filter(Boolean).map((cells) => cells.map(String));
 }
 
 function row(name, { input_tokens: input, output_tokens: output, cost }) {

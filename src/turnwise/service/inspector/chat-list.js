@@ -158,12 +158,13 @@ class ChatList extends HTMLElement {
   row(place) {
     const chat = this.shown[place];
     const stuck = isStuck(chat) ? made("span", { className: "badge bad", textContent: "stuck" }) : null;
+    const unread = chat.unread ? made("span", { className: "badge", textContent: "unread" }) : null;
     const isAsking = ["client", "both"].includes(chat.awaits);
     const open = isAsking ? made("span", { className: "badge", textContent: "waits for you" }) : null;
     return made("li", { "aria-setsize": this.shown.length, "aria-posinset": place + 1 },
       made("a", { href: `#/chats/${encodeURIComponent(chat.id)}` },
         stateOf(chat.state),
-        made("span", { className: "name" }, made("strong", { textContent: chat.title ?? chat.id }), stuck, open),
+        made("span", { className: "name" }, made("strong", { textContent: chat.title ?? chat.id }), stuck, open, unread),
         made("span", { className: "muted", textContent: `${chat.agent} · ${chat.owner ?? "nobody's"}` }),
         made("time", { className: "muted", dateTime: chat.updated_at, textContent: age(chat.updated_at) })));
   }
