@@ -54,8 +54,6 @@ SLOW = {
     "testing.md",
     "models.md",
     "tools-that-act-once.md",
-    "from-langgraph.md",
-    "from-openai-agents.md",
     "from-pydantic-ai.md",
     "tools.md",
     "service.md",
