@@ -2,17 +2,13 @@
 
 import inspect
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from turnwise import Settings
-from turnwise.client import ClientSettings
-from turnwise.engine.jobs.leased_chat import NEWS_S
 from turnwise.engine.worker.leases import AGAIN_S
 from turnwise.engine.worker.worker import LET_GO_S
 from turnwise.persistence.postgres import timeouts
-from turnwise.persistence.postgres.notifications import FIRST_PAUSE_S
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.store import PostgresStore
 
@@ -26,22 +22,14 @@ WAITS: Final = {
     "a server to accept a connection": (timeouts.CONNECT_S, timeouts.RETRY_S, timeouts.AVOID_S),
     "the answer to a statement": (timeouts.SUSPECT_AFTER_S, timeouts.CONNECT_S),
     "a connection, after one has broken": (timeouts.RETRY_S,),
-    "a server that starts, recovers or may only be read": (timeouts.RETRY_S,),
     "a statement": (STATEMENT,),
     "a transaction whose client says nothing": (IDLE,),
     "a lock of another session": (timeouts.LOCK_S, timeouts.RETRY_S),
     "a renewal of leases": (timeouts.RENEW_S, AGAIN_S),
-    "the answer to a question on which a tool or a model call starts": (NEWS_S,),
-    "other workers, after an outage of a worker's own": (Settings().renew_every,),
     "a lease that a worker cannot renew": (Settings().lease + Settings().poll_interval,),
     "packets of a connection that vanish": (timeouts.GONE_AFTER_S,),
-    "the session that listens": (timeouts.CHECK_EVERY_S, timeouts.ANSWER_S, FIRST_PAUSE_S, timeouts.LISTEN_AGAIN_S),
-    "notices": (OPTIONS["poll_interval"],),
-    "the calls under way when a store is closed": (timeouts.CLOSE_S,),
     "the chats of a worker that stops": (Settings().shutdown_grace, LET_GO_S),
     "a lease": (Settings().lease,),
-    "a subscriber over HTTP whose packets vanish": (import_module("turnwise.service.connections").GONE_AFTER_S,),
-    "a connection of `Client`": (ClientSettings().connect_timeout,),
 }
 
 
