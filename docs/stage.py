@@ -36,7 +36,8 @@ LANGUAGES: Final = {
 
 FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 GENERATED: Final = re.compile(r"^<!-- generated: (\w+) ?(.*?) -->$", re.MULTILINE)
-LINK: Final = re.compile(r"\]\((?!https://)([^)\s#]+)(#[^)\s]*)?\)")
+LINK: Final = re.compile(r"(\]\(|^\[[^\]\n]+\]: )(?!https://)([^)\s#]+)(#[^)\s]*)?(?=\)|$)", re.MULTILINE)
+"""A link in a sentence, `[text](path)`, or one that is defined apart, `[text]: path`."""
 
 
 def stage(target: Path = STAGED) -> None:
@@ -77,8 +78,8 @@ def page_of(file: Path) -> str:
     here = place_of(file).parent
 
     def rewritten(link: re.Match[str]) -> str:
-        place = os.path.relpath(place_of((file.parent / link[1]).resolve()), here)
-        return f"]({Path(place).as_posix()}{link[2] or ''})"
+        place = os.path.relpath(place_of((file.parent / link[2]).resolve()), here)
+        return f"{link[1]}{Path(place).as_posix()}{link[3] or ''}"
 
     pieces = FENCED.split(text)
     page = "".join(piece if piece.startswith("```") else LINK.sub(rewritten, piece) for piece in pieces)
@@ -89,7 +90,7 @@ def links_of(file: Path) -> Iterable[Path]:
     """Yield the files that a page links to."""
     if file.suffix == ".md":
         for link in LINK.finditer(FENCED.sub("", file.read_text(encoding="utf-8"))):
-            yield (file.parent / link[1]).resolve()
+            yield (file.parent / link[2]).resolve()
 
 
 if __name__ == "__main__":
