@@ -25,12 +25,9 @@ def _section(name: str, command: Any, registered: Any) -> str:
     with command.make_context(name, [], resilient_parsing=True) as context:
         usage = " ".join(["turnwise", name, *command.collect_usage_pieces(context)])
     annotations = inspect.signature(registered.callback, eval_str=True).parameters
-    rows = [
-        [_spelling(one, annotations[one.name].annotation), _default(one), code(one.envvar or ""), one.help or ""]
-        for one in command.params
-    ]
+    rows = [[_spelling(one, annotations[one.name].annotation), _default(one), _meaning(one)] for one in command.params]
     return f"## {name}\n\n```text\n{usage}\n```\n\n{command.help}\n\n" + table(
-        ("argument or option", "default", "variable", "meaning"), rows
+        ("argument or option", "default", "meaning"), rows
     )
 
 
@@ -50,6 +47,10 @@ def _kind(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return "|".join(str(one.value) for one in annotation)
     return "NUMBER" if annotation in {int, float} else "TEXT"
+
+
+def _meaning(parameter: Any) -> str:
+    return f"{parameter.help or ''} Variable: `{parameter.envvar}`." if parameter.envvar else parameter.help or ""
 
 
 def _default(parameter: Any) -> str:

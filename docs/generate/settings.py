@@ -30,14 +30,14 @@ KINDS: Final = (
     ("Seconds|Duration", "seconds"),
     ("AfterFinalStep", " or ".join(map(code, map(repr, get_args(AfterFinalStep))))),
     ("Callable|Restriction|ShouldCompact|CompactionStrategy", "function"),
-    (r"\bbool\b", "`True` or `False`"),
+    (r"\bbool\b|^RetryPolicy$|^CompactionPolicy$", ""),
     ("Mapping", "mapping"),
     ("Sequence|Collection", "list"),
     (r"\bstr\b|FairKey", "text"),
     (r"\bModel\b", "model"),
     ("Positive|Count|Amount", "number"),
 )
-"""What a field holds, by its annotation; the first that is found counts."""
+"""What a field holds, by its annotation; the first that is found counts. Nothing where the default says it."""
 LONG: Final = 60
 MOST_LISTED: Final = 20
 
@@ -59,10 +59,11 @@ def fields(name: str) -> str:
     for field in dataclasses.fields(owner):
         if field.init:
             one = declared[field.name]
-            row = [code(field.name), _default(field, one), _unit(field.name, one.annotation)]
+            unit = _unit(field.name, one.annotation)
+            default = f"{_default(field, one)} ({unit})" if unit else _default(field, one)
             scope = [Settings.scope(field.name)] if scoped else []
-            rows.append([*row, *scope, one.meaning])
-    return table(["field", "default", "unit or values", *(["scope"] if scoped else []), "meaning"], rows)
+            rows.append([code(field.name), default, *scope, one.meaning])
+    return table(["field", "default (unit or values)", *(["scope"] if scoped else []), "meaning"], rows)
 
 
 def _declared(owner: type) -> Iterator[tuple[str, _Declared]]:
