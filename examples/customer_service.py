@@ -43,7 +43,8 @@ CREATE TABLE IF NOT EXISTS refunds (key TEXT PRIMARY KEY, number TEXT, cents INT
 INSERT OR IGNORE INTO orders VALUES ('4711', 'ann', 'a blue vase', 4980), ('4712', 'bob', 'a tin drum', 2500);
 """
 REFUND = """INSERT INTO refunds SELECT :key, number, :cents FROM orders WHERE number = :order AND customer = :customer
-AND :cents BETWEEN 1 AND cents - (SELECT coalesce(sum(cents), 0) FROM refunds WHERE number = :order)"""
+AND :cents BETWEEN 1 AND cents - (SELECT coalesce(sum(cents), 0) FROM refunds WHERE number = :order)
+ON CONFLICT (key) DO NOTHING"""
 console = Console(highlight=False, markup=False)
 
 
@@ -70,33 +71,31 @@ async def lookup(ctx: ToolContext[Deps], order: str) -> dict[str, Any]:
     raise ToolFailed(f"You have no order {order}.")
 
 
-async def look_into_the_books(ctx: ToolContext[Deps]) -> Reconciled:
-    """Say what became of a refund whose process died: it stands under the key of its call, or was not made.
-
-    If it was not, the refund that a person has approved is made now. The key keeps it from being made twice.
-    """
-    for (cents,) in await ctx.deps.books.execute_fetchall("SELECT cents FROM refunds WHERE key = ?", (ctx.key,)):
-        return Reconciled.done(receipt(cents))
-    return Reconciled.not_done()
+async def find_refund(ctx: ToolContext[Deps]) -> str | None:
+    """Return the receipt of this call's refund, if it was paid."""
+    paid = await ctx.deps.books.execute_fetchall("SELECT cents FROM refunds WHERE key = ?", (ctx.key,))
+    return next((f"{cents / 100:.2f} euros were paid back." for (cents,) in paid), None)
 
 
-def receipt(cents: int) -> str:
-    return f"{cents / 100:.2f} euros were paid back."
+async def reconcile_refund(ctx: ToolContext[Deps]) -> Reconciled:
+    """Say what became of a refund whose process died. The books tell: the refund and its key are one row."""
+    receipt = await find_refund(ctx)
+    return Reconciled.not_done() if receipt is None else Reconciled.done(receipt)
 
 
-@tool(policy="ask", crash="at_most_once", reconcile=look_into_the_books)
+@tool(policy="ask", crash="at_least_once", reconcile=reconcile_refund)
 async def refund(ctx: ToolContext[Deps], order: str, cents: int) -> str:
     """Pay an order back, or a part of it. A person looks at each refund first."""
     if os.environ.get("CRASH") == "before":
         os.kill(os.getpid(), 9)
     given = {"key": ctx.key, "order": order, "cents": cents, "customer": ctx.deps.customer}
-    paid = await ctx.deps.books.execute(REFUND, given)
+    await ctx.deps.books.execute(REFUND, given)  # under the same key a second time, it changes nothing
     await ctx.deps.books.commit()
-    if paid.rowcount == 0:
-        raise ToolFailed(f"{cents / 100:.2f} euros of order {order} cannot be paid back.")
     if os.environ.get("CRASH") == "after":
         os.kill(os.getpid(), 9)
-    return receipt(cents)
+    if (receipt := await find_refund(ctx)) is None:
+        raise ToolFailed(f"{cents / 100:.2f} euros of order {order} cannot be paid back.")
+    return receipt
 
 
 def clerk(request: ModelRequest) -> Reply | str:
