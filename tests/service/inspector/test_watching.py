@@ -94,6 +94,34 @@ async def test_worker_dies_while_its_chat_is_watched(store: str, chromium: Chrom
 
 
 @pytest.mark.deep
+async def test_page_goes_on_after_lost_connections(demo: Served, chromium: Chromium) -> None:
+    chat = await demo.engine.create_chat(owner="ada")
+    tries: list[str] = []
+    back = anyio.Event()
+
+    async def lose(route: Route) -> None:
+        tries.append(route.request.url)
+        if len(tries) < 3:
+            return await route.abort()
+        await back.wait()
+        return await route.continue_()
+
+    async with chromium.page() as page:
+        await page.route(re.compile(r"/chats/.*/events"), lose)
+        await look(page, demo, f"/chats/{chat.id}")
+        connection = page.locator(".connection")
+        await expect(connection).to_have_text("The connection is gone. The page asks again; nothing is lost.")
+        await demo.engine.ask(chat.id, "Hello!")
+        back.set()
+        await expect(page.locator(".said .message")).to_have_count(2)
+        await expect(connection).to_have_text("")
+        await demo.engine.rename(chat.id, "A parcel")
+        await page.get_by_role("link", name="Chats").click()
+        await expect(page.locator(".rows strong")).to_have_text(["A parcel"])
+    assert len(tries) == 3
+
+
+@pytest.mark.deep
 async def test_lost_answers_and_repeated_keys_send_once(demo: Served, chromium: Chromium) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     keys: list[str | None] = []

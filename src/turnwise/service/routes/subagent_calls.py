@@ -101,9 +101,11 @@ class OperatorsFeed(msgspec.Struct, frozen=True):
                     yield event
                     if waits:
                         break
+            if not until_rest:
+                return
             chat = await self.caller.chat(chat_id)
             waits = chat.last_seq <= cursor and _only_operators_answer(self.caller, chat.open_calls)
-            if not until_rest or (chat.last_seq <= cursor and not waits):
+            if chat.last_seq <= cursor and not waits:
                 return
 
 
