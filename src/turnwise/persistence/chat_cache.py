@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -39,14 +38,11 @@ class ChatCache:
         self._cached: OrderedDict[str, CachedChat] = OrderedDict()
         self._sizes: dict[str, int] = {}
         """The bytes of each queue that is not empty."""
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: dict[str, _Lock] = {}
 
     def lock(self, chat_id: str) -> AbstractAsyncContextManager[None]:
         """Return a lock that serializes the changes of a chat in this process."""
-        lock = self._locks.get(chat_id)
-        if lock is None:
-            self._locks[chat_id] = lock = asyncio.Lock()
-        return lock
+        return _Turn(self._locks, chat_id)
 
     def get(self, chat_id: str) -> CachedChat | None:
         """Return the last known facts of a chat, or `None`."""
@@ -87,6 +83,42 @@ class ChatCache:
         with self._changing:
             self._cached.pop(chat_id, None)
             self._sizes.pop(chat_id, None)
+
+
+class _Lock(asyncio.Lock):
+    users = 0
+    """How many tasks hold the lock or wait for it."""
+
+
+class _Turn:
+    """A task's turn to change a chat. The last task drops the lock; a dictionary of weak references would cost more."""
+
+    __slots__ = ("_chat_id", "_locks")
+
+    def __init__(self, locks: dict[str, _Lock], chat_id: str) -> None:
+        self._locks = locks
+        self._chat_id = chat_id
+
+    async def __aenter__(self) -> None:
+        lock = self._locks.get(self._chat_id)
+        if lock is None:
+            lock = self._locks[self._chat_id] = _Lock()
+        lock.users += 1
+        try:
+            await lock.acquire()
+        except BaseException:
+            self._leave(lock)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        lock = self._locks[self._chat_id]
+        lock.release()
+        self._leave(lock)
+
+    def _leave(self, lock: _Lock) -> None:
+        lock.users -= 1
+        if not lock.users:
+            del self._locks[self._chat_id]
 
 
 _FIRST_PAUSE: Final = 1.0

@@ -40,6 +40,8 @@ class WordsBuilder(msgspec.Struct):
 
         So is another kind: a provider's compaction is no part of reasoning.
         """
+        if metadata is None and self.metadata is None and self.signature is None:
+            return False
         signed = self.signature is not None and signature != self.signature
         own, its = self.metadata or {}, metadata or {}
         renamed = own.get("id") is not None and its.get("id", own["id"]) != own["id"]

@@ -126,7 +126,7 @@ class Draft(Generic[_Kind_co]):
         A message that stands `instead_of` another keeps that one's turn and step.
         """
         history = self.history
-        message = Message(
+        message: Message = Message.of(
             id=message_id or self.next_message_id(),
             role=role,
             parts=parts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
@@ -18,8 +18,7 @@ from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message
 from turnwise.states.names import Awaited, ChatState, Period, Purpose, StopReason
 from turnwise.states.usage import NO_USAGE, Usage, reported
-from turnwise.states.values.plain import copied
-from turnwise.states.values.values import Value
+from turnwise.states.values.values import Value, unshared
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -243,8 +242,8 @@ def chat_of(source: Facts | PartialRead) -> Chat:
     if facts.stored_state is not None and not issues:
         issues = (IntegrityIssue("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
     unreadable = unread(issues) if issues else None
-    profile = facts.profile
-    shared = {name: _copy(getattr(profile, name)) for name in _OF_PROFILE}
+    profile = unshared(facts.profile)
+    shared = {name: getattr(profile, name) for name in _OF_PROFILE}
     shared |= {name: getattr(facts, name) for name in _OF_FACTS}
     own = {
         "id": facts.chat_id,
@@ -259,10 +258,6 @@ def chat_of(source: Facts | PartialRead) -> Chat:
         "unreadable": unreadable.message if unreadable else None,
     }
     return Chat(**{**shared, **own})
-
-
-def _copy(value: Any) -> Any:
-    return copied(dict(value)) if isinstance(value, Mapping) else value
 
 
 _OF_PROFILE: Final = frozenset(Chat.__struct_fields__) & frozenset(Profile.__struct_fields__)

@@ -16,7 +16,7 @@ _LONGEST: Final = 512
 """In bytes: an id may be that long. PostgreSQL has an index of ids, and takes no entry of more than 2,700."""
 _KEPT: Final = 64
 """In bytes: how much of the beginning of a longer id stays."""
-_OF_CALLS: Final = ("tool_call_start", "tool_call_delta", "tool_call", "provider_result")
+OF_CALLS: Final = ("tool_call_start", "tool_call_delta", "tool_call", "provider_result")
 
 
 class CallNames:
@@ -44,13 +44,11 @@ class CallNames:
         """The name of the call that began last."""
 
     async def renamed(self, part: ModelPart) -> ModelPart:
-        """Return the part with the name of its call; parts that belong to no call come back as they are.
+        """Return a part of one of the types `OF_CALLS`, with the name of its call.
 
         Raises:
             ModelError: the call's id is no text.
         """
-        if part.type not in _OF_CALLS:
-            return part
         for given in (part.id, part.call_id):
             if given is not None and not isinstance(given, str):
                 raise ModelError("server_error", message=f"the id of a call has to be text; it was {shown(given)}")

@@ -16,7 +16,7 @@ from turnwise.engine.blobs.loaded import message_refused, with_files
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.isolation.user_code import UserCall
 from turnwise.engine.jobs.attempts import Attempts, refuse_endless_attempts
-from turnwise.engine.jobs.call_names import CallNames
+from turnwise.engine.jobs.call_names import OF_CALLS, CallNames
 from turnwise.engine.jobs.compact import CompactionJob
 from turnwise.engine.jobs.context_window import CompactionRule
 from turnwise.engine.jobs.endings import error_info
@@ -230,7 +230,7 @@ class Attempt:
                         raise ModelError("server_error", retryable=False, message=problem)
                     self._answered = True
                     now = watchdog.note(part)
-                    if builder.add(await names.renamed(part)):
+                    if builder.add(await names.renamed(part) if part.type in OF_CALLS else part):
                         self._live.schedule_flush()
                     if builder.finished:
                         call.give(None)  # the reply is complete; the attempt does not wait until the stream has closed

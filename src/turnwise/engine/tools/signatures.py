@@ -28,6 +28,7 @@ _NAMELESS: Final = (
     inspect.Parameter.VAR_KEYWORD,
     inspect.Parameter.POSITIONAL_ONLY,
 )
+_ATOMS: Final = (str, int, float, bool, type(None))
 _GOOGLE: Final = re.compile(r"^\s*(Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments):\s*$", re.MULTILINE)
 _NUMPY: Final = re.compile(r"^\s*(Other )?Parameters\s*\n\s*-{3,}\s*$", re.MULTILINE)
 _SPHINX: Final = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\s", re.MULTILINE)
@@ -77,6 +78,8 @@ class Signature(msgspec.Struct, frozen=True):
             )
         result = dict(arguments)
         for name in result.keys() & dumped.keys():
+            if type(dumped[name]) is type(result[name]) in _ATOMS and dumped[name] == result[name]:
+                continue
             changed = {**result, name: dumped[name]}
             if self._means(changed, values):
                 result = changed

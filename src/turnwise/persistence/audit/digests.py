@@ -40,7 +40,7 @@ class Aside(NamedTuple):
 
     def dump(self) -> str | None:
         """Return the aside as JSON; `None` if it is empty."""
-        fields = {name: value for name, value in self._asdict().items() if value}
+        fields = {name: value for name, value in zip(self._fields, self, strict=True) if value}
         return msgspec.json.encode(fields).decode() if fields else None
 
     @classmethod
@@ -65,9 +65,11 @@ class Aside(NamedTuple):
 
 def aside_of(decision: Decision, *, tells: bool) -> Aside:
     """Return the aside of a decision's record; `tells` says whether the record covers events of its commit."""
-    noted = next((write for write in decision.writes if type(write) is NoteReason), None)
-    reason = (None, "") if noted is None else (noted.reason, noted.salt)
-    return Aside(salt_of_events(decision) if tells else "", *reason)
+    events = salt_of_events(decision) if tells else ""
+    for write in decision.writes:
+        if type(write) is NoteReason:
+            return Aside(events, write.reason, write.salt)
+    return Aside(events)
 
 
 def salt_of_events(decision: Decision) -> str:

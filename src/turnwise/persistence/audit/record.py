@@ -81,7 +81,7 @@ def entry_of(decision: Decision, *, prev: str, at: datetime, row_digests: Sequen
     after = decision.facts
     writes = [_write_to_json(write.kind, write.id, write.digest) for write in decision.writes]
     writes += [_write_to_json(*one) for one in row_digests]
-    aside = aside_of(decision, tells=any(one.kind == "events" for one in row_digests))
+    aside = aside_of(decision, tells="events" in {one.kind for one in row_digests})
     fields: dict[str, Any] = {
         "trigger": decision.trigger.name,
         "source": decision.source,
@@ -105,16 +105,16 @@ def split(fields: dict[str, Any]) -> tuple[str, bytes]:
 
     Only a subagent that left no hash has something else for a digest: that stays in the body.
     """
-    digests: list[str] = []
-    writes: list[tuple[str, ...]] = []
-    for write in fields["writes"]:
-        if len(write["digest"]) == _DIGEST_LETTERS:
-            digests.append(write["digest"])
-            writes.append((write["kind"], write["id"]))
-        else:
-            writes.append((write["kind"], write["id"], write["digest"]))
-    own = {name: value for name, value in fields.items() if name != "reason" or value is not None}
-    return canonical_row({**own, "writes": writes}).decode(), bytes.fromhex("".join(digests))
+    writes = fields["writes"]
+    digests = [write["digest"] for write in writes if len(write["digest"]) == _DIGEST_LETTERS]
+    names = [
+        (write["kind"], write["id"], *(() if len(write["digest"]) == _DIGEST_LETTERS else (write["digest"],)))
+        for write in writes
+    ]
+    own = {**fields, "writes": names}
+    if own["reason"] is None:
+        del own["reason"]
+    return canonical_row(own).decode(), bytes.fromhex("".join(digests))
 
 
 def _with_digests(writes: Any, digests: bytes) -> list[dict[str, Any]]:

@@ -173,6 +173,10 @@ class Checked(Readable):
             raise InvalidContent(f"{cls.__name__}: {problem}") from error
         return value
 
+    def of(cls, **fields: Any) -> Any:  # noqa: N805 - a class is what this is called on
+        """Return the value that has these fields, unchecked: turnwise has made each of them."""
+        return super().__call__(**fields)
+
 
 class CheckedCall(Readable):
     """The metaclass of values that others make by place, too: their arguments are checked as those of functions are.
@@ -271,7 +275,8 @@ def unshared(value: Any) -> Any:
     if kind in _CLOSED:
         return value
     if issubclass(kind, msgspec.Struct):
-        changes = _unshared_fields(value, _open_fields_of(kind) if issubclass(kind, Value) else kind.__struct_fields__)
+        names = _open_fields_of(kind) if issubclass(kind, Value) else kind.__struct_fields__
+        changes = _unshared_fields(value, names) if names else None
         return replace(value, **changes) if changes else value
     if issubclass(kind, tuple):
         return value.unshared() if hasattr(kind, "unshared") else _unshared_items(kind, value)
