@@ -37,7 +37,7 @@ export type CallStatus =
   | "cancelled"
   | "timed_out"
   | "unknown";
-export type Approval = "not_needed" | "asked" | "granted";
+export type Approval = "asked" | "granted";
 export type Approver = "operator" | "owner";
 export type Crash = "at_most_once" | "at_least_once";
 export type SubagentAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
@@ -230,8 +230,8 @@ export interface ToolCall {
   stop_after?: boolean;
   /** Whether the call gives the turn's answer, in the form that the agent wants. */
   answers?: boolean;
-  /** While "asked", the client has to answer the call; once "granted", the call is local. */
-  approval?: Approval;
+  /** While "asked", the client has to answer the call; once "granted", the call is local; `null` if none is needed. */
+  approval?: Approval | null;
   /** Of a call that asks for approval: who may answer it over HTTP. An operator always may. */
   approver?: Approver;
   /** The model's arguments, if the client allowed the call with other `arguments`. */

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.eventful_life import ASK
+from support.lives import SLOW_STORES, lives_in
 from turnwise import ClientTool, Engine, FilePart, Message, Page, Settings, TextPart, ToolResult, Usage, fold, tool
 from turnwise.engine.prompt.history import GO_ON
 from turnwise.engine.prompt.imported_message import read
 from turnwise.engine.prompt.title import source_of
+from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import InvalidArgument, InvalidContent, MessageNotFound
 from turnwise.states.messages import ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
@@ -43,6 +45,31 @@ def answer(call_id: str, name: str = "look", **more: Any) -> dict[str, Any]:
 
 HI = said("user", "Hi")
 TALK = [HI, said("assistant", "Hello!"), said("user", "Look."), ASKED, answer("b"), answer("a")]
+
+
+@pytest.mark.parametrize("place", SLOW_STORES)
+async def test_chat_may_begin_with_a_greeting(place: str, request: pytest.FixtureRequest) -> None:
+    """The model sees the greeting, behind a message that no user wrote: providers want the user to begin."""
+    model = StrictModel([Reply("Blue ones, then.")])
+    async with Engine(lives_in(place, request).url, model=model) as engine:
+        chat = await engine.create_chat(history=[said("assistant", "Good morning! Which shoes?")])
+        assert (chat.state, chat.turn) == ("waiting", 1)
+        result = await engine.ask(chat.id, "Blue.")
+        assert (result.text, result.chat.turn) == ("Blue ones, then.", 2)
+        assert [one.text for one in await engine.messages(chat.id)] == [
+            "Good morning! Which shoes?",
+            "Blue.",
+            "Blue ones, then.",
+        ]
+        assert [(one.role, one.text) for one in model.requests[0].messages] == [
+            ("assistant", "Good morning! Which shoes?"),
+            ("user", "Blue."),
+        ]
+        assert (await engine.verify(chat.id)).ok
+        told = [event async for event in engine.events(chat.id, follow=False)]
+        assert [one.text for one in fold(told).messages] == [one.text for one in await engine.messages(chat.id)]
+    repaired = HistoryRepair().repair(model.requests[0])
+    assert [one.role for one in repaired] == ["user", "assistant", "user"]
 
 
 async def test_model_sees_the_imported_history(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -152,7 +179,6 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "text": ("Hi", "history", "must be a sequence"),
     "number": ([HI, 3], "history[1]", "must be a Message, or a mapping .* it was 3"),
     "no role": ([{"content": "Hi"}], "history[0]", ".*missing required field `role`"),
-    "role": ([said("assistant", "x")], "history[0].role", "must be 'user' in the first message"),
     "system": ([said("system", "x")], "history[0]", ".*give the system prompt as system="),
     "field": ([{**HI, "tool_calls": []}], "history[0]", "has a field 'tool_calls'; a message has role, parts"),
     "part's field": ([HI, message("assistant", {**CALL, "id": 1})], "history[1]", ".*field 'id'; it may have"),

@@ -155,7 +155,7 @@ def test_approvals_and_client_calls_go_to_the_client() -> None:
     with pytest.raises(SettingsError, match="tool 'add': approver='owner' needs policy='ask'"):
         dataclasses.replace(add, approver="owner")
     theirs = box().plan_call(part("ask_user", n=1), facts(ASK), 0)
-    assert (theirs.executor, theirs.approval, theirs.refusal) == (Executor.client, "not_needed", None)
+    assert (theirs.executor, theirs.approval, theirs.refusal) == (Executor.client, None, None)
     assert theirs.within == 50
     assert (theirs.crash, theirs.stop_after, theirs.reconciles) == ("at_most_once", False, False)
     assert box().plan_call(part("add", n="x"), facts(THEIR_ADD), 0).executor is Executor.local
@@ -176,7 +176,7 @@ def test_invalid_call_is_refused_as_it_is_planned(given: ToolCallPart, word: str
     toolbox = box(add, dataclasses.replace(pay, reconcile=stored))
     planned = toolbox.plan_call(given, facts(ASK), 0)
     assert word in (planned.refusal or "")
-    assert (planned.executor, planned.approval) == (Executor.local, "not_needed")
+    assert (planned.executor, planned.approval) == (Executor.local, None)
     assert (planned.crash, planned.reconciles) == ("at_least_once", False)
 
 

@@ -193,7 +193,7 @@ class Client:
             kept = outputs.get(result.call_id)
             call = self.life.do(self.life.store.calls(self.life.chat_id, [result.call_id]))[result.call_id]
             assert call.answer is not None
-            if kept is not None and call.approval == "not_needed":
+            if kept is not None and call.approval is None:
                 assert (kept.output, kept.is_error) == (result.output, result.is_error)
 
     def changed(self, results: Results) -> Results:
@@ -201,7 +201,7 @@ class Client:
         place = self.random.randrange(len(results))
         call = self.life.do(self.life.store.calls(self.life.chat_id, [results[place].call_id]))[results[place].call_id]
         old = results[place]
-        if call.approval != "not_needed":
+        if call.approval is not None:
             new = replace(old, output=not old.output)
         elif self.walk.chance(0.5):
             new = replace(old, is_error=not old.is_error)

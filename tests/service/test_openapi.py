@@ -118,3 +118,11 @@ def test_operation_prefix_separates_several_engines() -> None:
     }
     links = paths["/two/chats"]["post"]["responses"]["201"]["links"]
     assert {link["operationId"] for link in links.values()} == {f"two_{name}" for name in links}
+
+
+def test_schedule_ids_have_their_pattern(document: dict[str, Any]) -> None:
+    pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+    body = document["components"]["schemas"]["ScheduleBody"]["properties"]["id"]
+    path = document["paths"]["/chats/{chat_id}/schedules/{id}"]["delete"]["parameters"]
+    assert body["anyOf"][0]["pattern"] == pattern
+    assert [one["schema"]["pattern"] for one in path if one["name"] == "id"] == [pattern]

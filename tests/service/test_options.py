@@ -10,7 +10,7 @@ import pytest
 from support.gated_model import PacedModel
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, tool
-from turnwise.diagrams import slide, svg
+from turnwise.diagrams import path, slide, sticker, svg, timeline
 from turnwise.http_problems import InvalidRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service.routes.preconditions import parse_version
@@ -211,8 +211,8 @@ async def test_agents_are_listed_with_their_tools() -> None:
 
 
 async def test_diagram_options_and_headers(ada: httpx.AsyncClient) -> None:
-    path = f"/chats/{await created(ada)}/diagram.svg"
-    whole, bare, simple = [await ada.get(path, params=query) for query in ({}, {"rows": False}, {"simple": True})]
+    address = f"/chats/{await created(ada)}/diagram.svg"
+    whole, bare, simple = [await ada.get(address, params=query) for query in ({}, {"rows": False}, {"simple": True})]
     assert [whole.text, bare.text, simple.text] == [svg("waiting"), svg("waiting", rows=False), slide("waiting")]
     for answer in (whole, bare, simple):
         assert answer.headers["content-type"] == "image/svg+xml"
@@ -220,6 +220,23 @@ async def test_diagram_options_and_headers(ada: httpx.AsyncClient) -> None:
         assert answer.headers["content-security-policy"] == (
             "default-src 'none'; style-src 'unsafe-inline'; sandbox"
         )  # fmt: skip
+
+
+async def test_diagram_shows_what_a_chat_lived_through(demo: Served, ada: httpx.AsyncClient) -> None:
+    chat_id = await created(ada, message="Hello!")
+    await demo.engine.wait(chat_id)
+    events = [event async for event in demo.engine.events(chat_id, follow=False)]
+    shown = {
+        show: (await ada.get(f"/chats/{chat_id}/diagram.svg", params={"show": show})).text
+        for show in ("machine", "sticker", "path", "timeline")
+    }
+    assert shown == {
+        "machine": svg("waiting"),
+        "sticker": sticker("waiting"),
+        "path": path(events),
+        "timeline": timeline(events),
+    }
+    assert (await ada.get(f"/chats/{chat_id}/diagram.svg", params={"show": "film"})).status_code == 400
 
 
 async def test_stream_resumes_up_to_the_newest_event() -> None:

@@ -203,7 +203,7 @@ def test_approval_with_is_error_is_refused(approval: Any) -> None:
         index=st.just(0),
         step=st.just(1),
         status=st.sampled_from(CallStatus),
-        approval=st.sampled_from(["not_needed", "asked", "granted"]),
+        approval=st.sampled_from([None, "asked", "granted"]),
         subagent_action=st.sampled_from(["ask", "wait"]),
         asked_arguments=st.none() | st.just({"key": "asked"}),
         refusal=st.none() | st.just("It was not offered."),

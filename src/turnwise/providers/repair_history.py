@@ -104,7 +104,8 @@ def _frame_history(messages: list[Message], changes: list[str]) -> list[Message]
     if first is None:
         return messages
     if first.role != "user":
-        changes.append("the history did not begin with the user")
+        if not first.imported:  # a chat may begin with a greeting
+            changes.append("the history did not begin with the user")
         messages = [_user(first), *messages]
     place = next(place for place in range(len(messages), 0, -1) if messages[place - 1].role != "system")
     last = messages[place - 1]

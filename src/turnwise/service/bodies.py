@@ -19,6 +19,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     Tag,
+    WithJsonSchema,
     create_model,
 )
 from pydantic.fields import FieldInfo
@@ -141,7 +142,7 @@ def _json_type(hint: Any) -> Any:
     """Return the type by which a body's JSON is read; what pydantic does not check of it, the command does."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = [one for one in inner[1:] if isinstance(one, FieldInfo)]
+        bounds = [one for one in inner[1:] if isinstance(one, FieldInfo | WithJsonSchema)]
         return Annotated[_json_type(inner[0]), *bounds] if bounds else _json_type(inner[0])
     if origin in (Union, UnionType):
         return Union[tuple(_json_type(one) for one in inner if one is not Unchanged)]  # noqa: UP007 - of any number

@@ -115,8 +115,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     stop_after: bool = False
     answers: bool = False
     """Whether the call gives the turn's answer, in the form that the agent wants."""
-    approval: Approval = "not_needed"
-    """While "asked", the client has to answer the call; once "granted", the call is local."""
+    approval: Approval | None = None
+    """While "asked", the client has to answer the call; once "granted", the call is local; `None` if none is needed."""
     approver: Approver = "operator"
     """Of a call that asks for approval: who may answer it over HTTP. An operator always may."""
     asked_arguments: dict[str, Any] | None = None

@@ -146,7 +146,7 @@ WhenDue = Literal["queue", "steer", "skip"]
 QueueChange = Literal["added", "edited", "moved", "taken", "deleted", "kept"]
 """What became of messages in the queue."""
 
-Approval = Literal["not_needed", "asked", "granted"]
+Approval = Literal["asked", "granted"]
 """Whether the client has to allow a local call before it runs."""
 
 Approver = Literal["operator", "owner"]

@@ -193,7 +193,7 @@ PENDING = SUCCESS | {"outcome": {"type": "success", "pendingToolCallIds": ["k", 
             [ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))],
             {"type": "RUN_ERROR", "message": "Oh", "code": "auth"},
         ),
-        ([kept(call()), asking(("k", "not_needed"), ("j", "granted"))], PENDING),
+        ([kept(call()), asking(("k", None), ("j", "granted"))], PENDING),
     ],
 )
 def test_run_ends_as_its_turn(events: list[Event], end: dict[str, Any]) -> None:

@@ -168,9 +168,9 @@ def test_outcome_decides_the_output_chunk(
             [ErrorEvent(error=ErrorInfo(kind="x", message="Oh")), state(ChatState.streaming)],
             {"type": "finish", "finishReason": "stop"},
         ),
-        ([kept(call()), asking(("k", "not_needed"))], {"type": "finish", "finishReason": "tool-calls"}),
+        ([kept(call()), asking(("k", None))], {"type": "finish", "finishReason": "tool-calls"}),
         (
-            [kept(call()), asking(("k", "not_needed")), state(ChatState.waiting)],
+            [kept(call()), asking(("k", None)), state(ChatState.waiting)],
             {"type": "finish", "finishReason": "stop"},
         ),
     ],
@@ -185,7 +185,7 @@ def test_cut_stream_ends_in_an_error() -> None:
 
 
 def test_approval_is_requested_once() -> None:
-    asks = asking(("k", "asked"), ("j", "asked"), ("i", "not_needed"))
+    asks = asking(("k", "asked"), ("j", "asked"), ("i", None))
     assert told(said(), kept(call()), asks, asks)[4:] == [
         {"type": "finish-step"},
         {"type": "start-step"},

@@ -177,8 +177,6 @@ def imported_history(
     entries = fit("history", _ENTRIES, history)
     placed = [(f"history[{number}]", entry) for number, entry in enumerate(entries)]
     messages = [(place, one) for place, entry in placed if (one := read(place, entry, limit)) is not None]
-    if messages and messages[0][1].role != "user":
-        refuse(messages[0][0], "role", f"must be 'user' in the first message; it was {messages[0][1].role!r}")
     _check_pairs(messages)
     for place, one in messages:
         for problem in filter(None, map(refusal, files_in(one.parts))):

@@ -99,7 +99,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         declared = {tool.name: tool for tool in client_tools}
         schemas: dict[str, Any] = {}
         for call in calls:
-            by_the_client = call.is_client and call.approval == "not_needed"
+            by_the_client = call.is_client and call.approval is None
             tool = declared.get(call.name) if by_the_client else self.tools.get(call.name)
             if tool is not None:
                 schemas[call.name] = schema_of(tool)
@@ -124,7 +124,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             name=part.name,
             arguments=copied(part.arguments),
             executor=executor,
-            approval="asked" if asks and refusal is None else "not_needed",
+            approval="asked" if asks and refusal is None else None,
             approver="operator" if local is None else local.approver,
             index=index,
             step=facts.step.number,

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Annotated, Any, Final, get_type_hints
 
 from fastapi import Path, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 from starlette.responses import Response
 
@@ -22,6 +22,7 @@ from turnwise.service.pages import Paging
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, build_location, parse_version, with_etag
 
 _MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
+_SCHEDULE_ID: Final = Path(description="The schedule's id.", examples=["daily"])
 _CREATED: Final = 201
 _QUERY: Final[Mapping[str, str]] = {
     "owner": "Whose chats; an owner sees its own only.",
@@ -82,7 +83,7 @@ def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signat
     hints = {"client_id": IdempotencyKey, "if_version": IfMatch}
     for name in command.parameters:
         if name in command.path_parameters:
-            parameters.append(_parameter(name, ChatId if name == "chat_id" else _MessageId))
+            parameters.append(_parameter(name, ChatId if name == "chat_id" else _path_type(command, name)))
         elif name in hints:
             parameters.append(_parameter(name, hints[name], None))
     for name in command.fields if command.is_read else ():
@@ -103,3 +104,9 @@ def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signat
 
 def _parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
+
+
+def _path_type(command: Command, name: str) -> Any:
+    """Return the type of a path parameter: a schedule's id has a pattern, any other is like a message's."""
+    pattern = [one for one in getattr(command.hints[name], "__metadata__", ()) if isinstance(one, WithJsonSchema)]
+    return Annotated[str, *pattern, _SCHEDULE_ID] if pattern else _MessageId

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Query
 from starlette.responses import Response
 
-from turnwise.diagrams import slide, svg
+from turnwise.diagrams import path, slide, sticker, svg, timeline
 from turnwise.persistence.audit.record import object_from
 from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Sender, Subscriber
@@ -99,8 +99,18 @@ async def draw(
     *,
     rows: Annotated[bool, Query(description="With the list of every row below the graph.")] = True,
     simple: Annotated[bool, Query(description="The states and the happy path alone.")] = False,
+    show: Annotated[
+        Literal["machine", "timeline", "path", "sticker"],
+        Query(description="The machine with the chat's state lit, or what the chat has lived through."),
+    ] = "machine",
 ) -> Response:
-    """Return the machine's diagram, with the chat's state lit."""
+    """Return a diagram of the chat."""
     chat = await caller.chat(chat_id)
-    drawing = slide(chat.state) if simple else svg(chat.state, rows=rows)
+    if show in ("timeline", "path"):
+        events = [event async for event in caller.events(chat_id, follow=False)]
+        drawing = timeline(events) if show == "timeline" else path(events)
+    elif show == "sticker":
+        drawing = sticker(chat.state)
+    else:
+        drawing = slide(chat.state) if simple else svg(chat.state, rows=rows)
     return Response(drawing, media_type="image/svg+xml", headers=_SAFE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from turnwise.states.names import WORKER
 from turnwise.states.values.digests import canonical
@@ -108,8 +108,11 @@ def fair_key(value: str) -> str:
     return value
 
 
+_SCHEDULE_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+
+
 def _schedule_id(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+    if not re.fullmatch(_SCHEDULE_ID, value):
         raise Misfit("must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit")
     return value
 
@@ -126,7 +129,9 @@ Name = Annotated[Key, AfterValidator(said)]
 """A key that is not empty."""
 Actor = Annotated[Name, AfterValidator(_no_worker)]
 """Who acts, as the audit log names them."""
-ScheduleId = Annotated[str, AfterValidator(_schedule_id)]
+ScheduleId = Annotated[
+    str, AfterValidator(_schedule_id), WithJsonSchema({"type": "string", "pattern": f"^{_SCHEDULE_ID}$"})
+]
 """The name of a schedule: it stands in paths of HTTP."""
 Label = Annotated[str, AfterValidator(at_most(16_384))]
 """Text for people, such as a title or a reason."""
