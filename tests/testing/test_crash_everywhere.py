@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from support.processes.postgres_server import Server
-from turnwise import Agent, ChatStore, ClientTool, Engine, InvalidArgument, ToolContext, ToolResult, delegate, tool
+from turnwise import (
+    Agent,
+    ChatStore,
+    ClientTool,
+    Engine,
+    InvalidArgument,
+    Reconciled,
+    ToolContext,
+    ToolResult,
+    delegate,
+    tool,
+)
 from turnwise.engine.jobs import run_tools
 from turnwise.persistence.protocol import Committed
 from turnwise.providers.scripted import ScriptedModel
@@ -178,6 +189,25 @@ async def test_tool_that_an_engine_begins_twice_is_found(shop: Shop, monkeypatch
     monkeypatch.setattr(run_tools.ToolJob, "_start", start_again)
     problems = await found(engine, shop, only="at await 1 of tool pay")
     assert "of pay, at most once, began 2 times" in str(problems)
+
+
+async def test_call_that_was_not_done_may_begin_again(shop: Shop) -> None:
+    """A tool of an at-most-once call may say so after a crash; then the second start breaks no promise."""
+
+    async def was_not_done(_context: ToolContext[Any]) -> Reconciled:
+        return Reconciled.not_done()
+
+    async def pay_later(cents: int, context: ToolContext[Any]) -> str:
+        """Pay."""
+        await asyncio.sleep(0)
+        return await shop.pay(cents, context)
+
+    def engine(store: ChatStore, clock: ManualClock) -> Engine:
+        tools = [tool(name="pay", reconcile=was_not_done)(pay_later), tool(crash="at_least_once")(shop.note)]
+        return Engine(store, model=ScriptedModel(SCRIPT), tools=tools, clock=clock)
+
+    report = await crash_everywhere(engine, order, check=shop.check, reset=shop.reset, only="at await 1 of tool pay")
+    assert report.points == ("at await 1 of tool pay in chat 1",)
 
 
 async def test_acknowledged_commit_that_is_lost_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,6 +250,10 @@ class StepFinished(Held, frozen=True, kw_only=True):
     """The local calls that start with it: as many of the first ones as the toolbox runs at once."""
 
 
+NOT_DONE: Final = "its tool says that it was not done"
+"""The reason for which a call starts again after a crash, whatever its policy."""
+
+
 @_declared("lease holder", own_write="call:started")
 class CallStarted(Held, frozen=True, kw_only=True):
     """A local call starts that did not start with the reply."""

@@ -26,7 +26,7 @@ from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.names import CallStatus
-from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
+from turnwise.states.triggers import NOT_DONE, CallFinished, CallStarted, Failed, ToolsFinished
 from turnwise.states.values.limits import text_within
 
 
@@ -189,4 +189,4 @@ class End(msgspec.Struct, frozen=True):
 
 
 def _start_again(started: CallStarted, unit: UnitOfWork) -> None:
-    unit.fire(started, reason="its tool says that it was not done" if started.not_done else None)
+    unit.fire(started, reason=NOT_DONE if started.not_done else None)
