@@ -160,9 +160,10 @@ SERVE = """
 import asyncio, json, sys
 from fastapi import FastAPI
 from turnwise import Engine
-from turnwise.service import StaticTokens, router
+from turnwise.service import Principal, StaticTokens, router
 app = FastAPI()
-app.include_router(router(Engine("sqlite://", model="demo"), auth=StaticTokens({})), prefix="/v1")
+auth = StaticTokens({"ada-token": Principal("ada")})
+app.include_router(router(Engine("sqlite://", model="demo"), auth=auth), prefix="/v1")
 async def get(path):
     sent = []
     scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path,
