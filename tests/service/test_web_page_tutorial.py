@@ -25,7 +25,7 @@ QUESTION = "Please find order 4711."
 ANSWER = "Order 4711: a blue vase"
 
 pytestmark = pytest.mark.timeout(600)  # seconds of work, of which a busy machine may give little
-both_pages = pytest.mark.parametrize("name", ["index.html"])
+both_pages = pytest.mark.parametrize("name", ["index.html", pytest.param("plain.html", marks=pytest.mark.deep)])
 
 
 @dataclass
