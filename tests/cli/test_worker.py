@@ -190,7 +190,7 @@ def test_stopped_worker_releases_chats(capsys: pytest.CaptureFixture[str], tmp_p
     for run_worker in (True, False):
         anyio.run(partial(stopped, run_worker=run_worker))
     printed = capsys.readouterr().out.splitlines()
-    ended = ["SIGTERM: letting the chats go", "stopped"]
+    ended = ["SIGTERM: releasing the chats", "stopped"]
     assert [line.partition(" runs ")[2] or line for line in printed] == [
         "research, support; SIGTERM or Ctrl-C stops it", *ended,
         "nothing: run_worker is False; SIGTERM or Ctrl-C stops it", *ended,

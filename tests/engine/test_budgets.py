@@ -47,7 +47,7 @@ async def test_turn_ends_at_the_limit(place: str, request: pytest.FixtureRequest
         chat = await engine.create_chat(owner="ada", message="What is outside?")
         ended = await engine.wait(chat.id)
         assert (ended.state, ended.stop_reason, len(model.requests)) == ("waiting", "token_budget", 2)
-        with pytest.raises(BudgetSpent, match="wait until 2026-04-01 22:00:00 UTC, or have an operator raise it") as no:
+        with pytest.raises(BudgetSpent, match="wait until 2026-04-01 22:00:00 UTC, or ask an operator to raise it") as no:
             await engine.send_message(chat.id, "And now?")
         assert (no.value.until, no.value.retry_after) == (budget.until, 86_400)
         with pytest.raises(BudgetSpent):
@@ -82,7 +82,7 @@ async def test_unknown_price_is_said_and_reserves_all_that_is_left() -> None:
         (budget,) = await engine.budgets(chat_id=chat.id)
         assert (budget.spent, budget.unpriced, budget.left.cost) == (Amount(15), 1, Decimal("0.4"))
         await engine.ask(chat.id, "Hello?")
-        with pytest.raises(BudgetSpent, match="the budget of money is spent; have an operator raise it") as refused:
+        with pytest.raises(BudgetSpent, match="the budget of money is spent; ask an operator to raise it") as refused:
             await engine.send_message(chat.id, "Hello?")
         assert refused.value.until is None
         (budget,) = await engine.budgets(chat_id=chat.id)

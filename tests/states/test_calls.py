@@ -279,7 +279,7 @@ def test_client_answers_no_call_of_a_subagent() -> None:
         with pytest.raises(ToolResultMismatch):
             life.submit(*wrong)
     only_subagents = asking(delegated("a"))
-    with pytest.raises(ToolResultMismatch, match="none is open, and none was given"):
+    with pytest.raises(ToolResultMismatch, match="no call is open, and no result was given"):
         only_subagents.fire(t.SubmitToolResults, results=())
 
 

@@ -259,7 +259,7 @@ def test_stale_lease_is_refused(token: int | None, actor: str) -> None:
 
 def test_token_without_a_lease_is_refused() -> None:
     error = refused(standing(S.pending), StaleLease, lambda life: life.fire(t.Failed, token=1, error=ERROR))
-    assert "nobody holds the chat" in str(error)
+    assert "no worker holds the chat" in str(error)
 
 
 @pytest.mark.parametrize("touch", [(t.EditQueued, {"parts": said("x")}), (t.DeleteQueued, {}), (t.PromoteQueued, {})])

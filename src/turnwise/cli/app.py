@@ -74,7 +74,7 @@ for command in _COMMANDS:
 
 
 def main() -> None:
-    """Run the command line and exit: 0 done, 1 a problem was found, 2 misuse."""
+    """Run the command line and exit: 0 done, 1 a problem was found, 2 wrong usage."""
     _open_closed_streams()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         # A terminal that knows no "✓" still works, and so does one that sends what is no text.

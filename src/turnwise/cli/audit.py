@@ -50,7 +50,7 @@ def audit(
     sign_with: SigningKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the timeline of a chat: one line for every transition."""
+    """Show the log of a chat: one line for every transition."""
     for option, file in {"--key": key, "--signing-key": sign_with}.items():
         if export is None and file is not None:
             raise SettingsError(option, "signs a log that is exported: say where to with --export, or leave it out")

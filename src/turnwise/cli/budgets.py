@@ -17,7 +17,7 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.names import Period
 
 _OwnerOption = Annotated[str | None, typer.Option(help="The budget of this owner's chats.")]
-_ChatOption = Annotated[str | None, typer.Option(help="The budget of this chat, by its id or its beginning.")]
+_ChatOption = Annotated[str | None, typer.Option(help="The budget of this chat: its id, or the beginning of it.")]
 
 
 @with_source("actor")
@@ -25,10 +25,10 @@ def budget(  # noqa: PLR0913 - the options
     *,
     owner: _OwnerOption = None,
     chat: _ChatOption = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of prompts and replies together.")] = None,
-    cost: Annotated[str | None, typer.Option(help="US dollars.")] = None,
-    per: Annotated[Period | None, typer.Option(help="For how long; without it, for good.")] = None,
-    timezone: Annotated[str, typer.Option(help="Whose calendar counts, such as Europe/Berlin.")] = "UTC",
+    tokens: Annotated[int | None, typer.Option(help="The limit in tokens, of prompts and replies together.")] = None,
+    cost: Annotated[str | None, typer.Option(help="The limit in US dollars.")] = None,
+    per: Annotated[Period | None, typer.Option(help="The period; without it, the budget is never renewed.")] = None,
+    timezone: Annotated[str, typer.Option(help="The time zone of the period, such as Europe/Berlin.")] = "UTC",
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,7 +57,7 @@ def _dollars(cost: str | None) -> Decimal | None:
 def budgets(
     *, owner: _OwnerOption = None, chat: _ChatOption = None, source: ChatSource, as_json: JsonOption = False
 ) -> None:
-    """List budgets: what is spent of each, reserved by open calls, and left."""
+    """List budgets: spent, reserved by open calls, and left."""
     if chat is not None:
         found = source.on_chat(chat, lambda chats, chat_id: chats.budgets(owner=owner, chat_id=chat_id))
     else:

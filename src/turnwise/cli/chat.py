@@ -59,8 +59,8 @@ def chat(  # noqa: PLR0913 - the options of a command
     store: StoreOption = DEFAULT_STORE,
     server: ServerOption = None,
     file_folder: FileFolderOption = None,
-    chat_id: Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Go on with this chat.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Which of your agents answers, in a new chat.")] = None,
+    chat_id: Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Continue this chat.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that answers a new chat.")] = None,
     model: ModelOption = None,
     system: Annotated[str | None, typer.Option(help="The system prompt of a new chat.")] = None,
     pace: Annotated[

@@ -14,7 +14,7 @@ from turnwise.persistence.reading import Undelivered
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="A consumer, or `webhook:` and the name of a webhook; by default all."),
+    typer.Argument(metavar="[NAME]", help="The name of a consumer, or `webhook:NAME`; by default all."),
 ]
 ChatOption = Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Only events of this chat.")]
 
@@ -23,12 +23,12 @@ ChatOption = Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="
 def undelivered(
     name: NameArgument = None,
     *,
-    again: Annotated[bool, typer.Option("--again", help="Deliver them again, instead of listing them.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Deliver the events again instead of listing them.")] = False,
     chat: ChatOption = None,
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """List the events that a webhook or another consumer did not take, or have them delivered again.
+    """List the events that a webhook or another consumer did not accept, or deliver them again.
 
     The process that delivers for the consumer does so at once; without one, the next that does.
     """
@@ -63,7 +63,7 @@ def undelivered(
 
 @with_source()
 def consumers(*, source: ChatSource, as_json: JsonOption = False) -> None:
-    """List webhooks and other consumers of events: how far each is, and how many events it did not take."""
+    """List webhooks and other consumers of events, with their position and the events they did not accept."""
     found = source.run(lambda chats: chats.consumers())
     if as_json:
         print_json(found)
@@ -77,7 +77,7 @@ def consumers(*, source: ChatSource, as_json: JsonOption = False) -> None:
 @with_source()
 def inbox(
     *,
-    owner: Annotated[str | None, typer.Option(help="Whose chats; all by default.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only chats of this owner.")] = None,
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:

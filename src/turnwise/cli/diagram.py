@@ -38,19 +38,25 @@ def diagram(
     chat: Annotated[str | None, typer.Argument(metavar="[CHAT]", help="Highlight this chat's state.")] = None,
     *,
     source: ChatSource,
-    simple: Annotated[bool, typer.Option("--simple", help="The states and the happy path, for a slide.")] = False,
+    simple: Annotated[bool, typer.Option("--simple", help="Draw only the states and the happy path.")] = False,
     show: Annotated[
-        Subject, typer.Option("--show", help="The machine, its table; a chat's path, timeline or sticker.")
+        Subject,
+        typer.Option(
+            "--show", help="What to draw: the machine or its table; of a chat, its path, timeline or sticker."
+        ),
     ] = "machine",
     form: Annotated[
         Form | None,
         typer.Option(
-            "--format", help="Default: by FILE's suffix; otherwise mermaid for the machine, svg for the rest."
+            "--format",
+            help="The format; by default that of FILE's suffix, or mermaid for the machine and svg for a chat.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a file instead of printing.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of printing.")
+    ] = None,
 ) -> None:
-    """Draw the declared machine, or what a chat has lived through: as Mermaid, SVG or PNG (extra `png`).
+    """Draw the declared machine, or the path of a chat: as Mermaid, SVG or PNG (extra `png`).
 
     JSON is the machine's table as data, for programs.
     """

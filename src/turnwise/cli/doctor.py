@@ -23,12 +23,14 @@ from turnwise.states.errors import SettingsError
 
 
 def doctor(  # noqa: PLR0913 - the options of a command
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="With --export: where to.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="With --export: the file to write.")] = None,
     *,
     store: StoreOption = DEFAULT_STORE,
     repair: Annotated[
         str | None,
-        typer.Option("--repair", metavar="CHAT", help="Bring this chat to `error` with all of it that can be read."),
+        typer.Option(
+            "--repair", metavar="CHAT", help="Repair this chat: keep what can be read, and set its state to `error`."
+        ),
     ] = None,
     export: Annotated[
         str | None, typer.Option("--export", metavar="CHAT", help="Write this chat's rows to FILE, as JSON Lines.")
@@ -42,7 +44,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at every chat: what cannot be read, is broken or is missing. Exit code 1 if something was found.
+    """Check every chat for data that is unreadable, broken or missing. Exits with 1 if something was found.
 
     With --checkpoints also which of the chats that were published are gone, or have lost the end of their log.
     """
@@ -103,7 +105,7 @@ async def _rows(store: str, name: str) -> str:
 def migrate(
     *, store: StoreOption = DEFAULT_STORE, file_folder: FileFolderOption = None, as_json: JsonOption = False
 ) -> None:
-    """Create a store or bring it up to date, and say what is in it. A folder for its files is created, too."""
+    """Create a store or update its tables, and print what it contains. A folder for its files is created, too."""
     counts = anyio.run(_count, store, file_folder)
     url = without_password(store)
     if as_json:

@@ -16,7 +16,9 @@ from turnwise.engine.admin.erase import OUTSIDE, Erasable, Erasure, parse_reques
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, SettingsError
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation; required without a terminal.")
+]
 
 
 def confirm(question: str, *, done: str) -> None:
@@ -38,7 +40,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
     messages: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MESSAGE", help="Messages' ids, as `show --json` prints them."),
+        typer.Argument(metavar="MESSAGE", help="The ids of messages, as `show --json` prints them."),
     ] = None,
     *,
     what: Annotated[
@@ -49,12 +51,12 @@ def erase(  # noqa: PLR0913 - the options of a command
             help=f"What is to go as a whole, of {', '.join(get_args(Erasable))}; may be given several times.",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="The same as --what everything.")] = False,
     yes: YesOption = False,
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Erase what was said, for good, and print where copies are left. Digests stay: the audit log still verifies."""
+    """Erase the content of messages for good, and print where copies are left. The audit log still verifies."""
     names = messages or []
     whole = cast("list[Erasable]", ["everything"] if everything else what or [])
     if not names and not whole:
@@ -104,7 +106,7 @@ def delete(
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a resting chat for good. Its tombstone stays: when it was there, and what its log ended with."""
+    """Delete a resting chat for good. A tombstone stays, with its times and the end of its log."""
 
     async def meant(chats: Chats) -> tuple[str, bool]:
         try:

@@ -30,7 +30,7 @@ KeyOption = Annotated[
 SigningKeyOption = Annotated[
     Path | None,
     typer.Option(
-        "--signing-key", metavar="FILE", help="The file that holds an Ed25519 private key as PEM: sign the log with it."
+        "--signing-key", metavar="FILE", help="A file with an Ed25519 private key (PEM): sign the log with it."
     ),
 ]
 PublicKeyOption = Annotated[
@@ -38,12 +38,12 @@ PublicKeyOption = Annotated[
     typer.Option(
         "--public-key",
         metavar="FILE",
-        help="The file that holds the public keys, as PEM: log or checkpoints must be signed with one of them.",
+        help="A file with public keys (PEM): log or checkpoints must be signed with one of them.",
     ),
 ]
 CheckpointsOption = Annotated[
     Path | None,
-    typer.Option("--checkpoints", metavar="FILE", help="Compare the log with checkpoints that were published."),
+    typer.Option("--checkpoints", metavar="FILE", help="Compare the log with these published checkpoints."),
 ]
 
 
@@ -102,9 +102,7 @@ PublishOption = Annotated[
 ]
 PublishingKeyOption = Annotated[
     Path | None,
-    typer.Option(
-        "--signing-key", metavar="FILE", help="The file that holds the Ed25519 private key of the checkpoints as PEM."
-    ),
+    typer.Option("--signing-key", metavar="FILE", help="A file with the Ed25519 private key (PEM) of the checkpoints."),
 ]
 
 
@@ -128,9 +126,9 @@ def checkpoints_of(places: Sequence[str] | None, key: Path | None) -> Checkpoint
 
 
 def keygen(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes; it must not be there yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file for the private key; it must not exist.")],
 ) -> None:
-    """Make a pair of Ed25519 keys: FILE signs audit logs and checkpoints, FILE.pub checks them."""
+    """Create a pair of Ed25519 keys: FILE signs audit logs and checkpoints, FILE.pub checks them."""
     if not file.name:
         raise SettingsError("FILE", f"{str(file)!r} is a folder; name a file in it")
     public = file.with_name(f"{file.name}.pub")

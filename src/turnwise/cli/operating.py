@@ -29,10 +29,10 @@ from turnwise.states.names import WhenBusy
 @with_source("actor")
 def send(
     chat: ChatArgument,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the user says.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The text of the message.")],
     *,
-    when_busy: Annotated[WhenBusy, typer.Option(help="What becomes of it while the chat works.")] = "queue",
-    client_id: Annotated[str | None, typer.Option(help="Accept the message once under this name.")] = None,
+    when_busy: Annotated[WhenBusy, typer.Option(help="What to do while the chat works.")] = "queue",
+    client_id: Annotated[str | None, typer.Option(help="An id: a message with the same id is accepted once.")] = None,
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
@@ -54,11 +54,11 @@ def send(
 def interrupt(
     chat: ChatArgument,
     *,
-    reason: Annotated[str | None, typer.Option(help="Why, for the audit log.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason, for the audit log.")] = None,
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop a chat: what was shown is kept, open calls are closed, the queue waits."""
+    """Stop a chat. What was shown is kept, open calls are closed, the queue waits."""
     _change(source, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason), as_json=as_json)
 
 
@@ -108,7 +108,7 @@ def submit(
         list[str] | None,
         typer.Argument(
             metavar="[CALL=]ANSWER...",
-            help="An answer for each open call: JSON, or else text. Where one call is open it need not be named.",
+            help="An answer for each open call, as JSON or text. If only one call is open, leave its id out.",
         ),
     ] = None,
     *,

@@ -31,7 +31,7 @@ StoreOption = Annotated[
         envvar="TURNWISE_STORE",
         metavar="URL",
         callback=_in_one_place,
-        help="The store that has the chats.",
+        help="The store of the chats.",
     ),
 ]
 AgentsStoreOption = Annotated[
@@ -50,18 +50,18 @@ ServerOption = Annotated[
         "--server",
         metavar="URL",
         callback=_in_one_place,
-        help="The service that has the chats, instead of a store; TURNWISE_TOKEN is the token.",
+        help="The service to use instead of a store, with the token TURNWISE_TOKEN.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ChatArgument = Annotated[str, typer.Argument(metavar="CHAT", help="A chat: its id, the beginning of it, or 'last'.")]
 ActorOption = Annotated[
-    str, typer.Option("--actor", envvar="TURNWISE_ACTOR", metavar="NAME", help="Who acts, as the audit log names them.")
+    str, typer.Option("--actor", envvar="TURNWISE_ACTOR", metavar="NAME", help="The actor, as the audit log names it.")
 ]
 ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help="The model that answers; the demo model by default.")
 ]
-PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 for any that is free.")]
+PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 for any free one.")]
 ConcurrencyOption = Annotated[
     int, typer.Option("--concurrency", min=1, help="Chats of agents to run at once; an engine has its own setting.")
 ]
@@ -72,7 +72,7 @@ FileFolderOption = Annotated[
         FOLDER,
         envvar="TURNWISE_FILE_FOLDER",
         metavar="PATH",
-        help="The folder that keeps the store's files, if its database does not.",
+        help="The folder for files, if the database does not keep them.",
     ),
 ]
 

@@ -19,19 +19,23 @@ from turnwise.states.messages import ScheduledMessage
 @with_source("actor")
 def schedule(  # noqa: PLR0913 - the options
     chat: ChatArgument,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What is said then.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The text of the message.")],
     *,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="When, as in 2027-01-31T09:00+01:00.")] = None,
-    every: Annotated[str | None, typer.Option(metavar="CRON", help="A series, as in '0 9 * * 1'.")] = None,
-    timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where the times count: Europe/Berlin.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="The time, such as 2027-01-31T09:00+01:00.")] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="CRON", help="A series as a cron expression, such as '0 9 * * 1'.")
+    ] = None,
+    timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="The time zone, such as Europe/Berlin.")] = None,
     when_busy: Annotated[
-        Literal["queue", "steer", "skip"], typer.Option(help="What becomes of it while the chat works.")
+        Literal["queue", "steer", "skip"], typer.Option(help="What to do while the chat works.")
     ] = "queue",
-    schedule_id: Annotated[str | None, typer.Option("--id", help="Its name: the same again replaces it.")] = None,
+    schedule_id: Annotated[
+        str | None, typer.Option("--id", help="The id of the schedule; the same id replaces it.")
+    ] = None,
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Have the clock send a message to a chat: once, or again and again."""
+    """Schedule a message to a chat, once or repeatedly."""
     time = None if at is None else _parse(at)
 
     async def scheduled(chats: Chats, chat_id: str) -> ScheduledMessage:
@@ -45,17 +49,17 @@ def schedule(  # noqa: PLR0913 - the options
 @with_source("actor")
 def unschedule(
     chat: ChatArgument,
-    schedule_id: Annotated[str, typer.Argument(metavar="ID", help="Of a scheduled message: `schedules` lists them.")],
+    schedule_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule, as `schedules` lists it.")],
     *,
     source: ChatSource,
 ) -> None:
-    """Take a scheduled message back."""
+    """Cancel a scheduled message."""
     source.on_chat(chat, lambda chats, chat_id: chats.unschedule(chat_id, schedule_id))
 
 
 @with_source()
 def schedules(chat: ChatArgument, *, source: ChatSource, as_json: JsonOption = False) -> None:
-    """List what the clock will send to a chat, the next one first."""
+    """List the scheduled messages of a chat, the next one first."""
     _show(source.on_chat(chat, lambda chats, chat_id: chats.schedules(chat_id)), as_json=as_json)
 
 

@@ -49,12 +49,14 @@ TokenOption = Annotated[
         "--token",
         envvar="TURNWISE_TOKEN",
         metavar="TOKEN",
-        help="The token of one operator, if there is no file; by default a new one, which is shown.",
+        help="The token of one operator, without a file; by default a new one, which is printed.",
     ),
 ]
 OriginsOption = Annotated[
     list[str] | None,
-    typer.Option("--allow-origin", metavar="ORIGIN", help="An origin whose pages may call; may be repeated."),
+    typer.Option(
+        "--allow-origin", metavar="ORIGIN", help="An origin whose pages may call the service; may be repeated."
+    ),
 ]
 OwnersMayOption = Annotated[
     list[str] | None,
@@ -65,17 +67,17 @@ OwnersMayOption = Annotated[
         "may be repeated.",
     ),
 ]
-RateOption = Annotated[
-    float, typer.Option(min=0, help="Requests that each principal may send in a second, on average.")
-]
+RateOption = Annotated[float, typer.Option(min=0, help="Requests per second of each principal, on average.")]
 BurstOption = Annotated[int, typer.Option(min=0, help="Requests that each principal may send at once.")]
-StreamsOption = Annotated[int, typer.Option(min=0, help="Streams, and asks, that each principal may have open.")]
+StreamsOption = Annotated[
+    int, typer.Option(min=0, help="Streams and `ask` requests that each principal may have open.")
+]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-model",
         metavar="NAME",
-        help="A model that clients may choose for a chat, beside those that agents have by name; may be repeated.",
+        help="A model that clients may choose, in addition to those of the agents; may be repeated.",
     ),
 ]
 WebhooksOption = Annotated[
@@ -88,7 +90,7 @@ WebhooksOption = Annotated[
     ),
 ]
 RunWorkerOption = Annotated[
-    bool, typer.Option("--worker/--no-worker", help="Run chats of agents here, too; an engine has its own setting.")
+    bool, typer.Option("--worker/--no-worker", help="Also run the chats of the agents; an engine has its own setting.")
 ]
 
 
@@ -113,7 +115,7 @@ def serve(  # noqa: PLR0913 - options
     run_worker: RunWorkerOption = True,
     concurrency: ConcurrencyOption = 100,
     shutdown_seconds: Annotated[
-        float, typer.Option(min=0, help="How long open requests may go on once it is asked to stop.")
+        float, typer.Option(min=0, help="Seconds that open requests may take after a signal to stop.")
     ] = 10,
     checkpoints: PublishOption = None,
     signing_key: PublishingKeyOption = None,
@@ -201,7 +203,7 @@ def inspect(
     source: ChatSource,
     port: PortOption = 0,
 ) -> None:
-    """Show the chats of a store in a browser of this machine, until Ctrl-C. Nothing can be changed there.
+    """Show the chats of a store in a browser, read-only, until Ctrl-C.
 
     The address holds a token: who has it may read all chats. With --server it is that of the service's own page.
     """

@@ -35,9 +35,9 @@ def list_chats(
     source: ChatSource,
     state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
     awaiting: Annotated[
-        Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for subagents.")
+        Answerer | None, typer.Option(help="Only chats that wait for answers of the client, or for subagents.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(help="The maximum number of chats, newest first.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List chats, newest first."""
@@ -72,11 +72,11 @@ def show(
     source: ChatSource,
     view: Annotated[
         Literal["user", "model", "raw"],
-        typer.Option(help="What a user sees, what the model is sent, or what was said."),
+        typer.Option(help="The view: `user`, what the user sees; `model`, what the model sees; `raw`, what is stored."),
     ] = "user",
     as_json: JsonOption = False,
 ) -> None:
-    """Show a chat and all that was said in it; what it asks of its client, whole."""
+    """Show a chat with all its messages and open calls."""
 
     async def read(chats: Chats, chat_id: str) -> tuple[Chat, list[Message]]:
         return await chats.get_chat(chat_id), await chats.messages(chat_id, view=view)
@@ -143,7 +143,7 @@ def explain(
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Say where a chat stands, and in one sentence why it is not moving."""
+    """Explain the state of a chat: why it does not move, and which triggers it accepts."""
     explanation = source.on_chat(chat, lambda chats, chat_id: chats.explain(chat_id))
     if as_json:
         print_json(explanation)

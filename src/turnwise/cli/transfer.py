@@ -25,12 +25,12 @@ def export(
     chat: ChatArgument,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; else it is printed.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of printing.")
     ] = None,
     key: KeyOption = None,
     source: ChatSource,
 ) -> None:
-    """Write a whole chat as JSON Lines, which `import` takes in, on a store of any kind."""
+    """Export a whole chat as JSON Lines, for `import` into any store."""
     signing = _signing(source, key)
 
     def to(write: Callable[[str], object]) -> int:
@@ -61,7 +61,7 @@ def import_chat(
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Take in a chat that `export` wrote, once all of it was checked; it keeps its id."""
+    """Check an exported chat and import it; it keeps its id."""
     signing = _signing(source, key)
     input_lines = InputLines("FILE", file)
     with input_lines.opened() as stream:

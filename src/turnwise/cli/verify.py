@@ -30,17 +30,21 @@ _NEED_A_CHAT: Final = {
 
 @with_source("file_folder")
 def verify(  # noqa: PLR0913 - the options of a command
-    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|CHAT", help="An exported log, - for standard input, or a chat.")
+    ],
     *,
     source: ChatSource,
     key: KeyOption = None,
     checkpoints: CheckpointsOption = None,
     public_key: PublicKeyOption = None,
-    family: Annotated[bool, typer.Option("--family", help="Also the subagents of the chat, and theirs.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="Also every file of the chat, byte for byte.")] = False,
+    family: Annotated[
+        bool, typer.Option("--family", help="Also check the subagents of the chat, at every depth.")
+    ] = False,
+    files: Annotated[bool, typer.Option("--files", help="Also check the bytes of every file of the chat.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a log: its chain, every transition against the declared table, every promise of a state.
+    """Check a log: its hash chain, and every transition against the declared table.
 
     With --checkpoints also that it is the log that was published when it was written.
     """
@@ -98,15 +102,24 @@ def verdict_line(verdict: Verdict) -> Text:
 
 @with_source()
 def replay(
-    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|CHAT", help="An exported log, - for standard input, or a chat.")
+    ],
     *,
     source: ChatSource,
     delay: Annotated[
-        float | None, typer.Option("--delay", metavar="SECONDS", min=0, max=3600, help="Go on by itself.")
+        float | None,
+        typer.Option(
+            "--delay",
+            metavar="SECONDS",
+            min=0,
+            max=3600,
+            help="Show the next step after this many seconds, without a key.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Step through a log: who fired what, where it led, what was written, and how long that took.
+    """Step through a log: each trigger with its actor, new state, writes and time.
 
     Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal all steps are printed.
     """

@@ -31,7 +31,7 @@ def worker(  # noqa: PLR0913 - options
     signing_key: PublishingKeyOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Run the chats of a store until SIGTERM or Ctrl-C; running steps get their grace, then the chats are let go.
+    """Run the chats of a store until SIGTERM or Ctrl-C. Running steps may finish; then the chats are released.
 
     Only chats of the agents that the target declares are run, and only with tools that they have.
     """
@@ -68,7 +68,7 @@ def _stopped_by_signals(running: anyio.CancelScope) -> Iterator[None]:
 
     def stop(received: signal.Signals) -> None:
         if not running.cancel_called:
-            console.print(f"{received.name}: letting the chats go")
+            console.print(f"{received.name}: releasing the chats")
         running.cancel()
 
     loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)

@@ -24,8 +24,8 @@ class Client(RemoteChats):
     Use it as an async context manager. One client serves any number of tasks. The token names who acts;
     `acting` returns the same chats on behalf of another.
 
-    Streams and waiting methods come back by themselves, after the last event seen, when the connection or the service
-    breaks. Other requests are sent again where doing so twice is the same as once.
+    Streams and waiting methods reconnect by themselves after the last event. Other requests are repeated if that is
+    safe.
 
     Args:
         url: of the service, as in `https://chats.example.com` or `http://localhost:8080/v1`.

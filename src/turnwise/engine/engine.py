@@ -89,16 +89,16 @@ class Engine(HandledChats):
             `MCPTools`, are entered. They are those of `default` alone: each of the `agents` has its own.
         agents: the agents that the engine runs, if one is not enough. A chat that names none gets `default`, where
             there is one, or the only one.
-        deps: what tools find in `ToolContext.deps`: a value, or a function of the `Chat` that returns an async context
-            manager. That is entered when a tool first runs while this worker holds the chat, and left with the hold,
-            or before a tool of another agent runs.
-        settings: every constant of the engine.
+        deps: the value of `ToolContext.deps`, or a function of the `Chat` that returns an async context manager. It is
+            entered before the first tool runs while this worker holds the chat, and left when the worker releases the
+            chat, or before a tool of another agent runs.
+        settings: the settings of the engine.
         reminders: producers of system messages for single requests, of agents that have none of their own.
         prepare_messages: replaces the messages of single requests, of agents that have none of their own; the stored
             history is never changed.
-        observers: watch what the engine does, for metrics and traces.
-        checkpoints: signs where the chats' logs stand, and publishes it outside of the store.
-        clock: for tests, a clock that is moved by hand.
+        observers: objects that receive what the engine does, for metrics and traces.
+        checkpoints: publishes signed lengths and hashes of the logs outside of the store.
+        clock: for tests, a clock that the test moves.
 
     Raises:
         SettingsError: an argument is invalid; the text says which and why.
@@ -257,7 +257,7 @@ class Engine(HandledChats):
         return self._agents.models
 
     async def wait_closed(self) -> None:
-        """Wait until the engine is left, or has ended by an error: then nothing runs here any more, and no call works.
+        """Wait until the engine is closed or has failed.
 
         A process that only runs an engine waits so, and ends with it.
 
@@ -270,11 +270,11 @@ class Engine(HandledChats):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the engine has ended by an error."""
+        """Whether the engine has failed."""
         return self._closed == FAILED
 
     def add_failure_callback(self, callback: Callable[[], object]) -> None:
-        """Call a function, in the engine's event loop, if the engine ends by an error."""
+        """Call a function in the engine's event loop if the engine fails."""
         self._failure_callbacks.append(callback)
 
     @property
@@ -283,7 +283,7 @@ class Engine(HandledChats):
         return self._closed is None and self._broadcaster.closed is None
 
     async def check_writable(self) -> None:
-        """Let the store commit a write that changes nothing.
+        """Check that the store accepts writes, by a commit that changes nothing.
 
         Raises:
             EngineClosed: the engine is not open.
@@ -334,7 +334,7 @@ class Engine(HandledChats):
         checkpoints: Annotated[str, InstanceOf] | None = None,
         public_key: bytes | None = None,
     ) -> AsyncIterator[Diagnosis]:
-        """Yield what is wrong in the store, chat by chat: unreadable values, broken promises, and lost files.
+        """Yield what is wrong in the store, chat by chat: unreadable values, broken invariants and lost files.
 
         That files are there and have their sizes is always looked at. If the file store cannot be reached, or is not
         the one of this store, the last diagnosis says so.

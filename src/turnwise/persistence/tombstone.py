@@ -12,7 +12,7 @@ from turnwise.states.values.values import Value
 
 
 class Tombstone(Value, frozen=True, kw_only=True):
-    """Proof that a chat was there. Nothing that was said is in it; two of the same deletion are equal."""
+    """Proof that a chat existed. It contains nothing of the content."""
 
     chat_id: str
     created_at: datetime | None

@@ -48,7 +48,7 @@ def router(
 ) -> APIRouter:
     """Return every route of the service: `app.include_router(router(engine, auth=...), prefix="/v1")`.
 
-    The inspector's page is at `/inspector`, the client that pages import at `/client/index.js`. `/metrics` is for
+    The inspector is at `/inspector`, the JavaScript client for pages at `/client/index.js`. `/metrics` is for
     operators and auditors, or whom `owners_may` names.
 
     The application enters the engine. Under uvicorn, readers are asked to reconnect when it is asked to stop; any other
@@ -57,7 +57,7 @@ def router(
     error the process ends, too, with exit code 1.
 
     Args:
-        engine: whose chats are served.
+        engine: the engine to serve.
         auth: identifies the sender of a request: `StaticTokens`, `JWTs`, or a function of your own.
         settings: limits. Which origins may call is for the application to say: give it a `CORSMiddleware`.
         operation_prefix: what the ids of the operations begin with in the OpenAPI document. Give each router its own,
@@ -135,12 +135,12 @@ EXPOSED: Final = ("ETag", "Link", "Location", "Retry-After", "Turnwise-Chat", PR
 
 @checked
 def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> FastAPI:
-    """Return an ASGI application that opens the engine as it starts, and leaves it as it stops.
+    """Return an ASGI application that opens the engine at startup and closes it at shutdown.
 
     If the engine ends by an error the process ends, too, with exit code 1.
 
     Args:
-        engine: whose chats are served; not entered yet.
+        engine: the engine to serve, not entered yet.
         auth: identifies the sender of a request.
         settings: limits, and the origins of pages that may call.
     """

@@ -35,7 +35,7 @@ def _require_zone(time: datetime) -> datetime:
 
 @configuration(kw_only=False)
 class Principal:
-    """Who sends a request. The audit log names them as `role:name`.
+    """The sender of a request. The audit log names it as `role:name`.
 
     Raises:
         SettingsError: the name is blank or too long, there is no such role, or the time has no zone.

@@ -75,7 +75,7 @@ _NOTHING: Final = re.compile(r"[;,] nothing was written\b")
 
 
 class Problem(BaseModel):
-    """What went wrong, as RFC 9457 spells it, with the fields of the error beside it."""
+    """An error in the format of RFC 9457, with the fields of the error of turnwise."""
 
     model_config = ConfigDict(
         extra="allow",

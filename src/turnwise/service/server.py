@@ -112,7 +112,7 @@ async def serve(
     """Serve an engine until SIGTERM or SIGINT; then streams are asked to reconnect and running jobs are released.
 
     Args:
-        engine: whose chats are served; not entered yet.
+        engine: the engine to serve, not entered yet.
         auth: identifies the sender of a request.
         sockets: where to listen, bound already.
         settings: limits; `shutdown_seconds` is how long open requests may go on once it stops.

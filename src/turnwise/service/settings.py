@@ -18,7 +18,7 @@ Amount = Annotated[Seconds, Field(allow_inf_nan=False)]
 
 @configuration()
 class ServiceSettings:
-    """What clients of the service may do. Limits are those of one process, but for the rate of requests.
+    """The permissions and limits of clients. Limits are per process, except for the rate of requests.
 
     Raises:
         InvalidArgument: a value is out of its range.

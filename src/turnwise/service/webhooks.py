@@ -63,7 +63,7 @@ def _as_secret(value: str) -> str:
 
 @configuration(within="webhook.")
 class Webhook:
-    """Where events of all chats are sent.
+    """A webhook that receives events of all chats.
 
     Raises:
         InvalidArgument: a value is not what it may be. The text never holds the secret.

@@ -2,34 +2,34 @@
 
     TurnwiseError
     |-- ChatNotFound            no chat of that id
-    |   `-- ChatDeleted         there was one: a tombstone is left
+    |   `-- ChatDeleted         the chat was deleted; a tombstone is left
     |-- MessageNotFound         no message of that id where one was asked for
     |-- FileNotFound            no such file in the chat, or its bytes are gone
     |-- IllegalTransition       the table has no row for the trigger in that state
     |-- ToolResultMismatch      a submission that does not name exactly the open client calls
-    |-- ConflictingReplay       an answered call or an accepted message, again, with other content
+    |-- ConflictingReplay       a call was answered, or a message accepted, with other content
     |-- DeadlineExpired         a result for a call that was answered by its deadline
     |-- ChatBusy                `when_busy="reject"` and the chat works
     |   `-- NotResting          only a resting chat can be deleted
-    |-- QueueFull               the queue holds as many messages, or bytes, as it may
+    |-- QueueFull               the queue has reached its limit of messages or bytes
     |-- BudgetSpent             the chat or its owner has spent a budget of tokens or money
-    |-- VersionMismatch         the chat is not at the version that the caller has seen
+    |-- VersionMismatch         the chat has changed since the caller read it
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
-    |-- NothingToCompact        no message to fold
+    |-- NothingToCompact        no message to summarize
     |-- StaleLease              the lease was lost: another holder, or none
     |-- BrokenInvariant           a decision would break an invariant: a defect
-    |-- SettingsError           settings, tools or a URL that make no sense
-    |   `-- InvalidArgument     a public function was given something it cannot take
-    |       |-- InvalidContent  a message or a result that says nothing, or is no JSON
-    |       `-- WrongCall       an argument that is missing, or that the function does not have
-    |-- StoreError              the database refused
-    |   |-- ChatExists          there is a chat of that id already
-    |   `-- ChatUnreadable      something stored of one chat is not what turnwise stored
+    |-- SettingsError           an invalid setting, tool, model name or URL
+    |   `-- InvalidArgument     an invalid argument of a public function
+    |       |-- InvalidContent  a message or a result that is blank or not JSON
+    |       `-- WrongCall       a missing or unknown argument
+    |-- StoreError              the database refused or could not be reached
+    |   |-- ChatExists          a chat with that id exists already
+    |   `-- ChatUnreadable      stored values of one chat cannot be read
     |-- ImportRefused           the lines are not those of one whole exported chat
-    |-- EngineClosed            the engine is not open, or closed while someone waited
+    |-- EngineClosed            the engine is not open, or was closed during the call
     |-- EngineInUse             the engine is entered while it is open
     |-- ModelError              the provider failed, classified
-    |-- ToolFailed              raised BY a tool: the model is shown its text as it is
+    |-- ToolFailed              raised BY a tool: the model sees its text unchanged
     |-- ToolOutcomeUnknown      raised BY a tool that cannot tell whether it took effect
     `-- FatalToolError          raised BY a tool to end the chat in `error`
 
@@ -46,7 +46,7 @@ from typing import Literal
 class TurnwiseError(Exception):
     """The root of every error that turnwise raises.
 
-    Pickled and copied it stays what it is: its class, its text, its facts and notes.
+    Pickling and copying keep its class, text, attributes and notes.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -129,14 +129,14 @@ class ToolResultMismatch(TurnwiseError):
             for word, ids in (("missing", missing), ("not open", extra), ("given twice", duplicate))
             if ids
         ]
-        problem = "; ".join(problems) or "none is open, and none was given"
+        problem = "; ".join(problems) or "no call is open, and no result was given"
         super().__init__(f"a submission must name each open client call exactly once ({problem}); nothing was written")
 
 
 class ConflictingReplay(TurnwiseError):
-    """The call was answered, or the message accepted, before, with other content. Nothing was written.
+    """The call was answered before, or the message accepted, with other content. Nothing was written.
 
-    Of a message, `message_id` is the id under which it was accepted.
+    `message_id` is the id of the accepted message.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ConflictingReplay(TurnwiseError):
             text = f"call {call_id!r} was answered before with another result"
         else:
             text = f"call {call_id!r} was closed before any result came: {outcome}"
-        super().__init__(f"{text}; what was accepted first stands, nothing was written")
+        super().__init__(f"{text}; the first one stays; nothing was written")
 
 
 class DeadlineExpired(TurnwiseError):
@@ -165,7 +165,7 @@ class DeadlineExpired(TurnwiseError):
 
     def __init__(self, call_ids: Sequence[str]) -> None:
         self.call_ids = tuple(call_ids)
-        super().__init__(f"expired: the deadline of {_listed(call_ids)} has passed; nothing was written")
+        super().__init__(f"the deadline of {_listed(call_ids)} has passed; nothing was written")
 
 
 class ChatBusy(TurnwiseError):
@@ -211,7 +211,7 @@ class BudgetSpent(TurnwiseError):
         """Seconds from the refusal to `until`."""
         wait = "" if until is None else f"wait until {until:%Y-%m-%d %H:%M:%S} UTC, or "
         what = "tokens" if unit == "tokens" else "money"
-        super().__init__(f"the budget of {what} is spent; {wait}have an operator raise it; nothing was written")
+        super().__init__(f"the budget of {what} is spent; {wait}ask an operator to raise it; nothing was written")
 
 
 class ChatArchived(TurnwiseError):
@@ -230,13 +230,13 @@ class VersionMismatch(TurnwiseError):
         self.if_version = if_version
         self.version = version
         super().__init__(
-            f"chat {chat_id!r} is at version {version}, not {if_version}; read it again and decide anew; "
+            f"chat {chat_id!r} is at version {version}, not {if_version}; read it again and decide again; "
             "nothing was written"
         )
 
 
 class NothingToCompact(TurnwiseError):
-    """No message since the last boundary could be folded. Nothing was written."""
+    """No message since the last boundary can be summarized. Nothing was written."""
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
@@ -248,14 +248,14 @@ class NothingToCompact(TurnwiseError):
 class StaleLease(TurnwiseError):
     """The lease is no longer held: another worker has the chat, or none. Nothing was written.
 
-    `token` is the fencing token that was presented; `current` the one that counts, `None` for no lease.
+    `token` is the fencing token of the write; `current` is the valid one, `None` for no lease.
     """
 
     def __init__(self, chat_id: str, token: int | None, current: int | None) -> None:
         self.chat_id = chat_id
         self.token = token
         self.current = current
-        held = "nobody holds the chat" if current is None else f"token {current} holds the chat"
+        held = "no worker holds the chat" if current is None else f"token {current} holds the chat"
         if token == current:
             held = "the database went back, and granted the same token to another worker"
         super().__init__(f"the lease of chat {chat_id!r} with token {token} is lost: {held}; nothing was written")
@@ -264,7 +264,7 @@ class StaleLease(TurnwiseError):
 class BrokenInvariant(TurnwiseError):
     """A transition would leave the chat breaking an invariant of its state. Nothing was written.
 
-    It is a defect of turnwise or of what was stored; a worker's sweep repairs the latter.
+    It is a defect of turnwise or of stored data; a worker's sweep repairs the latter.
     """
 
     def __init__(self, chat_id: str, trigger: str, invariants: Sequence[str]) -> None:
@@ -277,7 +277,7 @@ class BrokenInvariant(TurnwiseError):
 
 
 class SettingsError(TurnwiseError):
-    """A setting, a tool, a model name or a store URL makes no sense. Nothing was stored.
+    """A setting, a tool, a model name or a store URL is invalid. Nothing was stored.
 
     `field` names it, `problem` says what was wrong and what would have been right.
     """
@@ -289,10 +289,10 @@ class SettingsError(TurnwiseError):
 
 
 class InvalidArgument(SettingsError):
-    """An argument is of the wrong type, too large, or not one of the words it may be. Nothing was written.
+    """An argument has the wrong type, is too large, or is not one of the allowed values. Nothing was written.
 
-    `argument` names it, with its place inside where it is of several, as in `tools[2]`; `problem` says what was wrong
-    and what would have been right.
+    `argument` names it, with its place in a list, as in `tools[2]`; `problem` says what was wrong, and what would have
+    been right.
     """
 
     def __init__(self, argument: str, problem: str) -> None:
@@ -302,7 +302,7 @@ class InvalidArgument(SettingsError):
 
 
 class InvalidContent(InvalidArgument):
-    """What was given cannot be stored: an empty message, broken text, what is no JSON value. Nothing was written."""
+    """The content cannot be stored: a blank message, broken text, not a JSON value. Nothing was written."""
 
     def __init__(self, problem: str, *, argument: str = "content") -> None:
         super().__init__(argument, problem)
@@ -310,17 +310,17 @@ class InvalidContent(InvalidArgument):
 
 
 class WrongCall(InvalidArgument, TypeError):
-    """An argument is missing, or the function has none of that name. Nothing was written.
+    """An argument is missing, or the function has no argument of that name. Nothing was written.
 
-    It is a `TypeError` too, which is what Python says to such a call.
+    It is also a `TypeError`, as Python raises for such a call.
     """
 
 
 class StoreError(TurnwiseError):
     """The database refused, or could not be reached.
 
-    `written` says what is known of what was to be written: `"no"`, nothing was, or `"unknown"`, as the answer was lost.
-    `passing` says whether the store may take it later: it is away, busy or full. A running chat then waits for it.
+    `written` is `"no"` if nothing was written, `"unknown"` if the answer was lost. `passing` says whether a later try
+    may succeed, because the store is away, busy or full. A running chat then waits for it.
     """
 
     def __init__(self, problem: str, *, written: Literal["no", "unknown"] = "no", passing: bool = False) -> None:
@@ -331,7 +331,7 @@ class StoreError(TurnwiseError):
 
 
 class ChatExists(StoreError):
-    """There is a chat of that id in the store already. Nothing was written."""
+    """The store already has a chat of that id. Nothing was written."""
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
@@ -341,7 +341,7 @@ class ChatExists(StoreError):
 class ImportRefused(TurnwiseError):
     """The lines are not those of one whole chat, as it was exported. Nothing was written.
 
-    `line` is the number of the first that is wrong or missing, from 1 on; `problem` says what was found there.
+    `line` is the number, from 1, of the first line that is wrong or missing; `problem` says what was found there.
     """
 
     def __init__(self, line: int, problem: str) -> None:
@@ -360,13 +360,13 @@ class EngineInUse(TurnwiseError):
 
 
 class EngineClosed(TurnwiseError):
-    """The engine is not open, and nothing was written; or it was closed or let its subscribers go while someone waited.
+    """The engine is not open, and nothing was written; or it was closed while a call waited.
 
-    The chats live on in the store: whoever followed one opens an engine and goes on after the last event it has seen.
+    The chats stay in the store: open an engine again and continue after the last event that you have seen.
 
     Args:
-        problem: what has become of the engine.
-        waited: whether someone waited, perhaps for the answer to a message of theirs, which is kept.
+        problem: what happened to the engine.
+        waited: whether a call waited, for example for the answer to a message. The message is kept.
     """
 
     def __init__(self, problem: str, *, waited: bool = False) -> None:
@@ -375,7 +375,7 @@ class EngineClosed(TurnwiseError):
 
 
 class ChatUnreadable(StoreError):
-    """Something stored of one chat cannot be read. Nothing was written, and no other chat is concerned.
+    """Stored values of one chat cannot be read. Nothing was written, and no other chat is affected.
 
     `column` names where it is, as `table.column`, `problem` what is wrong there. `turnwise doctor` says what to do.
     """
@@ -384,18 +384,18 @@ class ChatUnreadable(StoreError):
         self.chat_id = chat_id
         self.column = column
         super().__init__(
-            f"chat {chat_id!r} cannot be read: {column}: {problem}; nothing was written, other chats are not concerned;"
-            " `turnwise doctor` says what can be done"
+            f"chat {chat_id!r} cannot be read: {column}: {problem}; nothing was written, other chats are not affected;"
+            " `turnwise doctor` says what to do"
         )
         self.problem = problem
 
 
 class ToolFailed(TurnwiseError):
-    """Raised by a tool that failed, in words for the model, which is shown exactly them. The turn goes on."""
+    """Raised by a tool that failed, with a text for the model, which sees it unchanged. The turn goes on."""
 
 
 class ToolOutcomeUnknown(TurnwiseError):
-    """Raised by a tool that cannot tell whether it took effect: its call ends `unknown`, and the turn goes on."""
+    """Raised by a tool that does not know whether it took effect: its call ends `unknown`, and the turn goes on."""
 
 
 class FatalToolError(TurnwiseError):

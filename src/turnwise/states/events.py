@@ -21,7 +21,7 @@ from turnwise.states.values.values import Checked, Json, Time, Value
 
 
 class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
-    """An error: what happened and what to do, as text for users, and fields for programs."""
+    """An error: a text for users that says what happened and what to do, and fields for programs."""
 
     kind: str
     """The kind of a `ModelError`, or an `OwnErrorKind`: `tool`, `deps`, `internal`, `unreadable`, `repaired`.

@@ -11,7 +11,7 @@ import msgspec
 
 
 class ChatState(StrEnum):
-    """Where a chat stands. The value is what the database column holds."""
+    """The state of a chat. The value is the text in the database."""
 
     waiting = "waiting"
     """Nothing to do until someone writes. No lease, no open call, an empty queue."""

@@ -28,7 +28,7 @@ class LivePart:
 
 @dataclass(slots=True, config={"defer_build": True})
 class Transcript:
-    """Where a chat stands according to its events."""
+    """What a reader sees of a chat, made from its events."""
 
     state: ChatState | None = None
     messages: list[Message] = field(default_factory=list)

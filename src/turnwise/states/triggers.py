@@ -39,7 +39,7 @@ class TransitionContext(Value, frozen=True, kw_only=True):
 
 
 class Trigger(Value, frozen=True, kw_only=True):
-    """A thing that can happen to a chat, with its arguments. Requests are verbs, events are in the past tense."""
+    """A request or an event that can change a chat, with its arguments. Names of events are in the past tense."""
 
     name: ClassVar[str]
     """The name in records, errors and pictures: that of the class, in small letters."""

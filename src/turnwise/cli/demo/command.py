@@ -36,8 +36,8 @@ AT_MOST: Final = 120
 
 def demo(
     *,
-    fast: Annotated[bool, typer.Option("--fast", help="As fast as it goes; the default without a terminal.")] = False,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("demo-out"),
+    fast: Annotated[bool, typer.Option("--fast", help="Do not pause; the default without a terminal.")] = False,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for its files.")] = Path("demo-out"),
 ) -> None:
     """Watch one chat live: tools, a client's turn, an interrupt, a compaction, kill -9 - each claim checked."""
     out.mkdir(parents=True, exist_ok=True)

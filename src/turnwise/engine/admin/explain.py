@@ -34,7 +34,7 @@ _AS_WISHED: Final = (StopReason.end_turn, StopReason.stop_after_tool)
 
 
 class Explanation(Value, frozen=True, kw_only=True):
-    """Where a chat stands, for an operator."""
+    """The state of a chat, for an operator."""
 
     chat_id: str
     state: ChatState

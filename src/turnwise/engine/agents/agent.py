@@ -35,7 +35,7 @@ SystemPrompt = str | Callable[[Chat], str | Awaitable[str]]
 
 @configuration(kw_only=False)
 class Agent(Generic[Deps, Output]):
-    """A way to answer: a model, a system prompt, tools and settings, under a name that chats keep.
+    """A model, a system prompt, tools and settings, under a name that chats refer to.
 
     Raises:
         SettingsError: the name is empty or too long, or a setting belongs to the engine.

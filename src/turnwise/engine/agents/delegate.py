@@ -52,10 +52,10 @@ def delegate(
     Its usage counts in the budgets of the turn that receives its answer.
 
     Args:
-        agent: who helps, or its name; the engine must have it, too.
+        agent: the agent of the subagent, or its name; the engine must have it, too.
         name: the tool's name, `ask_` (in the background `start_`) and the agent's by default.
         description: describes the subagent to the model.
-        on_interrupt: whether a subagent is stopped if the chat that asks is interrupted or edited, or works on alone.
+        on_interrupt: whether a subagent stops or continues if its parent is interrupted or edited.
         background: whether the tool returns the subagent's id at once. The agent then also has `wait_for_subagents`,
             `message_subagent`, `stop_subagent` and `list_subagents`.
 

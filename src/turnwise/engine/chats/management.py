@@ -45,24 +45,23 @@ class ChatManagement(Commanded):
         Args:
             system: the system prompt, instead of the agent's.
             client_tools: tools that only the client can run.
-            owner: whose chat it is.
-            title: for people.
-            metadata: whatever the service wants to keep with the chat.
-            parent: another chat.
-            agent: who answers; the engine's only agent, or `default`, if none is named.
-            model: the name of a model that is asked instead of the agent's. Never pass a user's choice: a name may hold
+            owner: the user to whom the chat belongs.
+            title: a title for users.
+            metadata: JSON values that the application keeps with the chat.
+            parent: the id of another chat, for the application's own use.
+            agent: the agent that answers; by default the engine's only agent, or `default`.
+            model: the name of a model to use instead of the agent's. Never pass a user's choice: a name may hold
                 an address, and the server there gets the provider's key and the agent's prompt.
-            parameters: of model calls; each stands for the agent's own of that name. Never pass a user's
+            parameters: parameters of model calls; each replaces the agent's own of that name. Never pass a user's
                 `provider_options`: they are sent as they are, and may replace the key, the prompt and the model.
             active_tools: the tools to offer, as in `Settings.active_tools`.
-            history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
+            history: messages from elsewhere, of the roles `user`, `assistant` and `tool`, as `Message`s or as
                 mappings with the fields of one. They are marked as `imported` and get new numbers; a
                 provider's signatures and metadata are left out.
-            message: what the user says first, as in `send_message`. Its files are given as bytes or addresses: a new
-                chat holds none to refer to.
+            message: the user's first message, as in `send_message`. Give its files as bytes or addresses.
             message_client_id: the `client_id` of the first message, as in `send_message`; that of the chat by default.
-            client_id: the client's own name of the chat, and of its first message: the same `owner` with the same one
-                again creates and sends nothing, and gets the chat as it stands.
+            client_id: the client's own id of the chat and its first message: the same `owner` and `client_id` create
+                and send nothing again, and return the existing chat.
 
         Raises:
             ChatDeleted: the chat of that `client_id` was deleted.
@@ -86,8 +85,8 @@ class ChatManagement(Commanded):
     ) -> Page[Chat]:
         """Return chats, newest first, a page at a time.
 
-        `awaiting="client"` wants those whose open calls the client has to answer, a person's inbox, and `"subagents"`
-        those that wait for subagents; a chat may be both. Archived chats take no answer, and are in neither.
+        `awaiting="client"` returns the chats whose open calls wait for the client, `awaiting="subagents"` those that
+        wait for subagents. A chat may be in both lists, an archived one is in neither.
 
         A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
 
@@ -106,12 +105,11 @@ class ChatManagement(Commanded):
     ) -> AsyncGenerator[ChatChange, None]:
         """Yield the chats that have changed since a number, each as it stands, then every chat that changes.
 
-        From 0 on it yields all chats first, and none as gone: begin with nothing. Changes that follow one another
-        quickly are one. Whoever was away, for however long, goes on after the last number: the chats that changed
-        meanwhile come once, and those that were deleted as gone.
+        With `after=0` it yields all existing chats first. Changes that follow each other quickly are joined. To
+        continue, pass the last number: each chat that changed since then comes once, and each deleted one as gone.
 
         Args:
-            owner: whose chats; all by default.
+            owner: only chats of this owner.
             agent: only chats that this agent answers.
             after: the `number` of the last change that was seen.
             follow: whether it goes on with new changes, or ends at the present.
@@ -133,15 +131,15 @@ class ChatManagement(Commanded):
 
     @command("GET", "/consumers", operation="list_consumers")
     async def consumers(self) -> list[Consumer]:
-        """Return the durable consumers of events, by name: how far each is, and how many events it did not take."""
+        """Return the durable consumers of events, by name, each with the number of events it did not accept."""
 
     @command("GET", "/consumers/{name}/undelivered", operation="list_undelivered")
     async def undelivered(self, name: Name) -> list[Undelivered]:
-        """Return the events that a consumer's handler did not take, up to a thousand, by chat and number."""
+        """Return up to 1,000 events that a consumer's handler did not accept, by chat and number."""
 
     @command("POST", "/consumers/{name}/deliver", 202, repeatable=True)
     async def deliver_again(self, name: Name, *, about: str | None = None, seq: Ordinal | None = None) -> int:
-        """Let a consumer have events again that it did not take, and return how many.
+        """Deliver again the events that a consumer did not accept, and return how many.
 
         Args:
             name: of the consumer.
@@ -151,11 +149,11 @@ class ChatManagement(Commanded):
 
     @command("DELETE", "/consumers/{name}")
     async def drop_consumer(self, name: Name) -> bool:
-        """Forget a consumer for which no process delivers, and its undelivered events; return whether it was there."""
+        """Remove a consumer that no process serves, with its undelivered events; return whether it existed."""
 
     @command("GET", "/chats/{chat_id}/subagents", operation="list_subagents")
     async def subagents(self, chat_id: str) -> list[Chat]:
-        """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out.
+        """Return the subagents of a chat, in the order of its calls, without deleted ones.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -171,15 +169,15 @@ class ChatManagement(Commanded):
         archived: bool | Unchanged = UNCHANGED,
         if_version: Ordinal | None = None,
     ) -> Chat:
-        """Change title, metadata and whether a chat is archived, in one transaction. What is not given stays.
+        """Change title, metadata and whether a chat is archived, in one transaction. Fields that are not given stay.
 
         Only a resting chat can be archived. An archived one is changed only if it is unarchived as well.
 
         Args:
             chat_id: the chat.
-            title: for people.
-            metadata: instead of all that was there.
-            archived: whether the chat accepts nothing more.
+            title: a title for users.
+            metadata: replaces all metadata of the chat.
+            archived: an archived chat accepts no more messages.
             if_version: the version that the caller has seen.
 
         Raises:
@@ -188,19 +186,19 @@ class ChatManagement(Commanded):
         """
 
     async def rename(self, chat_id: str, title: Label | None) -> Chat:
-        """Give a chat another title; if it has that one, nothing is changed."""
+        """Set the title of a chat; nothing changes if it has this title."""
         return await self.update_chat(chat_id, title=title)
 
     async def set_metadata(self, chat_id: str, metadata: JsonObject) -> Chat:
-        """Replace a chat's metadata; if it has these, nothing is changed."""
+        """Replace the metadata of a chat; nothing changes if it has these."""
         return await self.update_chat(chat_id, metadata=metadata)
 
     async def archive(self, chat_id: str) -> Chat:
-        """Close a resting chat to everything but `unarchive`; if it is closed, nothing is changed."""
+        """Archive a resting chat: it accepts only `unarchive`. Nothing changes if it is archived."""
         return await self.update_chat(chat_id, archived=True)
 
     async def unarchive(self, chat_id: str) -> Chat:
-        """Open an archived chat again; if it is open, nothing is changed."""
+        """Unarchive a chat; nothing changes if it is not archived."""
         return await self.update_chat(chat_id, archived=False)
 
     @command("POST", "/chats/{chat_id}/read", operation="mark_read", repeatable=True)
@@ -227,9 +225,10 @@ class ChatManagement(Commanded):
         system: str | Unchanged | None = UNCHANGED,
         if_version: Ordinal | None = None,
     ) -> Chat:
-        """Change who answers, or how, from the next model call on. What is not given stays; `None` is the agent's.
+        """Change the agent, model, parameters, tools or system prompt, from the next model call on.
 
-        Another agent takes over with its own prompt, model, parameters and tools, unless these are given, too.
+        Fields that are not given stay; `None` restores the agent's own. Another agent takes over with
+        its own prompt, model, parameters and tools, unless these are given, too.
 
         Raises:
             VersionMismatch: the chat has changed since `if_version`.
@@ -239,7 +238,7 @@ class ChatManagement(Commanded):
 
     @command("POST", "/chats/{chat_id}/fork", 201)
     async def fork(self, chat_id: str, *, at_version: Ordinal) -> Chat:
-        """Create a chat that begins with another's history as of a version; the other chat is not changed.
+        """Create a chat with the history of another chat as of a version; the other chat does not change.
 
         Calls that were open then are closed. The new chat's audit log names the parent, the version and its hash.
 
@@ -249,10 +248,10 @@ class ChatManagement(Commanded):
 
     @command("DELETE", "/chats/{chat_id}")
     async def delete_chat(self, chat_id: str, *, if_version: Ordinal | None = None) -> Tombstone:
-        """Delete a resting chat for good, archived or not, readable or not, and return the tombstone that is left.
+        """Delete a resting chat for good, also an archived or unreadable one, and return its tombstone.
 
-        Nothing of it stays in the store but the tombstone. From then on every method raises `ChatDeleted` for it, and
-        its subscribers get that error, too. Deleting it again changes nothing and returns the same tombstone. Forks and
+        Only the tombstone stays. Every method then raises `ChatDeleted` for the chat, and so do the iterators of its
+        subscribers. Deleting it again changes nothing and returns the same tombstone. Forks and
         children are chats of their own and stay.
 
         Raises:
@@ -300,7 +299,7 @@ class ChatManagement(Commanded):
 
     @command("POST", "/chats/{chat_id}/repair", 202)
     async def repair(self, chat_id: str) -> Chat:
-        """Bring a chat that cannot be read, or breaks a promise, to `error`, with all of it that can be read.
+        """Repair a chat that is unreadable or breaks an invariant: keep what can be read, and set its state to `error`.
 
         Rows that cannot be read are kept in the table `quarantine`. The audit log records the repair and is otherwise
         left as it is.

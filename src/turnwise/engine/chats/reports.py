@@ -51,7 +51,7 @@ class Reports(Commanded):
     async def transcript(self, chat_id: str) -> Transcript:
         """Return what a person sees of the chat now, including the reply under way, without reading its events.
 
-        All of it is of one moment: `events(after=transcript.seq)` yields exactly what comes after it.
+        It is consistent: `events(after=transcript.seq)` yields exactly what comes after it.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -61,7 +61,7 @@ class Reports(Commanded):
     async def compactions(self, chat_id: str) -> list[Compaction]:
         """Return the compactions of a chat, oldest first, with the summary that each put in place of older messages.
 
-        Summaries are for the model: no event and no user's view shows them, so take care who gets to see them.
+        Summaries are written for the model; no event and no user's view shows them.
         """
 
     @command("GET", "/chats/{chat_id}/usage", operation="read_usage")
@@ -73,17 +73,17 @@ class Reports(Commanded):
 
     @command("GET", "/chats/{chat_id}/family-usage", operation="read_family_usage")
     async def family_usage(self, chat_id: str) -> Usage:
-        """Return what a chat, its subagents and theirs have used until now: those that work still or were stopped, too.
+        """Return the usage of a chat and its subagents at every depth, including those that still work or were stopped.
 
         It is `partial` if one of them was deleted or cannot be read.
         """
 
     @command("GET", "/chats/{chat_id}/argument-schemas", operation="read_argument_schemas")
     async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:
-        """Return the JSON schemas of the arguments of a chat's open calls, by tool: a form can be made from them.
+        """Return the JSON schemas of the arguments of a chat's open calls, by tool, for example to build a form.
 
-        They are those of the agent that asked for the calls, even if another answers by now; approvals with other
-        arguments are checked against them. A tool that this agent does not have in this engine is left out.
+        They come from the agent that made the calls. Approvals with changed arguments are checked against them. Tools
+        that the agent does not have in this engine are left out.
         """
 
     @command("GET", "/chats/{chat_id}/events", operation="stream_events")
@@ -92,8 +92,7 @@ class Reports(Commanded):
     ) -> AsyncGenerator[Event, None]:
         """Yield the chat's stored events after number `after`, then new ones as they come, unless `follow` is false.
 
-        With `until_rest` it ends once the chat rests and all of its events were yielded: what is left of a turn after
-        its calls were answered, or after a restart.
+        With `until_rest` it ends once the chat rests and all of its events were yielded.
         """
 
     @command()
@@ -106,16 +105,16 @@ class Reports(Commanded):
     ) -> Chat:
         """Return the chat once its state is in `until`; `interrupted` counts once settled.
 
-        By default that is where the chat rests: not in `requires_action` while only subagents have to answer.
+        By default it waits until the chat rests. A chat that waits only for subagents does not rest.
 
         Raises:
-            TimeoutError: it did not get there in `timeout` seconds, or with 0 is not there now.
+            TimeoutError: the chat is not in such a state after `timeout` seconds.
             InvalidArgument: `until` is empty.
         """
 
     @command("GET", "/chats/{chat_id}/explain")
     async def explain(self, chat_id: str) -> Explanation:
-        """Return where the chat stands, and in one sentence why it is not moving.
+        """Return the state of the chat and, in one sentence, why it does not move.
 
         For a chat that cannot be read it says which table and column is wrong, and what can be done.
         """
@@ -150,8 +149,8 @@ class Reports(Commanded):
 
         Args:
             chat_id: the chat.
-            family: also those of its subagents and theirs, and that their logs name each other as they were.
-            files: also that what the chat's messages refer to is in the file store, byte for byte: each file is read.
+            family: also check the logs of its subagents, at every depth.
+            files: also read every file of the chat and compare it with its digest.
             checkpoints: lines that `Checkpoints` has published: the log must be the one that they name, which finds
                 a database that was rewritten as a whole. Those of subagents are not looked at.
             public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.

@@ -61,14 +61,14 @@ class Turns(Reports):
     ) -> SendReceipt:
         """Accept a user message: it is answered next, or waits in the queue.
 
-        While the chat works, `when_busy` "queue" lets it wait for a turn of its own, "steer" for the next model request
-        of the turn under way, "interrupt" stops that turn for it, and "reject" refuses it.
+        While the chat works, `when_busy` decides: "queue" waits for a turn of its own, "steer" enters the next model
+        request of the current turn, "interrupt" stops the current turn, and "reject" raises `ChatBusy`.
 
         The same `client_id` with the same content returns the first receipt, `replayed`.
 
         Raises:
             ChatBusy: the chat works and `when_busy` is "reject".
-            QueueFull: the queue holds as many messages, or bytes, as it may.
+            QueueFull: the queue has reached its limit of messages or bytes.
             ConflictingReplay: the `client_id` was used for other content.
             InvalidContent: the message is empty, cannot be stored, or is too large.
         """
@@ -83,21 +83,20 @@ class Turns(Reports):
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
         agent: Agent[Any, Output] | None = None,
     ) -> TurnResult[Output]:
-        """Send a message and wait until the turn that answers it ends, or the chat rests before that.
+        """Send a message and wait for the end of its turn, or until the chat rests.
 
         With `agent` the chat's agent is checked first, and a type checker knows the type of `TurnResult.output`.
-        The same `client_id` with the same content sends nothing again, and returns the result of the same turn:
-        all of it, if it was resumed since.
+        The same `client_id` with the same content sends nothing again, and returns the result of the same turn.
 
         If the chat waits for its client, or is interrupted, the message may stay in the queue; the result's
         `message_state` says so.
 
         Raises:
-            TimeoutError: it took longer than `timeout` seconds, the sending included, or with 0 the turn has not ended
-                yet. What was sent stays, and the turn goes on: ask again with the same `client_id`.
+            TimeoutError: it took longer than `timeout` seconds, or, with 0, the turn has not ended yet. The message
+                stays and the turn goes on: ask again with the same `client_id`.
             EngineClosed: the engine was closed, or released its subscribers, before that.
             SettingsError: the chat has another agent than `agent`; nothing was sent.
-            StoreError: of an unknown outcome: the message is stored, and its turn cannot be followed.
+            StoreError: the message is stored, but its turn cannot be followed (`written` is `"unknown"`).
             TurnwiseError: the message is refused, see `send_message`.
         """
         with fail_after(timeout or None):  # 0 sends, and looks once
@@ -117,13 +116,12 @@ class Turns(Reports):
     ) -> AsyncGenerator[Event, None]:
         """Send a message and yield the events of the turn that answers it, from the message on, until the chat rests.
 
-        While the message waits in the queue nothing is yielded; nothing at all if the chat rests before its turn
-        begins, or the message is deleted. Without `turn_finished` the turn has not ended. The same `client_id` again
-        yields the same turn again: all of it, if it was resumed since.
+        Nothing is yielded while the message waits in the queue, or if the chat rests before its turn begins. Without
+        `turn_finished` the turn has not ended. The same `client_id` yields the same turn again.
 
         Raises:
             EngineClosed: the engine was closed, or released its subscribers; events up to then are yielded.
-            StoreError: of an unknown outcome: the message is stored, and its turn cannot be followed.
+            StoreError: the message is stored, but its turn cannot be followed (`written` is `"unknown"`).
             TurnwiseError: the message is refused, see `send_message`.
         """
         receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id)
@@ -155,7 +153,7 @@ class Turns(Reports):
     async def interrupt(self, chat_id: str, *, reason: Label | None = None) -> Chat:
         """Stop the chat. The part of the reply that was shown stays, open calls are closed, the queue waits.
 
-        So does a message that was to be answered next, and is no turn yet.
+        A message whose turn has not begun waits in the queue, too.
         """
 
     @command("POST", "/chats/{chat_id}/resume", 202)
@@ -193,7 +191,7 @@ class Turns(Reports):
         """Compact a chat now, whatever its size: one in `waiting`, or in `interrupted` or `error` with an empty queue.
 
         Raises:
-            NothingToCompact: there is no message to fold.
+            NothingToCompact: there is no message to summarize.
         """
 
     @command("POST", "/chats/{chat_id}/clear", 202, operation="clear")
@@ -227,7 +225,7 @@ class Turns(Reports):
 
     @command("DELETE", "/chats/{chat_id}/queue/{queued_id}", 202)
     async def delete_queued(self, chat_id: str, queued_id: str, *, if_version: Ordinal | None = None) -> Chat:
-        """Take a message out of the queue.
+        """Remove a message from the queue.
 
         Raises:
             VersionMismatch: the chat has changed since `if_version`.
@@ -253,19 +251,20 @@ class Turns(Reports):
         when_busy: WhenDue = "queue",
         id: ScheduleId | None = None,  # noqa: A002 - the contract
     ) -> ScheduledMessage:
-        """Have the clock send a message: once, or again and again. The same `id` again replaces what it named.
+        """Schedule a message, once or repeatedly. The same `id` replaces the schedule.
 
-        At the time the message is sent as by `send_message`, at most `Settings.poll_interval` late: after an outage,
-        too, and of a series that missed several times once. What is archived or deleted has no schedules.
+        The message is sent as by `send_message`, at most `Settings.poll_interval` seconds late. After an outage, a
+        series that missed several times sends one message. Archived and deleted chats have no schedules.
 
         Args:
             chat_id: the chat.
-            content: what is said then.
-            at: when, with an offset from UTC, or in `timezone`.
+            content: the message.
+            at: the time, with an offset from UTC, or in `timezone`.
             every: the times of a series, as a cron expression of five fields: `0 9 * * 1` is Mondays at nine.
-            timezone: where `every` counts, or an `at` without an offset, as in `Europe/Berlin`; UTC by default.
-            when_busy: what becomes of it while the chat works: it waits in the queue, steers the turn under way, or is
-                skipped this time. While the queue is full, or a budget is spent, it stays due. A series skips a time
+            timezone: the time zone of `every`, or of an `at` without an offset, such as `Europe/Berlin`; UTC by
+                default.
+            when_busy: while the chat works, the message waits in the queue, steers the current turn, or is skipped.
+                While the queue is full, or a budget is spent, it stays due. A series skips a time
                 if the message before it still waits.
             id: letters, digits, `.`, `_` and `-`; turnwise gives one by default.
 
@@ -277,7 +276,7 @@ class Turns(Reports):
 
     @command("DELETE", "/chats/{chat_id}/schedules/{id}", 204)
     async def unschedule(self, chat_id: str, id: ScheduleId) -> None:  # noqa: A002 - the contract
-        """Take a scheduled message back.
+        """Cancel a scheduled message.
 
         Raises:
             MessageNotFound: nothing is scheduled under that id.
@@ -285,4 +284,4 @@ class Turns(Reports):
 
     @command("GET", "/chats/{chat_id}/schedules", operation="list_schedules")
     async def schedules(self, chat_id: str) -> list[ScheduledMessage]:
-        """Return what is scheduled, the next one first."""
+        """Return the scheduled messages, the next one first."""

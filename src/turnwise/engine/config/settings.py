@@ -82,7 +82,7 @@ NonNegativeSeconds = Annotated[float, Field(ge=0, le=LONGEST)]
 
 @configuration(within="retry.")
 class RetryPolicy:
-    """How a failed model call is tried again: after 1, 2, 4 ... seconds, without jitter."""
+    """The retries of a failed model call: after 1, 2, 4 ... seconds, without jitter."""
 
     first_delay: PositiveSeconds = 1
     """The wait before the second attempt; each further wait is twice as long."""
@@ -189,7 +189,7 @@ class Settings:
     those of an agent's scope alone; what they leave out is as the engine's settings have it.
 
     Raises:
-        SettingsError: a value makes no sense; the text says which, and what would.
+        SettingsError: a value is invalid; the text names it and says what would be right.
     """
 
     run_worker: bool = field(default=True, metadata=ENGINE_SCOPE)

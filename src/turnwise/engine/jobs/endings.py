@@ -82,7 +82,7 @@ def error_info(error: BaseException, step: StepFacts, settings: Settings) -> Err
     if isinstance(error, ChatUnreadable):
         kind, describe = UNREADABLE, None
         where = f"step {step.number}: {error.column} of chat {error.chat_id!r} cannot be read: {error.problem}"
-        detail = f"{where}; `turnwise doctor` says what can be done"
+        detail = f"{where}; `turnwise doctor` says what to do"
     elif model_error is not None:
         detail = model_error.message
     elif describe is None:

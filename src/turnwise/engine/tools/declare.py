@@ -214,11 +214,11 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         schema: JSON schema of the arguments, instead of the type hints.
         parallel_safe: whether calls may run beside each other; a batch does only if all of its calls are.
         timeout: seconds; `Settings.tool_timeout` by default.
-        crash: what a crash during a call means.
+        crash: what happens to a call that a crash cut off: `at_most_once` or `at_least_once`.
         stop_after: whether the turn ends when a call succeeds.
-        policy: `ask` wants the client's approval before each call.
+        policy: with `ask`, each call waits for approval.
         approver: who may give that approval over HTTP: `operator`, or `owner`, the chat's owner as well.
-        reconcile: asked after a crash what became of a call, given the call's context alone; returns a `Reconciled`.
+        reconcile: a function of the call's context that is called after a crash and returns a `Reconciled`.
         definition: the tool as its provider knows it. It has the name, the description and the schema that the model
             reads; type hints or `schema` only check the arguments, and `**arguments` takes them as they come.
 

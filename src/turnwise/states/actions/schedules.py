@@ -18,7 +18,7 @@ def put_schedule(draft: Draft[Schedule]) -> None:
 
 
 def remove_schedule(draft: Draft[Unschedule]) -> None:
-    """Take a scheduled message back."""
+    """Cancel a scheduled message."""
     _drop(draft, draft.trigger.schedule_id)
 
 
