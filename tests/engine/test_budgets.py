@@ -47,7 +47,8 @@ async def test_turn_ends_at_the_limit(place: str, request: pytest.FixtureRequest
         chat = await engine.create_chat(owner="ada", message="What is outside?")
         ended = await engine.wait(chat.id)
         assert (ended.state, ended.stop_reason, len(model.requests)) == ("waiting", "token_budget", 2)
-        with pytest.raises(BudgetSpent, match="wait until 2026-04-01 22:00:00 UTC, or ask an operator to raise it") as no:
+        wait = "wait until 2026-04-01 22:00:00 UTC, or ask an operator to raise it"
+        with pytest.raises(BudgetSpent, match=wait) as no:
             await engine.send_message(chat.id, "And now?")
         assert (no.value.until, no.value.retry_after) == (budget.until, 86_400)
         with pytest.raises(BudgetSpent):
