@@ -10,23 +10,29 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.planted_faults import nothing, plant_functions, plant_no_refusal
+from support.planted_faults import nothing, plant_functions, plant_no_refusal, plant_rows
 from turnwise.engine.commands import handlers, report_handlers
 from turnwise.engine.prompt import history
-from turnwise.engine.subscriptions import broadcast
+from turnwise.engine.subscriptions import broadcast, consumer
 from turnwise.engine.subscriptions.turns import TurnReader
 from turnwise.engine.tools import toolbox
 from turnwise.persistence import erasure
 from turnwise.persistence.reading import Overdue
+from turnwise.persistence.sqlite import transactions
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.states import actions as a
 from turnwise.states import refusals
+from turnwise.states import triggers as t
 from turnwise.states.actions import compaction as compact_actions
+from turnwise.states.budgets import StoredBudget
 from turnwise.states.calls import Answer
 from turnwise.states.draft import Draft
 from turnwise.states.events import Event, ToolResultEvent
 from turnwise.states.names import CallStatus
+from turnwise.states.table import Row
+from turnwise.states.usage import Usage
+from turnwise.states.writes import DropQueued, FireSchedule
 from turnwise.testing.simulation import Faults, World, cast
 from turnwise.testing.simulation.actors import SimulatedModel, simulated_tools
 from turnwise.testing.simulation.cast import Toolmaker
@@ -158,6 +164,88 @@ def number_transcripts_too_low(patch: Patch) -> None:
     patch.setattr(report_handlers, "transcript_of", numbered)
 
 
+def lose_what_steers(patch: Patch) -> None:
+    def take(draft: Draft[Any]) -> None:
+        draft.writes += [DropQueued(queued.id, "steered") for queued in draft.queue if queued.steers]
+        draft.queue = tuple(queued for queued in draft.queue if not queued.steers)
+
+    plant_functions(patch, {a.take_steering: take})
+
+
+def fire_again(patch: Patch) -> None:
+    def fire(draft: Draft[Any]) -> None:
+        draft.writes.append(FireSchedule(draft.trigger.message.id, draft.trigger.message.due))
+
+    patch.setattr(deciding, "broken_invariants", lambda _facts: ())
+    plant_functions(patch, {a.fire_schedule: fire})
+
+
+def send_nothing(patch: Patch) -> None:
+    plant_rows(patch, lambda row: replace(row, actions=row.actions[:1]) if is_enqueued(row) else row)
+
+
+def is_enqueued(row: Row) -> bool:
+    return row.trigger is t.ScheduleFired and row.source == row.target
+
+
+def overlook_what_is_due(patch: Patch) -> None:
+    overdue = SQLiteStore.overdue
+
+    async def without_schedules(self: SQLiteStore, *, limit: int) -> Overdue:
+        return replace(await overdue(self, limit=limit), to_wake=())
+
+    patch.setattr(SQLiteStore, "overdue", without_schedules)
+
+
+def keep_reservations(patch: Patch) -> None:
+    settle = StoredBudget.settle
+
+    def kept(self: StoredBudget, chat_id: str, usage: Usage, *, title: bool = False) -> StoredBudget:
+        return replace(settle(self, chat_id, usage, title=title), reservations=self.reservations)
+
+    patch.setattr(StoredBudget, "settle", kept)
+
+
+def settle_for_nothing(patch: Patch) -> None:
+    settle = StoredBudget.settle
+
+    def free(self: StoredBudget, chat_id: str, usage: Usage, *, title: bool = False) -> StoredBudget:
+        return replace(settle(self, chat_id, usage, title=title), spent=self.spent)
+
+    patch.setattr(StoredBudget, "settle", free)
+
+
+def store_positions_too_early(patch: Patch) -> None:
+    def advance(self: Any) -> None:
+        self.position = self._reader.settled
+
+    patch.setattr(consumer._Session, "advance", advance)
+
+
+def give_up_what_fails(patch: Patch) -> None:
+    async def forget(*_: Any) -> None:
+        return
+
+    patch.setattr(SQLiteStore, "set_aside", forget)
+
+
+def deliver_backwards(patch: Patch) -> None:
+    changed = SQLiteStore.changed_events
+
+    async def reversed_events(self: SQLiteStore, *given: Any, **options: Any) -> list[Any]:
+        return (await changed(self, *given, **options))[::-1]
+
+    patch.setattr(SQLiteStore, "changed_events", reversed_events)
+
+
+def count_no_chat_at_work(patch: Patch) -> None:
+    patch.setattr(transactions, "at_work", no_chats)
+
+
+async def no_chats(*_: Any) -> list[Any]:
+    return []
+
+
 FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "3 lease: a dead token is obeyed": (obey_dead_tokens, "it is by 'worker"),
     "4 compaction: a step is compacted again": (compact_again, "had its compaction"),
@@ -178,6 +266,16 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "20 stream: results are missing": (leave_results_out_of_streams, "yielded the events"),
     "20 ask: a queued message is answered": (answer_queued_messages, "was answered by taken"),
     "20 transcript: its number is too low": (number_transcripts_too_low, "a transcript"),
+    "21 steering: a message is lost": (lose_what_steers, "was accepted and is stored 0 times"),
+    "22 schedules: what was sent stays due": (fire_again, "times at one time"),
+    "22 schedules: what is due is not sent": (send_nothing, "was due, and was not sent"),
+    "22 schedules: what is due is overlooked": (overlook_what_is_due, "never came to rest"),
+    "23 budgets: reservations stay": (keep_reservations, "has reservations left"),
+    "23 budgets: calls cost nothing": (settle_for_nothing, "its calls do not add up"),
+    "24 consumer: its position is stored too early": (store_positions_too_early, "the consumer lacks the events"),
+    "24 consumer: what it refuses is forgotten": (give_up_what_fails, "the consumer lacks the events"),
+    "24 consumer: the last event comes first": (deliver_backwards, "got its events in the order"),
+    "25 caps: no chat counts as at work": (count_no_chat_at_work, "chats of one owner are at work"),
 }
 
 

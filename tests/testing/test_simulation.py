@@ -3,6 +3,7 @@
 import logging
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from random import Random
@@ -74,6 +75,7 @@ async def test_worlds_keep_their_promises_and_meet_everything(first: int) -> Non
     worlds = await run_worlds(first, BATCH)
     assert_all_went_wrong(worlds)
     assert_all_was_done(worlds)
+    assert_enough_was_checked(worlds)
 
 
 class RestoredWorld(World):
@@ -134,6 +136,14 @@ def assert_all_was_done(worlds: Sequence[World]) -> None:
     assert {name for world in worlds for name in world.done} | by_chance == names
     answering = [{agent for _, agent in world.outside.asked.values()} for world in worlds]
     assert {DEFAULT_AGENT, CLERK} in answering
+
+
+def assert_enough_was_checked(worlds: Sequence[World]) -> None:
+    """The checks of schedules, budgets, the consumer and caps each had something to look at, again and again."""
+    checked = sum((world.checked for world in worlds), Counter[str]())
+    expected = {"sent", "fired", "calls that a budget paid", "events that were consumed", "a cap that is reached"}
+    expected.add("deliveries that were refused")
+    assert {name for name in expected if checked[name] < 50} == set()
 
 
 def assert_all_went_wrong(worlds: Sequence[World]) -> None:

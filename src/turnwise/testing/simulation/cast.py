@@ -27,6 +27,7 @@ from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.actors import simulated_tools
 from turnwise.testing.simulation.faults import EVERY_TURN, SOME_TURNS, Faults
+from turnwise.testing.simulation.schedules import LIMIT
 
 _CHANCE_OF_DELAY: Final = 0.5
 _DELAYS_S: Final = (1.0, 20.0)
@@ -178,6 +179,9 @@ def drawn_settings(parts: WorldParts, namer: Random, lease: float) -> Settings:
         coalesce=0,
         max_steps=random.choice([2, 6, 50]),
         queue_limit=3,
+        schedule_limit=LIMIT,
+        fair_by=random.choice([None, "owner"]),
+        max_running_per_owner=random.choice([None, None, 1]),
         startup_timeout=15,
         idle_timeout=15,
         tool_timeout=30,

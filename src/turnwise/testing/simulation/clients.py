@@ -19,10 +19,14 @@ from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.messages import FilePart, TextPart
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.values.values import Json
+from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation.actors import CLERK, SYSTEM_OF_CHAT, Outside
+from turnwise.testing.simulation.budgets import Budgets
 from turnwise.testing.simulation.readers import AskReading, Reading, StreamReading, TranscriptReading
+from turnwise.testing.simulation.schedules import Schedules
 
 REFUSALS = (
+    errors.BudgetSpent,
     errors.ChatArchived,
     errors.ChatBusy,
     errors.ConflictingReplay,
@@ -48,7 +52,14 @@ Deed = Callable[[Engine, str], Awaitable[Any]]
 class Clients:
     """All clients of a world, and what they know of its chats."""
 
-    def __init__(self, random: Random, outside: Outside, *, agents: Sequence[str] = (DEFAULT_AGENT, CLERK)) -> None:
+    def __init__(
+        self,
+        random: Random,
+        outside: Outside,
+        *,
+        agents: Sequence[str] = (DEFAULT_AGENT, CLERK),
+        clock: ManualClock | None = None,
+    ) -> None:
         self._agents = agents
         self.chats: list[str] = []
         self.readings: list[Reading] = []
@@ -69,6 +80,8 @@ class Clients:
         self._serial = 0
         self._forks: set[str] = set()
         self._forks_left = MAX_FORKS
+        self.schedules = Schedules(random, clock or ManualClock())
+        self.budgets = Budgets(random)
 
     def deed(self) -> Deed:
         """Return the next action of a client."""
@@ -94,6 +107,8 @@ class Clients:
             *[self.stream] * 3,
             *[self.ask] * 2,
             *[self.look] * 2,
+            *self.schedules.deeds,
+            *self.budgets.deeds,
         ]
 
     async def send(self, engine: Engine, chat_id: str) -> None:

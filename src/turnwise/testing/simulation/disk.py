@@ -45,6 +45,11 @@ class Disk:
             for row in self.reader.execute(f"SELECT * FROM {table} WHERE {column} = {chat}", (chat_id,)):  # noqa: S608 - our own names
                 yield table, " ".join(map(str, row))
 
+    def at_work(self, owner: str) -> int:
+        """Return how many chats of an owner workers hold, those apart that settle an interrupt."""
+        sql = "SELECT count(*) FROM chats WHERE owner = ? AND worker IS NOT NULL AND state <> 'interrupted'"
+        return int(self.reader.execute(sql, (owner,)).fetchone()[0])
+
     def close(self) -> None:
         """Close the connections: the database is gone."""
         self.writer.close()

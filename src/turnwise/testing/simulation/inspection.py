@@ -17,6 +17,7 @@ from turnwise.states.messages import FilePart
 from turnwise.testing.simulation.actors import Outside
 from turnwise.testing.simulation.checks import EVENTS, StoredRows, problems_in, stored_of
 from turnwise.testing.simulation.clients import NAME, Clients
+from turnwise.testing.simulation.consumer import Consumer
 from turnwise.testing.simulation.disk import Disk
 from turnwise.testing.simulation.faults import CONTAINED, blame
 from turnwise.testing.simulation.readers import Subscriber, problems_of_readings
@@ -33,6 +34,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine
     clients: Clients
     subscribers: Sequence[Subscriber]
+    consumer: Consumer | None
+    """`None` if what it got is not looked at."""
     outside: Outside
     victim: str
     """The chat whose rows are damaged: of it is only asked that it harms no other."""
@@ -48,8 +51,12 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
             problems += await self._problems_of_family(chat.facts)
             problems += self._problems_of_witnesses(chat_id, chat)
             problems += _problems_of_errors(chat)
+            growth = [*self.clients.schedules.problems(chat)]
+            growth += () if self.consumer is None else self.consumer.problems(chat)
+            problems += [f"{chat_id}: {problem}" for problem in growth]
             problems += self._problems_of_erasure(chat_id)
             problems += [problem async for problem in self._problems_of_files(chat)]
+        problems += [problem async for problem in self.clients.budgets.problems(self.store)]
         problems += await self._problems_of_the_list()
         problems += await self._problems_of_pruning()
         return [*problems, *self.clients.problems, *self._problems_outside()]

@@ -8,6 +8,7 @@ from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
 from turnwise.states.errors import EngineClosed, StoreError
 from turnwise.testing.simulation.cast import Cast, WorldParts
+from turnwise.testing.simulation.consumer import Consumer
 from turnwise.testing.simulation.disk import SimulatedStore
 from turnwise.testing.simulation.readers import Subscriber
 from turnwise.testing.simulation.witness import Witness
@@ -32,13 +33,23 @@ class SimulatedProcess:
         parts: what it shares with the world.
         settings: its engine's.
         witness: observes it.
+        consumer: gets the events of all chats here, unless it does elsewhere.
     """
 
-    def __init__(
-        self, name: str, store: SimulatedStore, cast: Cast, parts: WorldParts, *, settings: Settings, witness: Witness
+    def __init__(  # noqa: PLR0913 - the parts of a world that it uses
+        self,
+        name: str,
+        store: SimulatedStore,
+        cast: Cast,
+        parts: WorldParts,
+        *,
+        settings: Settings,
+        witness: Witness,
+        consumer: Consumer,
     ) -> None:
         self.name = name
         self.store = store
+        self._consumer = consumer
         self.engine = _MortalEngine(
             store,
             model=cast.model,
@@ -63,7 +74,7 @@ class SimulatedProcess:
             with self._scope:
                 async with self.engine:
                     self.up.set()
-                    await anyio.sleep_forever()
+                    await self._consumer.run(self.engine)
         finally:
             self._down.set()
 

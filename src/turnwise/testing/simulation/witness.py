@@ -29,6 +29,7 @@ SITUATIONS: Final[Mapping[str, tuple[type[Trigger] | None, ChatState | None, Cha
     "results of a client's tools": (t.SubmitToolResults, None, None),
     "a compaction": (t.Compacted, None, None),
     "an edit": (t.EditMessage, None, None),
+    "a message that the clock sends": (t.ScheduleFired, None, None),
 }
 """What has to happen in some world: a trigger, the state in which it comes, the one it leads to; `None` for any."""
 _ENOUGH_RUNS: Final = 3

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -23,8 +25,10 @@ from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
+from turnwise.testing.simulation.budgets import OWNER
 from turnwise.testing.simulation.cast import Agentmaker, ServiceParts, Toolmaker, WorldParts, cast_of, drawn_settings
 from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
+from turnwise.testing.simulation.consumer import Consumer
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
 from turnwise.testing.simulation.faults import Faults
 from turnwise.testing.simulation.inspection import Inspection
@@ -95,10 +99,12 @@ class World:
         self.faults.draw_for(rounds, self.cast.components(self._settings))
         self._disk: Disk
         self._nodes: list[SimulatedProcess] = []
-        self._clients = Clients(self.random, self.outside, agents=self.cast.names)
-        self._victims = Clients(self.faults.random, actors.Outside(), agents=self.cast.names)
+        self._clients = Clients(self.random, self.outside, agents=self.cast.names, clock=self.clock)
+        self._victims = Clients(self.faults.random, actors.Outside(), agents=self.cast.names, clock=self.clock)
         """The clients of the chat whose rows are damaged: their answers are not checked."""
         self._subscribers: list[Subscriber] = []
+        self._consumer = Consumer(self.random, self.clock, self.outside)
+        self._checked: Counter[str] = Counter()
         self._boots = 0
         self._calm = False
 
@@ -109,6 +115,8 @@ class World:
             with in_order(self.seed):
                 async with anyio.create_task_group() as tasks:
                     await self._boot(tasks)
+                    if self._clients.budgets.is_wanted():
+                        await self._lasting(self._clients.budgets.limit)
                     for _ in range(self._chat_count):
                         await self._create_chat(tasks)
                     await self._create_victim(tasks)
@@ -116,6 +124,7 @@ class World:
                         await self._turn(tasks)
                         await self._harm(tasks, number)
                     await self._come_to_rest(tasks)
+                    await self._let_consumer_see()
                     await self._inspect()
                     self.faults.end.set()
                     tasks.cancel_scope.cancel()
@@ -148,6 +157,18 @@ class World:
         if not self._nodes:
             await self._boot(tasks)
         await self._settle(self.random.randrange(12))
+        self._check_cap()
+
+    def _check_cap(self) -> None:
+        cap, at_work = self._settings.max_running_per_owner, self._disk.at_work(OWNER)
+        if cap is not None and at_work > cap:
+            self.problems.append(f"{at_work} chats of one owner are at work, where {cap} may be")
+        self._checked["a cap that is reached"] += at_work == cap
+
+    @property
+    def checked(self) -> Counter[str]:
+        """How often each check of schedules, budgets, the consumer and caps had something to look at."""
+        return self._checked + self._clients.schedules.met + self._clients.budgets.met + self._consumer.met
 
     async def _harm(self, tasks: TaskGroup, number: int) -> None:
         """Let clients act on the chat whose rows are damaged, damage them, and let the wall clock step."""
@@ -191,7 +212,15 @@ class World:
         self._boots += 1
         name = f"n{self._boots}"
         store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause, faults=self.faults)
-        node = SimulatedProcess(name, store, self.cast, self._parts, settings=self._settings, witness=self.witness)
+        node = SimulatedProcess(
+            name,
+            store,
+            self.cast,
+            self._parts,
+            settings=self._settings,
+            witness=self.witness,
+            consumer=self._consumer,
+        )
         tasks.start_soon(node.live)
         await node.up.wait()
         self._nodes.append(node)
@@ -229,6 +258,7 @@ class World:
         if not self._nodes:
             await self._boot(tasks)
         engine = self._nodes[0].engine
+        await self._lasting(self._clients.budgets.lift)
         for _ in range(ROUNDS_TO_REST):
             await self._settle(60)
             await self._meet_subagents(engine)
@@ -249,6 +279,23 @@ class World:
                 node.store.hint.set()
             await self._settle(60)
 
+    async def _let_consumer_see(self) -> None:
+        """Let the consumer get all events, however far the wall clock was set back while a process delivered."""
+        node = self._nodes[0]
+        for _ in range(ROUNDS_TO_REST):
+            node.store.hint.set()
+            await self._settle(60)
+            if await self._consumer.has_all(node.engine, node.store, self._clients.chats):
+                return
+            self.clock.advance(self.random.choice([1.0, 1.0, 20.0, LEASE + 1]))
+        if not self._is_renumbered:
+            self.problems.append("the consumer never caught up")
+
+    @property
+    def _is_renumbered(self) -> bool:
+        """Whether the number of a chat's last commit was damaged: the next commit may get it again."""
+        return any(what.startswith("chats.changed") for what in self.faults.damaged)
+
     async def _rests(self, engine: Engine, chat_id: str) -> bool:
         chat = await engine.get_chat(chat_id)
         if chat.archived:
@@ -258,6 +305,8 @@ class World:
                 await self._clients.submit(engine, chat_id)
             except REFUSALS:
                 self._note("the last submission came too late")
+            return False
+        if await self._clients.schedules.run_out(engine, chat_id) and chat.queued < self._settings.queue_limit:
             return False
         return chat.settled and chat.state in (ChatState.waiting, ChatState.interrupted, ChatState.error)
 
@@ -271,6 +320,7 @@ class World:
             engine=self._nodes[0].engine,
             clients=self._clients,
             subscribers=self._subscribers,
+            consumer=None if self._is_renumbered else self._consumer,
             outside=self.outside,
             victim=self._victims.chats[0],
             pruned=keep is not None and elapsed >= timedelta(seconds=keep),
@@ -285,18 +335,29 @@ class World:
         tasks.start_soon(self._act_on_victim, victim, self._victims.send)  # so that there is something to damage
 
     async def _create_chat(self, tasks: TaskGroup) -> None:
-        chat_id = await self._created(self.random)
+        chat_id = await self._created(self.random, OWNER)
+        if self._clients.budgets.is_wanted():
+            await self._lasting(partial(self._clients.budgets.limit, chat_id=chat_id))
         self._clients.chats.append(chat_id)
         subscriber = Subscriber(chat_id, self.random)
         self._subscribers.append(subscriber)
         tasks.start_soon(self._follow_everywhere, subscriber)
 
-    async def _created(self, random: Random) -> str:
+    async def _created(self, random: Random, owner: str | None = None) -> str:
         """Create a chat on any process, and try again if that fails; return the chat's id."""
-        tools, agent = self.cast.client_tools, self.cast.agent_of_new_chat(random)
+        options: dict[str, Any] = {
+            "client_tools": self.cast.client_tools,
+            "agent": self.cast.agent_of_new_chat(random),
+            "owner": owner,
+        }
+        chat = await self._lasting(lambda engine: engine.create_chat(**options), random)
+        return str(chat.id)
+
+    async def _lasting(self, work: Callable[[Engine], Awaitable[Any]], random: Random | None = None) -> Any:
+        """Do something on any process, and again until the store takes it."""
         while True:
             with contextlib.suppress(TurnwiseError):
-                return (await random.choice(self._nodes).engine.create_chat(client_tools=tools, agent=agent)).id
+                return await work((random or self.random).choice(self._nodes).engine)
 
     async def _follow_everywhere(self, subscriber: Subscriber) -> None:
         """Follow a chat on one process after the other; the end of a process ends the visit."""
