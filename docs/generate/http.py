@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from generate.schemas import section, spelled
+from generate.schemas import default_of, section, spelled
 from generate.tables import code, table
 from turnwise import Engine
 from turnwise.http_problems import MEDIA_TYPE, ON_BEHALF_OF
@@ -66,14 +66,8 @@ def who_may(operation: Operation) -> str:
 
 def _parameter(parameter: Mapping[str, Any]) -> list[str]:
     schema = parameter["schema"]
-    default = "required" if parameter["required"] else code(schema.get("default", ""))
-    return [
-        code(parameter["name"]),
-        parameter["in"],
-        spelled(schema),
-        default.replace("`None`", ""),
-        parameter.get("description", ""),
-    ]
+    default = default_of(schema, required=parameter["required"])
+    return [code(parameter["name"]), parameter["in"], spelled(schema), default, parameter.get("description", "")]
 
 
 def _answers(operation: Operation) -> Iterator[list[str]]:

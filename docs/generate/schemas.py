@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from generate.docstrings import meanings
 from generate.tables import code, table
 
 REF: Final = "#/components/schemas/"
@@ -29,16 +32,27 @@ def section(name: str, schema: Schema) -> str:
         parts.append(schema["description"])
     if "properties" in schema:
         required = schema.get("required", ())
-        rows = [_field(field, one, field in required) for field, one in schema["properties"].items()]
+        said = meanings(re.sub("-(In|Out)put$", "", name))
+        rows = [
+            _row(field, one, required=field in required, meaning=said.get(field, ""))
+            for field, one in schema["properties"].items()
+        ]
         parts.append(table(("field", "type", "default", "meaning"), rows).rstrip() if rows else "It has no fields.")
     else:
         parts.append(f"{spelled(schema)}.")
     return "\n\n".join(parts)
 
 
-def _field(name: str, schema: Schema, required: bool) -> list[str]:  # noqa: FBT001 - of one caller
-    default = "required" if required else code(schema.get("default", ""))
-    return [code(name), spelled(schema), default.replace("`None`", "`null`"), schema.get("description", "")]
+def _row(name: str, schema: Schema, *, required: bool, meaning: str) -> list[str]:
+    default = default_of(schema, required=required)
+    return [code(name), spelled(schema), default, schema.get("description", meaning)]
+
+
+def default_of(schema: Schema, *, required: bool) -> str:
+    """Return the default of a field or parameter as JSON."""
+    if required:
+        return "required"
+    return code(json.dumps(schema["default"])) if "default" in schema else ""
 
 
 def spelled(schema: Schema) -> str:
@@ -46,7 +60,7 @@ def spelled(schema: Schema) -> str:
     if "$ref" in schema:
         return link(schema["$ref"].removeprefix(REF))
     if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
-        return " or ".join(code(repr(one)) for one in values)
+        return " or ".join(code(json.dumps(one)) for one in values)
     if choices := [one for key in ("anyOf", "oneOf", "allOf") for one in schema.get(key, ())]:
         return " or ".join(dict.fromkeys(map(spelled, choices)))
     return _of_type(schema, schema.get("type", "any JSON"))

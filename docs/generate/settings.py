@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import pkgutil
 import re
-import textwrap
-from collections.abc import Iterator, Mapping
-from itertools import zip_longest
-from typing import Any, Final, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import Any, Final, get_args
 
+from generate.docstrings import Declared, declared_fields
 from generate.tables import code, table
 from turnwise import Settings
 from turnwise.states.names import AfterFinalStep
@@ -42,18 +39,10 @@ LONG: Final = 60
 MOST_LISTED: Final = 20
 
 
-class _Declared(NamedTuple):
-    """A field as its class spells it."""
-
-    annotation: str
-    default: str
-    meaning: str
-
-
 def fields(name: str) -> str:
     """Return a table of the fields of a class, which is named as in `turnwise.Settings`."""
     owner = pkgutil.resolve_name(name)
-    declared = dict(_declared(owner))
+    declared = dict(declared_fields(owner))
     scoped = owner is Settings
     rows = []
     for field in dataclasses.fields(owner):
@@ -66,18 +55,7 @@ def fields(name: str) -> str:
     return table(["field", "default (unit or values)", *(["scope"] if scoped else []), "meaning"], rows)
 
 
-def _declared(owner: type) -> Iterator[tuple[str, _Declared]]:
-    """Yield the fields of a class, each with the text below it."""
-    (found,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    body = found.body if isinstance(found, ast.ClassDef) else []
-    for one, after in zip_longest(body, body[1:]):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            meaning = ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
-            default = ast.unparse(one.value) if one.value is not None else ""
-            yield one.target.id, _Declared(ast.unparse(one.annotation), default, inspect.cleandoc(meaning))
-
-
-def _default(field: dataclasses.Field[Any], declared: _Declared) -> str:
+def _default(field: dataclasses.Field[Any], declared: Declared) -> str:
     if field.default_factory is not dataclasses.MISSING:
         made = field.default_factory()
         return f"`{type(made).__name__}()`" if not isinstance(made, Mapping) else "empty"
