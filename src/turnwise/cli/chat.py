@@ -68,7 +68,7 @@ def chat(  # noqa: PLR0913 - the options of a command
         typer.Option(min=0, max=3600, help="Seconds between two words of the demo model."),
     ] = None,
 ) -> None:
-    """Talk to your agents or, without any, to a model that may read the files below this folder.
+    """Chat with your agents, or with a model that may read the files in this folder.
 
     Ctrl-C stops a turn and keeps the chat.
     """

@@ -30,7 +30,7 @@ def undelivered(
 ) -> None:
     """List the events that a webhook or another consumer did not accept, or deliver them again.
 
-    The process that delivers for the consumer does so at once; without one, the next that does.
+    The process that serves the consumer delivers them, now or when it starts.
     """
 
     async def found(chats: Chats) -> dict[str, list[Undelivered]]:

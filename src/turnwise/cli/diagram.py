@@ -58,7 +58,7 @@ def diagram(
 ) -> None:
     """Draw the declared machine, or the path of a chat: as Mermaid, SVG or PNG (extra `png`).
 
-    JSON is the machine's table as data, for programs.
+    JSON is the machine's table as data.
     """
     form = _form(form, out, "mermaid" if show == "machine" else "svg")
     _check_options(chat, show, form, simple=simple)

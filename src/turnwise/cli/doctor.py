@@ -46,7 +46,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Check every chat for data that is unreadable, broken or missing. Exits with 1 if something was found.
 
-    With --checkpoints also which of the chats that were published are gone, or have lost the end of their log.
+    With --checkpoints, also find published chats that are missing or have lost the end of their log.
     """
     for option, value in {"--files": files, "--checkpoints": checkpoints, "--public-key": public_key}.items():
         if value and (repair, export) != (None, None):

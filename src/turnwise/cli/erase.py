@@ -48,7 +48,7 @@ def erase(  # noqa: PLR0913 - the options of a command
         typer.Option(
             "--what",
             metavar="WORD",
-            help=f"What is to go as a whole, of {', '.join(get_args(Erasable))}; may be given several times.",
+            help=f"Erase all content of a kind: {', '.join(get_args(Erasable))}; may be repeated.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="The same as --what everything.")] = False,

@@ -96,8 +96,8 @@ PublishOption = Annotated[
     typer.Option(
         PUBLISH,
         metavar="PLACE",
-        help="Sign where the logs of agents' chats stand, and append that to this file or post it to this address; may "
-        "be repeated. An engine has its own.",
+        help="Append signed checkpoints of the logs to this file, or post them to this address; may be repeated. An "
+        "engine has its own setting.",
     ),
 ]
 PublishingKeyOption = Annotated[

@@ -78,9 +78,9 @@ def _operation(method: Literal["resume", "archive", "unarchive", "mark_read"], p
     return operate
 
 
-resume = _operation("resume", "Let a chat go on after an interrupt or an error.")
-archive = _operation("archive", "Close a resting chat to everything but `unarchive`.")
-unarchive = _operation("unarchive", "Open an archived chat again.")
+resume = _operation("resume", "Continue a chat after an interrupt or an error.")
+archive = _operation("archive", "Archive a resting chat: it accepts only `unarchive`.")
+unarchive = _operation("unarchive", "Unarchive a chat.")
 mark_read = _operation("mark_read", "Mark the end of a chat's last turn as read.")
 
 
@@ -114,9 +114,7 @@ def submit(
     *,
     failed: Annotated[
         bool,
-        typer.Option(
-            "--error", help="The answers say that the calls failed; in a file, those that have no `is_error`."
-        ),
+        typer.Option("--error", help="Mark the answers as failures; in a file, those without `is_error`."),
     ] = False,
     results: Annotated[
         Path | None,

@@ -41,7 +41,7 @@ AgentsStoreOption = Annotated[
         envvar="TURNWISE_STORE",
         metavar="URL",
         callback=_in_one_place,
-        help="The store for the chats of agents; an engine has its own.",
+        help="The store of the agents' chats; an engine has its own.",
     ),
 ]
 ServerOption = Annotated[

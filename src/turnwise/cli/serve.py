@@ -63,8 +63,8 @@ OwnersMayOption = Annotated[
     typer.Option(
         "--owners-may",
         metavar="OPERATION",
-        help="What owners may do beside the usual: an operation, as erase, or one field of it, as update_chat.title; "
-        "may be repeated.",
+        help="A permission of owners in addition to the defaults: an operation (erase) or one of its fields "
+        "(update_chat.title); may be repeated.",
     ),
 ]
 RateOption = Annotated[float, typer.Option(min=0, help="Requests per second of each principal, on average.")]
@@ -205,7 +205,7 @@ def inspect(
 ) -> None:
     """Show the chats of a store in a browser, read-only, until Ctrl-C.
 
-    The address holds a token: who has it may read all chats. With --server it is that of the service's own page.
+    The address contains a token that may read all chats. With --server, it is the page of the service.
     """
     if source.is_service:
         _print_page(address_of(source.url), token_of_service())

@@ -46,7 +46,7 @@ def verify(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Check a log: its hash chain, and every transition against the declared table.
 
-    With --checkpoints also that it is the log that was published when it was written.
+    With --checkpoints, also check that it is the published log.
     """
     elsewhere = published_files(checkpoints, public_key)
 
@@ -121,7 +121,7 @@ def replay(
 ) -> None:
     """Step through a log: each trigger with its actor, new state, writes and time.
 
-    Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal all steps are printed.
+    Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal, it prints all steps.
     """
     if is_log(target):
         check_options_of_a_log({"--server": source.is_service})

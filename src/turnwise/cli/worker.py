@@ -33,7 +33,7 @@ def worker(  # noqa: PLR0913 - options
 ) -> None:
     """Run the chats of a store until SIGTERM or Ctrl-C. Running steps may finish; then the chats are released.
 
-    Only chats of the agents that the target declares are run, and only with tools that they have.
+    It runs only chats of the agents that the target declares, and only calls of tools that these have.
     """
     show_logs(quiet=quiet)
     settings = Settings(max_running=concurrency)
