@@ -88,6 +88,14 @@ async def test_changed_or_missing_signature_is_found(back: tuple[Part, ...], fau
     assert len(model.faults) == faults
 
 
+async def test_history_may_begin_with_a_greeting() -> None:
+    model = StrictModel("Here is the menu.")
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat(history=[{"role": "assistant", "content": "What would you like?"}])
+        await engine.ask(chat.id, "The menu, please.")
+    assert model.faults == []
+
+
 # A tool alone
 
 

@@ -76,7 +76,7 @@ def _faults_of_order(history: Sequence[Message]) -> Iterator[str]:
     if not history:
         yield "there is nothing to answer"
         return
-    if history[0].role != "user":
+    if history[0].role != "user" and not history[0].imported:  # a greeting: the adapters put a user's turn before it
         yield f"the history begins with a message of role {history[0].role}"
     if history[-1].role not in {"user", "tool"}:
         yield f"the history ends with a message of role {history[-1].role}"

@@ -204,7 +204,7 @@ def _problem(error: ErrorInfo | None) -> str:
     if error is None or error.message_id is None:
         return error.message if error is not None else "an unknown error"
     ways = "edit or erase it, clear the context, or configure another model"
-    return f"{error.message}. The provider does not take message {error.message_id!r}: {ways}"
+    return f"{error.message.rstrip('.')}. The provider does not take message {error.message_id!r}: {ways}"
 
 
 def _waiting(stop_reason: StopReason | None, budgets: Sequence[Budget]) -> str:
