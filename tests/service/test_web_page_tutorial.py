@@ -1,4 +1,4 @@
-"""The pages of the tutorial "A chat page with login", built and used as it says, in a real browser."""
+"""The chat pages of the tutorials `web-page` and `plain-page`, built as they say, in a real browser."""
 
 import os
 import re
@@ -73,6 +73,7 @@ class Shop:
 @pytest.fixture
 def shop(npm_modules: Path, tmp_path: Path) -> Shop:
     write_files("web-page", tmp_path)
+    write_files("plain-page", tmp_path)
     (tmp_path / "node_modules").symlink_to(npm_modules)
     bundle = ["node_modules/.bin/esbuild", "page.jsx", "--bundle", "--jsx=automatic", "--outfile=page.js"]
     subprocess.run(bundle, cwd=tmp_path, check=True, capture_output=True)
