@@ -446,7 +446,7 @@ export interface LivePart {
   text: string;
 }
 
-/** Where a chat stands according to its events. */
+/** What a reader sees of a chat, made from its events. */
 export interface Transcript {
   state: ChatState | null;
   /** Finished messages, in order; results in the order of their calls. */
@@ -504,6 +504,8 @@ export interface Chat {
   parameters?: { [key: string]: Json } | null;
   /** The tools that are offered instead of the agent's active ones. */
   active_tools?: string[] | null;
+  /** The tools that only the client can run. */
+  client_tools?: ClientTool[];
   created_at: string;
   updated_at: string;
   /** Why the chat cannot be read, and where in the store; `null` for a sound chat. The rest is what could be. */

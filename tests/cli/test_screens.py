@@ -7,9 +7,11 @@ import sqlite3
 import sys
 import unicodedata
 from contextlib import closing
+from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import pytest
@@ -19,7 +21,7 @@ from cli.look import look
 from cli.terminal_chats import CHAT, chat_with, url_of
 from support.audit_records import AT
 from support.terminal import Terminal
-from turnwise import ChatNotFound, ClientTool, Engine, ModelError, Settings, SettingsError
+from turnwise import ChatNotFound, ClientTool, Engine, Event, ModelError, Settings, SettingsError, tool
 from turnwise.cli import style
 from turnwise.cli.connect import AmbiguousChat, Chats, ChatSource
 from turnwise.cli.diagram import diagram
@@ -84,6 +86,53 @@ def test_states_are_whole_on_narrow_screens(terminal: Terminal, monkeypatch: pyt
             assert printed.code == 0, printed.err
             assert max(map(len, printed.out.splitlines())) <= max(columns, 43)
             assert state in printed.out.split(), printed.out
+
+
+COMMANDS: Final = ("list", "inbox", "undelivered", "consumers", "budgets", "schedules {}", "explain {}", "show {}")
+
+
+def test_80_columns_show_whole_words(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No id, name, time or state is cut, and no id of a chat is broken over lines."""
+    monkeypatch.setattr(style.console, "width", 80)
+    chat_id = eventful(terminal)
+    for command in COMMANDS:
+        printed = terminal.run(*command.format(chat_id).split())
+        assert printed.code == 0, printed.err
+        assert max(map(len, printed.out.splitlines())) <= 80, printed.out
+        assert "…" not in printed.out, printed.out
+        if command not in ("consumers", "schedules {}", "explain {}"):
+            assert chat_id in printed.out.split(), printed.out
+    assert "requires_action" in terminal.run("list").out.split()
+    assert f"{datetime.now(UTC):%Y-}" in terminal.run("list").out
+
+
+def eventful(terminal: Terminal) -> str:
+    """Make a chat about which each of the commands has something to say; return its id."""
+
+    @tool(policy="ask")
+    async def refund_the_order(cents: int) -> str:
+        """Refund."""
+        return f"{cents} refunded"
+
+    async def refuse(_: Event) -> None:
+        raise ValueError("billing knows no invoice of such a number")
+
+    async def made() -> str:
+        model = ScriptedModel([Reply(calls=[Call("refund_the_order", {"cents": 450})])])
+        async with Engine(url_of(terminal), model=model, tools=[refund_the_order]) as engine:
+            chat = await engine.create_chat(owner="a-long-name@customers.example", message="Give me my money back!")
+            await engine.wait(chat.id)
+            await engine.schedule(chat.id, "Ask again.", every="0 9 * * 1", timezone="Europe/Berlin")
+            await engine.set_budget(chat_id=chat.id, tokens=1_000_000, per="month")
+            async with anyio.create_task_group() as running:
+                running.start_soon(partial(engine.consume, "webhook:billing", refuse, delays=(0.001,)))
+                with anyio.fail_after(60):
+                    while sum([one.undelivered for one in await engine.consumers()]) == 0:  # noqa: ASYNC110
+                        await anyio.sleep(0.01)
+                running.cancel_scope.cancel()
+            return chat.id
+
+    return anyio.run(made)
 
 
 def test_last_is_the_latest_active_chat(terminal: Terminal) -> None:

@@ -25,6 +25,7 @@ HI = [{"type": "text", "text": "Hi!", "metadata": None}]
 DIGEST = "0" * 64
 PICK = ClientTool("pick", "Pick.", {"type": "object"})
 PICKED = {"name": "pick", "description": "Pick.", "input_schema": {"type": "object"}, "deadline": None}
+PICKED |= {"output_schema": None}
 
 
 async def all_of(stream: Any) -> None:

@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import JsonValue
 from tests.engine.chats import lines_of, path_of, untouched
 
 from support.events import events_of
-from turnwise import ClientTool, Engine, InvalidContent, Settings, SubmissionReceipt, ToolResult, VersionMismatch, tool
+from support.lives import SLOW_STORES, lives_in
+from turnwise import (
+    ClientTool,
+    Engine,
+    InvalidContent,
+    Settings,
+    SettingsError,
+    SubmissionReceipt,
+    ToolResult,
+    VersionMismatch,
+    tool,
+)
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import join
@@ -404,3 +416,44 @@ async def test_long_ids_with_one_prefix_stay_unique() -> None:
     assert other.startswith("x" + "é" * 31 + "-")
     first, second = await named("x" * 4000 + "1", "x" * 4000 + "2")
     assert first != second
+
+
+WEIGHED = {"type": "object", "properties": {"grams": {"type": "integer"}}, "required": ["grams"]}
+WEIGH = ClientTool("weigh", "Weigh it.", {"type": "object", "properties": {}}, output_schema=WEIGHED)
+
+
+@pytest.mark.parametrize("place", SLOW_STORES)
+async def test_client_result_fits_the_schema_of_its_tool(place: str, request: pytest.FixtureRequest) -> None:
+    """One that does not is refused with the field and the problem, and may be sent again; an error is no result."""
+    model = ScriptedModel([Reply(calls=[Call("weigh", {}, "w1"), Call("weigh", {}, "w2")]), Reply("Light.")])
+    async with Engine(lives_in(place, request).url, model=model) as engine:
+        chat = await engine.create_chat(client_tools=[WEIGH], message="How heavy?")
+        await engine.wait(chat.id)
+        failed = ToolResult("w2", "no scales", is_error=True)
+        for output, problem in (({"grams": "5"}, "grams: must satisfy type"), ({}, "missing grams"), ("5", "output: ")):
+            with pytest.raises(InvalidContent, match=f"output of call 'w1' .* of 'weigh': .*{problem}.*nothing was"):
+                await engine.submit_tool_results(chat.id, [ToolResult("w1", output), failed])
+        await engine.submit_tool_results(chat.id, [ToolResult("w1", {"grams": 5}), failed])
+        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
+        with pytest.raises(SettingsError, match="its JSON schema is not valid at type"):
+            await engine.create_chat(client_tools=[replace(WEIGH, output_schema={"type": "heavy"})])
+
+
+@pytest.mark.parametrize("place", SLOW_STORES)
+async def test_client_tools_can_be_read_and_changed(place: str, request: pytest.FixtureRequest) -> None:
+    model = ScriptedModel([Reply("Yes."), Reply("No.")])
+    async with Engine(lives_in(place, request).url, model=model) as engine:
+        chat = await engine.create_chat(client_tools=[WEIGH])
+        assert (await engine.get_chat(chat.id)).client_tools == (WEIGH,)
+        other = replace(WEIGH, name="measure")
+        changed = await engine.configure(chat.id, client_tools=[other])
+        assert (changed.client_tools, changed.version) == ((other,), 2)
+        assert (await engine.configure(chat.id, client_tools=[other])).version == 2
+        await engine.ask(chat.id, "Hi")
+        assert (await engine.configure(chat.id, system="Be terse.")).client_tools == (other,)
+        assert (await engine.configure(chat.id, client_tools=[])).client_tools == ()
+        await engine.ask(chat.id, "Hi")
+        assert [[spec.name for spec in one.tools] for one in model.requests] == [["measure"], []]
+        with pytest.raises(SettingsError, match="needs a name of its own"):
+            await engine.configure(chat.id, client_tools=[WEIGH, WEIGH])
+        assert (await engine.verify(chat.id)).ok

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -18,6 +18,9 @@ from turnwise.states.names import Period
 
 _OwnerOption = Annotated[str | None, typer.Option(help="The budget of this owner's chats.")]
 _ChatOption = Annotated[str | None, typer.Option(help="The budget of this chat: its id, or the beginning of it.")]
+
+_ID_WIDTH: Final = 26
+"""No id of a chat is broken over lines."""
 
 
 @with_source("actor")
@@ -70,6 +73,7 @@ def budgets(
 
 def _table(found: Sequence[Budget]) -> Table:
     table = plain_table("of", "per", "limit", "spent", "reserved", "left", "until (UTC)")
+    table.columns[0].min_width = _ID_WIDTH
     for one in found:
         amounts = ((one.tokens, one.cost), one.spent, one.reserved, one.left)
         unpriced = f" + {one.unpriced} unpriced" if one.unpriced and one.cost is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.table import Table
@@ -28,6 +28,11 @@ from turnwise.states.messages import (
 )
 from turnwise.states.names import Answerer
 
+_TIMES: Final = ("turns", "changed (UTC)")
+_TIMES_WIDTH: Final = 25
+"""Of the columns with these names, and of the space before each."""
+_ROOM_FOR_TIMES: Final = 80
+
 
 @with_source()
 def list_chats(
@@ -50,18 +55,19 @@ def list_chats(
 
 def _table(chats: Sequence[Chat]) -> Table:
     """Return the chats as a table. On a narrow screen ids are cut - their beginning names a chat - but no state is."""
-    narrow = is_narrow()
-    table = plain_table("chat", "state") if narrow else plain_table("chat", "state", "turns", "changed (UTC)", "title")
+    narrow, dated = is_narrow(), console.width >= _ROOM_FOR_TIMES
+    table = plain_table("chat", "state", *(_TIMES if dated else ()), *(() if narrow else ("title",)))
     for column in table.columns[:4]:
         column.no_wrap = True
     table.columns[0].overflow = "ellipsis"
     rows = [(chat, state_text(chat.state).append(" archived" if chat.archived else "", style="dim")) for chat in chats]
     table.columns[1].width = max(state.cell_len for _, state in rows)
     if narrow:
-        table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)
+        rest = table.columns[1].width + 2 + (_TIMES_WIDTH if dated else 0)
+        table.columns[0].max_width = max(console.width - rest, 1)
     for chat, state in rows:
-        details = (str(chat.turn), f"{chat.updated_at:%Y-%m-%d %H:%M}", excerpt(chat.title or "", 60))
-        table.add_row(clean(chat.id), state, *(() if narrow else details))
+        times = (str(chat.turn), f"{chat.updated_at:%Y-%m-%d %H:%M}") if dated else ()
+        table.add_row(clean(chat.id), state, *times, *(() if narrow else (excerpt(chat.title or "", 60),)))
     return table
 
 

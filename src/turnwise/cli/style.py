@@ -44,6 +44,7 @@ errors: Final = Console(stderr=True, highlight=False, markup=False, emoji=False,
 
 _LEAST: Final = Decimal("0.0001")
 """The smallest amount of dollars that is shown as a number."""
+_ROOM_FOR_IDS: Final = 60
 MAX_WIDTH: Final = 100
 """Cells beyond which lines of prose are tiring to read."""
 
@@ -150,10 +151,13 @@ def dollars(cost: Decimal) -> str:
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table without a frame, and with a head unless its columns have no names."""
+    """Return a table without a frame, and with a head unless its columns have no names.
+
+    An id of a chat stays on one line, where the screen has room for it: people copy it.
+    """
     table = Table(box=None, show_header=any(columns), header_style="dim", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "chat" and console.width >= _ROOM_FOR_IDS)
     return table
 
 

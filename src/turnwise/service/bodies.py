@@ -59,10 +59,12 @@ class ClientToolBody(ValueBody):
     description: str
     input_schema: dict[str, Any] = Field(description="JSON schema of the arguments: an object schema.")
     deadline: StrictFloat | None = Field(None, description="Seconds the client has to answer; without it, for ever.")
+    output_schema: dict[str, Any] | None = Field(None, description="JSON schema of results, but for errors.")
 
     def value(self) -> ClientTool:
         """Return the tool."""
-        return ClientTool(self.name, self.description, self.input_schema, deadline=self.deadline)
+        schema = self.output_schema
+        return ClientTool(self.name, self.description, self.input_schema, deadline=self.deadline, output_schema=schema)
 
 
 class NewContent(_Body):

@@ -30,6 +30,8 @@ class ClientTool(Value, metaclass=CheckedCall, frozen=True, omit_defaults=False)
     """JSON schema of the arguments: an object schema."""
     deadline: float | None = None
     """Seconds the client has to answer; `None` waits for ever."""
+    output_schema: Annotated[dict[str, Any], AfterValidator(json_at_most(262_144))] | None = None
+    """JSON schema of its results, but for errors: one that does not fit is refused. `None` takes any."""
 
 
 class ToolResult(Value, metaclass=CheckedCall, frozen=True):

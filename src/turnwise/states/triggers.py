@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, StepReply, SubagentAnswer, Summary
 from turnwise.states.budgets import Funds
-from turnwise.states.calls import CallOutcome, ToolResult
+from turnwise.states.calls import CallOutcome, ClientTool, ToolResult
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
@@ -413,6 +413,8 @@ class Configured(Trigger, frozen=True, kw_only=True):
     parameters: dict[str, Any] | None = None
     active_tools: tuple[str, ...] | None = None
     system: str | None = None
+    client_tools: tuple[ClientTool, ...] | None = None
+    """The client's tools from now on; `None` leaves them as they are."""
 
 
 @_declared("administrator", while_archived=True)

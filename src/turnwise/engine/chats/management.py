@@ -223,12 +223,14 @@ class ChatManagement(Commanded):
         parameters: JsonObject | Unchanged | None = UNCHANGED,
         active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
         system: str | Unchanged | None = UNCHANGED,
+        client_tools: Sequence[ClientTool] | Unchanged = UNCHANGED,
         if_version: Ordinal | None = None,
     ) -> Chat:
         """Change the agent, model, parameters, tools or system prompt, from the next model call on.
 
         Fields that are not given stay; `None` restores the agent's own. Another agent takes over with
         its own prompt, model, parameters and tools, unless these are given, too.
+        The client's tools stay whoever answers: `client_tools` replaces them all.
 
         Raises:
             VersionMismatch: the chat has changed since `if_version`.

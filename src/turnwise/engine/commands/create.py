@@ -18,7 +18,7 @@ from turnwise.engine.config.settings import LONGEST
 from turnwise.engine.prompt.imported_history import History, imported_history
 from turnwise.engine.prompt.imported_message import NO_REFERENCE
 from turnwise.engine.tools.limited_checks import TO_DECLARE, limited
-from turnwise.engine.tools.schemas import check_name, check_schema
+from turnwise.engine.tools.schemas import check_name, check_schema, check_valid
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.idempotency import digest_of_parts, first_receipt
 from turnwise.states.calls import ClientTool
@@ -183,6 +183,8 @@ def _check(tool: ClientTool, taken: Collection[str]) -> None:
     if tool.name in taken:
         raise SettingsError(whose, "needs a name of its own; another tool has this one")
     check_schema(whose, tool.input_schema)
+    if tool.output_schema is not None:
+        check_valid(whose, tool.output_schema)
     if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
         raise SettingsError(
             whose, f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}"

@@ -14,7 +14,7 @@ from turnwise.engine.chats.reports import state_of
 from turnwise.engine.chats.turns import Question
 from turnwise.engine.commands.budgets import list_budgets, set_budget
 from turnwise.engine.commands.commands import Commands
-from turnwise.engine.commands.create import ChatCreation
+from turnwise.engine.commands.create import ChatCreation, check_client_tools
 from turnwise.engine.commands.report_handlers import ReportHandlers
 from turnwise.engine.config.results import (
     Budget,
@@ -36,7 +36,7 @@ from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
 from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.calls import ToolResult
+from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
 from turnwise.states.facts import Facts
@@ -187,10 +187,12 @@ class Handlers(ReportHandlers):
         *,
         parameters: Mapping[str, Any] | Unchanged | None = UNCHANGED,
         active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
+        client_tools: Sequence[ClientTool] | Unchanged = UNCHANGED,
         if_version: int | None = None,
         **fields: Any,
     ) -> Chat:
         changes = changes_of(
+            client_tools=client_tools if isinstance(client_tools, Unchanged) else check_client_tools(client_tools),
             parameters=dict(parameters) if isinstance(parameters, Mapping) else parameters,
             active_tools=tuple(active_tools) if isinstance(active_tools, Sequence) else active_tools,
             **fields,

@@ -9,6 +9,7 @@ import msgspec
 
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.transactions.chat_writer import UnitOfWork
+from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import Archived, Configured, MarkedRead, MetadataChanged, Renamed, Unarchived
@@ -16,6 +17,8 @@ from turnwise.states.values.digests import differ
 
 _LABELS: Final = ("title", "metadata", "archived")
 _CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
+_CLIENT_TOOLS: Final = "client_tools"
+"""What is the client's, and stays whoever answers."""
 
 
 class Labelling(msgspec.Struct, frozen=True):
@@ -78,7 +81,7 @@ class Configuring(msgspec.Struct, frozen=True):
             SettingsError: nothing is given, or there is no such agent, model or parameter.
         """
         if not choices:
-            raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
+            raise SettingsError("configure", f"needs one of {', '.join((*_CONFIGURABLE, _CLIENT_TOOLS))} to change")
         if "agent" in choices:
             agents.chosen(choices["agent"])
         await agents.check(choices.get("model"), choices.get("parameters"))
@@ -91,14 +94,15 @@ class Configuring(msgspec.Struct, frozen=True):
             SettingsError: there is no such tool.
         """
         agents, choices, profile = self.agents, self.choices, unit.facts.profile
+        client_tools: tuple[ClientTool, ...] = choices.get(_CLIENT_TOOLS, profile.client_tools)
         before = {name: getattr(profile, name) for name in _CONFIGURABLE}
         stays = before if choices.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
-        after = {**stays, **choices}
-        if after["agent"] != profile.agent:
-            agents.check_client_tools(after["agent"], profile.client_tools)
-        agents.check_active(after["agent"], choices.get("active_tools"), profile.client_tools)
-        agents.check_tool_choice(after["agent"], choices.get("parameters"), profile.client_tools)
+        after = {**stays, **{name: choice for name, choice in choices.items() if name != _CLIENT_TOOLS}}
+        if after["agent"] != profile.agent or _CLIENT_TOOLS in choices:
+            agents.check_client_tools(after["agent"], client_tools)
+        agents.check_active(after["agent"], choices.get("active_tools"), client_tools)
+        agents.check_tool_choice(after["agent"], choices.get("parameters"), client_tools)
         if choices.keys() & {"model", "active_tools", "parameters"}:
             agents.check_offer(after["agent"], after["model"], after["active_tools"], after["parameters"])
-        if differ(after, before):
-            unit.fire(Configured(**after))
+        if differ(after, before) or client_tools != profile.client_tools:
+            unit.fire(Configured(**after, client_tools=client_tools))

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from turnwise.engine.tools.arguments import BadArguments, coerce, validate
+from turnwise.engine.tools.arguments import BadArguments, coerce, join_problems, validate
+from turnwise.engine.tools.schemas import problems_with
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.idempotency import late_results
 from turnwise.engine.transactions.runtime import Runtime
-from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import InvalidContent
 from turnwise.states.triggers import DeadlinePassed, SubmitToolResults
 from turnwise.states.values.digests import canonical
@@ -30,10 +31,30 @@ class Submission(msgspec.Struct, frozen=True):
         if late or unit.accepts(DeadlinePassed()):
             unit.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
         if not late:
+            check_outputs(unit.facts.profile.client_tools, unit.facts.open_calls, self.results)
             toolbox = self.runtime.agents.toolbox(unit.facts.profile_of_calls)
             limit = self.runtime.settings.message_limit_bytes
             edited = edited_arguments(toolbox, unit.facts.open_calls, self.results, limit_bytes=limit)
             unit.fire(SubmitToolResults(results=self.results, edited=edited))
+
+
+def check_outputs(tools: Iterable[ClientTool], calls: Iterable[ToolCall], results: Iterable[ToolResult]) -> None:
+    """Check the results of client tools that declare a schema of them.
+
+    Raises:
+        InvalidContent: one does not fit; the text names each field, and what is wrong with it.
+    """
+    schemas = {tool.name: tool.output_schema for tool in tools}
+    asked = {call.call_id: call for call in calls if call.is_client and call.approval is None}
+    for result in results:
+        call = asked.get(result.call_id)
+        schema = None if call is None or result.is_error else schemas.get(call.name)
+        if call is None or schema is None:
+            continue
+        problems = problems_with(result.output, schema, trusted=False, whole="output")
+        if problems:
+            problem = f"the output of call {call.call_id!r} does not fit the schema of {call.name!r}"
+            raise InvalidContent(f"{problem}: {join_problems(problems)}", argument="output")
 
 
 def edited_arguments(

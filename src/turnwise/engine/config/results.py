@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
 from turnwise.states.budgets import Amount, StoredBudget
-from turnwise.states.calls import ToolCall
+from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message
@@ -74,6 +74,8 @@ class Chat(Value, frozen=True, kw_only=True):
     """Parameters of model calls, each instead of the agent's of that name."""
     active_tools: tuple[str, ...] | None = None
     """The tools that are offered instead of the agent's active ones."""
+    client_tools: tuple[ClientTool, ...] = ()
+    """The tools that only the client can run."""
     created_at: datetime
     updated_at: datetime
     unreadable: str | None = None

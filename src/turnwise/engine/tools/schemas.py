@@ -58,6 +58,11 @@ def check_schema(whose: str, schema: object) -> None:
         raise SettingsError(
             whose, f"its JSON schema has {words} at the top, which providers refuse; move what it says into a property"
         )
+    check_valid(whose, schema)
+
+
+def check_valid(whose: str, schema: Mapping[str, Any]) -> None:
+    """Raise a `SettingsError` unless a JSON schema is valid, and refers to nothing outside itself."""
     try:
         plain = cast("dict[str, Any]", as_json(dict(schema)))
     except TurnwiseError as error:

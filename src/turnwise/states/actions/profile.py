@@ -54,6 +54,7 @@ def change_configuration(draft: Draft[Configured]) -> None:
             parameters=configuration.parameters,
             active_tools=configuration.active_tools,
             system=configuration.system,
+            client_tools=before.client_tools if configuration.client_tools is None else configuration.client_tools,
         ),
     )
 
