@@ -70,7 +70,8 @@ async def forget_chat(db: SQLDatabase, facts: Facts, now: datetime) -> None:
 async def change_budget(db: SQLDatabase, key: str, change: BudgetChange) -> StoredBudget | None:
     """Change, make or remove a budget, and return it."""
     now = await db.now()
-    stored = _read(await db.fetch("funds", keys=[key]), now)
+    is_new = await db.execute("begin_budget", key=key)
+    stored = () if is_new else _read(await db.fetch("funds", keys=[key]), now)
     changed = change(stored[0] if stored else None, now)
     if changed is None:
         await db.execute("delete_budget", key=key)

@@ -31,6 +31,7 @@ from turnwise.testing.conformance.importing import ImportingConformance
 from turnwise.testing.conformance.pruning import PruningConformance
 from turnwise.testing.conformance.reading import ReadingConformance
 from turnwise.testing.conformance.rewriting import RewritingConformance
+from turnwise.testing.conformance.sharing import SharingConformance
 
 
 class StoreConformance(
@@ -42,6 +43,7 @@ class StoreConformance(
     PruningConformance,
     ReadingConformance,
     RewritingConformance,
+    SharingConformance,
 ):
     """Everything that `ChatStore` promises."""
 

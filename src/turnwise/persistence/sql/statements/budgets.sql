@@ -17,5 +17,9 @@ SELECT body FROM budgets ORDER BY key LIMIT :limit;
 -- name: put_budget
 INSERT INTO budgets (key, body) VALUES (:key, :body) ON CONFLICT (key) DO UPDATE SET body = excluded.body;
 
+-- name: begin_budget
+-- A row to lock, where there is no budget: else two that make it at the same time would not see each other.
+INSERT INTO budgets (key, body) VALUES (:key, '') ON CONFLICT (key) DO NOTHING;
+
 -- name: delete_budget
 DELETE FROM budgets WHERE key = :key;
