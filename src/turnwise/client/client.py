@@ -30,7 +30,7 @@ class Client(RemoteChats):
     Args:
         url: of the service, as in `https://chats.example.com` or `http://localhost:8080/v1`.
         token: of a principal of the service.
-        settings: how long the client waits, and how it comes back.
+        settings: timeouts and retries of the client.
 
     Raises:
         InvalidArgument: the URL or the token cannot be one.

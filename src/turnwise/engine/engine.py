@@ -279,7 +279,7 @@ class Engine(HandledChats):
 
     @property
     def takes_followers(self) -> bool:
-        """Whether the engine is open, and has not let its subscribers go."""
+        """Whether the engine is open and accepts subscribers."""
         return self._closed is None and self._broadcaster.closed is None
 
     async def check_writable(self) -> None:
@@ -305,8 +305,8 @@ class Engine(HandledChats):
     def release_followers(self) -> None:
         """End every `events`, `wait`, `ask` and `stream`, running or still to come, with `EngineClosed`.
 
-        For a server that has to stop and waits for its connections before it leaves the engine. Events up to then are
-        still yielded; the chats run on until the engine is left.
+        Call it when a server stops and waits for its connections before it closes the engine. Events up to then are
+        still yielded. Chats continue until the engine is closed.
         """
         self._broadcaster.close(RELEASED)
 

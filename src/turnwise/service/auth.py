@@ -78,7 +78,7 @@ def is_known_by_token(request: Request) -> bool:
 
 @checked
 class StaticTokens:
-    """Knows each principal by a token that does not change.
+    """Identifies each principal by a token that does not change.
 
     Only digests of the tokens are held, and all of them are compared, so that the time reveals nothing.
 
@@ -165,7 +165,7 @@ def _entry(number: int, entry: object) -> tuple[str, Principal]:
 
 @configuration()
 class JWTs:
-    """Knows principals by signed JSON Web Tokens. A token that does not expire is refused.
+    """Identifies principals by signed JSON Web Tokens. Tokens without an expiry are refused.
 
     Raises:
         SettingsError: the extra `service` is not installed, the key cannot be read, is too short, or fits not each of

@@ -205,7 +205,7 @@ class ProblemRoute(APIRoute):
 
 @checked
 def add_problem_handlers(app: FastAPI) -> None:
-    """Answer every error of an application as a problem: turnwise's, FastAPI's, and unexpected ones."""
+    """Answer every error of an application as a problem: errors of turnwise, of FastAPI, and unexpected ones."""
 
     async def handle(_request: Request, error: Exception) -> Response:
         if isinstance(error, TurnwiseError):

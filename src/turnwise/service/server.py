@@ -115,7 +115,7 @@ async def serve(
         engine: the engine to serve, not entered yet.
         auth: identifies the sender of a request.
         sockets: where to listen, bound already.
-        settings: limits; `shutdown_seconds` is how long open requests may go on once it stops.
+        settings: limits; open requests may take `shutdown_seconds` after a signal to stop.
         log_level: of uvicorn.
         opened: called once the engine is open.
 

@@ -227,7 +227,7 @@ def _id_of(event: Event) -> str:
 
 @asynccontextmanager
 async def deliver_webhooks(engine: Engine, webhooks: Sequence[Webhook]) -> AsyncIterator[None]:
-    """Send events to webhooks while inside: for applications that have a `router` and enter the engine themselves."""
+    """Send events to webhooks inside this context, for applications that mount a `router`."""
     tasks = [asyncio.create_task(WebhookSender(webhook).deliver(engine)) for webhook in webhooks]
     try:
         yield

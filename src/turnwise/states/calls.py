@@ -51,7 +51,7 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
 
     @property
     def approves(self) -> bool | None:
-        """What the result says to a call that asks for approval; `None` if it is no answer to that.
+        """Whether the result approves a call that asks for approval; `None` if it is no such answer.
 
         `True` and `{"approved": true}` allow the call; `False`, `{"approved": false}` and an error do not, unless that
         says that it allows it.

@@ -289,7 +289,7 @@ class QueuedMessage(Value, frozen=True, kw_only=True):
 
 
 class ScheduledMessage(Value, frozen=True, kw_only=True):
-    """A message that the clock sends to a chat: once, or at each time of a series."""
+    """A scheduled message of a chat: once, or at each time of a series."""
 
     id: str
     parts: tuple[Part, ...]

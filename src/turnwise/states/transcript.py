@@ -63,7 +63,7 @@ _EVENTS: Final = tuple(e.EVENTS.values())
 def fold(events: Iterable[e.Event], transcript: Transcript | None = None) -> Transcript:
     """Return the transcript that `events` make, continuing from `transcript` if one is given.
 
-    Folding events in two halves gives the same as folding all at once, so a reader may leave and come back.
+    Folding events in two parts gives the same result as folding them at once, so a reader may reconnect.
     """
     transcript = transcript if transcript is not None else Transcript()
     for event in events:

@@ -21,7 +21,7 @@ class NotTested(AssertionError):
 
 
 class CrashReport(msgspec.Struct, frozen=True):
-    """At which points an engine was killed. After each of them the scenario ended as promised."""
+    """The points at which an engine was killed. After each of them the scenario ended as promised."""
 
     points: tuple[str, ...]
     missed: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class CrashTestFailed(AssertionError):
 
 
 class WorldsReport(msgspec.Struct, frozen=True):
-    """What worlds that found no problem have met."""
+    """The situations that worlds without problems have met."""
 
     seeds: tuple[int, ...]
     tools: dict[str, int]

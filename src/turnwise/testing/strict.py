@@ -25,7 +25,7 @@ _PARTS = {
 
 
 class StrictModel(ScriptedModel):
-    """A scripted model that notes every fault a strict provider would find in what it is asked.
+    """A scripted model that records every fault that a strict provider would find in a request.
 
     `faults` must be empty at the end of a test.
     """

@@ -47,8 +47,8 @@ def delegate(
 ) -> Tool:
     """Return a tool that gives a task to a subagent and waits for its answer, or goes on meanwhile.
 
-    The subagent is a chat of its own, with `agent`. It has the owner and the metadata of the chat that asks; of the
-    conversation it sees only the task. While it is waited for the chat rests in `requires_action`, and no worker waits.
+    The subagent is a chat of its own, with `agent`, the owner and the metadata of its parent. It sees only the task.
+    While the parent waits it is in `requires_action`, and no worker is occupied.
     Its usage counts in the budgets of the turn that receives its answer.
 
     Args:

@@ -183,7 +183,7 @@ class CompactionPolicy:
 
 @configuration()
 class Settings:
-    """How an engine and its agents behave. Times are in seconds unless the name says otherwise.
+    """The settings of an engine and its agents. Times are in seconds unless the name says otherwise.
 
     Each setting has a scope, the engine's or an agent's: `Settings.scope` tells it. An agent's own settings may hold
     those of an agent's scope alone; what they leave out is as the engine's settings have it.
@@ -347,7 +347,7 @@ class Settings:
 
     @classmethod
     def for_reasoning(cls, **settings: Any) -> Self:
-        """Return settings for models that think long before they speak: both timeouts are ten minutes."""
+        """Return settings for models that reason for a long time before they answer: both timeouts are ten minutes."""
         return cls(**{"startup_timeout": 600, "idle_timeout": 600, **settings})
 
     @staticmethod

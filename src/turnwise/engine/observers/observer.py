@@ -133,33 +133,34 @@ class Observer:
         return None
 
     def transitioned(self, decision: Decision) -> None:
-        """Learn of a committed transition; those of a chat come in order."""
+        """Receive a committed transition; those of a chat arrive in order."""
 
     def running(self, chats: int) -> None:
-        """Learn how many chats run here now."""
+        """Receive the number of chats that run in this engine."""
 
     def waiting(self, seconds: Mapping[str, float]) -> None:
-        """Learn with every sweep for how long the longest waiting chat of each agent has waited for a worker.
+        """Receive, with every sweep, how long the oldest waiting chat of each agent has waited for a worker.
 
-        It is so of the whole store. Where it grows, no worker runs that agent, or has the tools, or there are too few.
+        The times are those of the whole store. If one grows, no worker runs that agent or has its tools, or there are
+        too few workers.
         """
 
     def budgets(self, budgets: Sequence[Budget]) -> None:
-        """Learn with every sweep how the budgets of the whole store stand: the first thousand of them."""
+        """Receive, with every sweep, the first thousand budgets of the store."""
 
     def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
-        """Learn that a model call begins; return a function to call when it is over, in the same context."""
+        """A model call begins; return a function to call at its end, in the same context."""
         return None
 
     def compaction_started(self, run: CompactionRun) -> Ended | None:  # noqa: ARG002 - as above
-        """Learn that an attempt to compact begins; return a function to call when it is over, likewise.
+        """An attempt to compact begins; return a function to call at its end.
 
         The model calls of a summary come in between.
         """
         return None
 
     def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
-        """Learn that a tool begins to run; return a function to call when it is over, in the same context."""
+        """A tool begins to run; return a function to call at its end, in the same context."""
         return None
 
 

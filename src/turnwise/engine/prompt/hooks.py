@@ -108,7 +108,7 @@ NO_HOOKS: Final = Hooks()
 
 
 def history_was_compacted(state: LoopState) -> Sequence[str]:
-    """Remind the model that its history was compacted, as long as it sees what that has left.
+    """Remind the model that its history was compacted.
 
     This reminder comes first, wherever it stands among the reminders.
     """

@@ -68,7 +68,7 @@ async def _schedule_nothing(*_: Any, **__: Any) -> ScheduledMessage:
 class ToolContext(msgspec.Struct, Generic[Deps]):
     """The context of a call. A tool gets it in a parameter annotated with this class.
 
-    `ToolContext[MyDeps]` says what the tool expects of `deps`, which the engine was given.
+    `ToolContext[MyDeps]` declares the type of `deps`.
     """
 
     chat_id: str

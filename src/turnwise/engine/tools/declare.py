@@ -44,17 +44,17 @@ class Reconciled(Value, metaclass=CheckedCall, frozen=True):
 
     @classmethod
     def done(cls, output: Json | ToolOutput = None) -> Reconciled:
-        """Say that the call took effect, and what is its output: it does not run again."""
+        """The call took effect and has this output: it does not run again."""
         return cls("done", output)
 
     @classmethod
     def not_done(cls) -> Reconciled:
-        """Say that the call took no effect, and cannot take one any more: it runs, whatever its crash policy."""
+        """The call took no effect and cannot take effect later: it runs, whatever its crash policy."""
         return cls("not_done")
 
     @classmethod
     def unknown(cls) -> Reconciled:
-        """Say that the outcome is unknown: the crash policy decides."""
+        """The outcome is unknown: the crash policy decides."""
         return cls("unknown")
 
 

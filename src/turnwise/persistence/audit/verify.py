@@ -53,9 +53,9 @@ def verify_export(
     public_key: bytes | None = None,
     checkpoints: Annotated[str, InstanceOf] | None = None,
 ) -> Verdict:
-    """Check an exported log. Whatever the text holds, it raises nothing.
+    """Check an exported log. No content of the text raises an error.
 
-    Without a signature that is checked, a log that was cut and given a new checkpoint passes for a whole one.
+    Without a signature, a log that was shortened and got a new checkpoint passes the check.
 
     Args:
         text: the log.

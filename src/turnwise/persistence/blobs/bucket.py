@@ -1,4 +1,21 @@
-"""Keeps blobs as the objects of a bucket."""
+"""Keeps blobs as the objects of a bucket.
+
+A blob is cut into pieces. Each is an object of its own, because such an object is put whole or not at all; a
+multipart upload that is cut off would stay where no listing shows it. The last piece is the blob's name: its key is
+`blobs/<digest>/<place>-<size>`. The pieces before it, if there are any, are `pieces/<place>/<number>`. The place is
+drawn anew by every `put`. A blob stands where its name and all of its pieces are.
+
+An object store has no lock, no rename, and nothing that happens to two objects at once. What a chat holds stays:
+
+- A `put` first lists where the blob stands already, then gives it a place of its own all the same, and only when
+  that stands, deletes those that it has listed. `remove` lists the places, then asks whether the blob is
+  unreferenced, then deletes those that it has listed. Nobody deletes the place of anybody else otherwise.
+- Say that a chat holds the blob since the `note` of some put. Its place was named after that. What replaces it was
+  named later still, and so on. So a removal that has listed the place where the blob stands now asks after the
+  `note`, learns that the blob is held, and deletes nothing. One that asked before that has not listed it.
+
+`Arrivals` says why no piece is tidied away that belongs to a name.
+"""
 
 from __future__ import annotations
 
@@ -40,31 +57,15 @@ Also, how often a name is given to a bucket before that has failed.
 
 
 class BucketFiles(FileStore):
-    """Keeps blobs in a bucket of S3, of Google Cloud Storage, of Azure, or of a server that speaks like one of them.
+    """Keeps files in a bucket of S3, Google Cloud Storage or Azure, or of a server that is compatible with one of them.
 
-    The object store must show to everyone what was put and deleted as soon as it says so, also in listings, and create
-    an object only if there is none when it is asked to. It must keep no older versions of objects, else nothing is ever
-    erased. `LocalStore` and `MemoryStore` are for tests; files of a disk belong into `FolderFiles`.
-
-    A blob is cut into pieces. Each is an object of its own, because such an object is put whole or not at all; a
-    multipart upload that is cut off would stay where no listing shows it. The last piece is the blob's name: its key is
-    `blobs/<digest>/<place>-<size>`. The pieces before it, if there are any, are `pieces/<place>/<number>`. The place is
-    drawn anew by every `put`. A blob stands where its name and all of its pieces are.
-
-    An object store has no lock, no rename, and nothing that happens to two objects at once. What a chat holds stays:
-
-    - A `put` first lists where the blob stands already, then gives it a place of its own all the same, and only when
-      that stands, deletes those that it has listed. `remove` lists the places, then asks whether the blob is
-      unreferenced, then deletes those that it has listed. Nobody deletes the place of anybody else otherwise.
-    - Say that a chat holds the blob since the `note` of some put. Its place was named after that. What replaces it was
-      named later still, and so on. So a removal that has listed the place where the blob stands now asks after the
-      `note`, learns that the blob is held, and deletes nothing. One that asked before that has not listed it.
-
-    `Arrivals` says why no piece is tidied away that belongs to a name.
+    The object store must be strongly consistent, also in listings, and support conditional creation. It must not keep
+    older versions of objects: otherwise nothing is ever erased. `LocalStore` and `MemoryStore` are for tests; use
+    `FolderFiles` for files on a disk.
 
     Args:
-        store: the object store, as the application has made it: an `S3Store`, `GCSStore` or `AzureStore` of obstore.
-        prefix: what all keys begin with, before a slash. File stores of one bucket need one each.
+        store: the object store: an `S3Store`, `GCSStore` or `AzureStore` of obstore.
+        prefix: the beginning of all keys, before a slash. Give each file store of a bucket its own.
 
     Raises:
         SettingsError: `store` is no such object store, `prefix` cannot begin a key, or the extra `bucket` is missing.

@@ -49,23 +49,23 @@ async def crash_everywhere(  # noqa: PLR0913 - all but two are options
 ) -> CrashReport:
     """Kill an engine before and after every commit and at every await of user code; each time, start it again.
 
-    A first run without a crash finds the points. Then the scenario is lived once for each of them: the engine is killed
-    there, another one is opened on the same database after the lease, and the scenario is lived again from its
-    beginning. So it has to be idempotent: it creates chats and sends messages under a `client_id`, and submits results
-    of the calls that are open. A kill runs no cleanup: all tasks stop where they are, and the store takes nothing more.
+    A first run without a crash finds the points. Then the scenario runs once for each point: the engine is killed
+    there, another one opens the same database after the lease, and the scenario runs again from its beginning. So the
+    scenario must be idempotent: create chats and send messages with a `client_id`, and submit results of open calls. A
+    kill runs no cleanup: all tasks stop, and the store accepts nothing more.
 
     Once all chats rest these must hold: all chats verify and keep the promises of turnwise, every call has one result,
     no call of an at-most-once tool began twice, no acknowledged commit is lost, there are the same chats and user
     messages as without a crash, and none ended in an error that did not so without one. Then comes `check`.
 
     Args:
-        make_engine: makes the engine, on the store and the clock that it is given. It is called for every start.
-        scenario: what clients do. It need not wait for the end of a turn. What it raises is a failure.
-        check: the product's own promises: asserts what came of the scenario, in its chats and outside.
-        reset: called before each run: forgets what the last one did outside of the database.
+        make_engine: creates an engine with a store and a clock. It is called for every start.
+        scenario: the requests of clients. It need not wait for the end of a turn. An exception is a failure.
+        check: asserts the product's own promises after the scenario.
+        reset: called before each run, to undo what the last run did outside of the database.
         store: `sqlite`, or the URL of a PostgreSQL database, which gets a schema for each run, and loses it.
-        only: live only the points whose names contain this.
-        timeout: how many real seconds each life may take. The clock moves by itself.
+        only: run only the points whose names contain this text.
+        timeout: real seconds for each run. The clock moves by itself.
 
     Raises:
         CrashTestFailed: a scenario did not end as promised; it names every such point.

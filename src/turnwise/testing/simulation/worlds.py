@@ -22,7 +22,7 @@ _ADVICE: Final = (
 async def run_worlds(
     make_world: Callable[[int], World], *, seeds: Iterable[int] = range(50), except_for: Collection[str] = ()
 ) -> WorldsReport:
-    """Run a world for each seed, and make sure that together they met all that worlds are there to test.
+    """Run a world for each seed, and check that together they met all situations.
 
     That is: chats in every state, each of the situations of `SITUATIONS`, and a success of every tool.
 
