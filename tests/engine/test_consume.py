@@ -14,13 +14,14 @@ import asyncpg
 import pytest
 
 from support.processes.postgres_server import Server
-from turnwise import Engine, EngineClosed, Event, InvalidArgument
+from turnwise import ChatStore, Engine, EngineClosed, Event, InvalidArgument
 from turnwise.engine.config.settings import Settings
+from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.subscriptions.changes import ChangeReader
 from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.testing import ManualClock
+from turnwise.testing import ManualClock, crash_everywhere
 
 QUICK = Settings(poll_interval=0.05, lease=0.5, renew_every=0.1)
 
@@ -131,6 +132,54 @@ async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
         (told,) = await engine.consumers()
         assert (told.name, told.delivering, told.undelivered) == ("them", True, 0)
         assert not await engine.drop_consumer("them")
+
+
+class Follower:
+    """A consumer that refuses the first message until it is given again, wherever its process dies."""
+
+    def __init__(self) -> None:
+        self.handled = Handled()
+
+    def reset(self) -> None:
+        self.handled = Handled(("message", 1), ("message", 2))
+
+    def engine(self, store: ChatStore, clock: ManualClock) -> Engine:
+        self.clock = clock
+        return Engine(store, model=ScriptedModel(lambda _: Reply("yes")), settings=Settings(coalesce=0), clock=clock)
+
+    async def live(self, engine: Engine) -> None:
+        async with consuming(engine, self.handled, kinds=["message"], delays=(1,)):
+            await engine.create_chat(message="hi", client_id="c")
+            while not await self.has_all(engine):
+                await sleep(self.clock, 0.5)
+            self.handled.refused.clear()
+            await engine.deliver_again("them")
+            while await engine.undelivered("them"):
+                await sleep(self.clock, 0.5)
+
+    async def has_all(self, engine: Engine) -> bool:
+        (chat,) = (await engine.list_chats()).items
+        last = (await engine._store.numbers()).last
+        return chat.state == "waiting" and [one.position for one in await engine.consumers()] == [last]
+
+    async def check(self, engine: Engine) -> None:
+        (chat,) = (await engine.list_chats()).items
+        wanted = [event.seq async for event in engine.events(chat.id, follow=False) if event.kind == "message"]
+        first = list(dict.fromkeys(self.handled.seen[chat.id]))
+        assert sorted(first) == wanted
+        assert [seq for seq in first if seq != wanted[0]] == wanted[1:]
+        assert await engine.undelivered("them") == []
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_every_event_comes_if_the_process_dies_anywhere(store: str, request: pytest.FixtureRequest) -> None:
+    """At each commit of the chat, of the position, of what is set aside, and of what was delivered after all."""
+    url, them = store if store == "sqlite" else request.getfixturevalue("postgres").address, Follower()
+    report = await crash_everywhere(them.engine, them.live, check=them.check, reset=them.reset, store=url)
+    for words in ("advance_consumer", "set_aside", "deliver_again", "delivered_after_all", "create"):
+        assert [point for point in report.points if words in point], words
 
 
 async def test_lease_ends_though_the_clock_is_set_back(tmp_path: Path) -> None:

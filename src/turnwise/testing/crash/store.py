@@ -23,6 +23,9 @@ from turnwise.testing.crash.life import EngineRun, Killed
 _PLANNED: Final = ("change", "create", "repair", "import_chat", "claim")
 """The methods of which a plan decides what is committed."""
 
+_SHARED: Final = ("change_budget", "advance_consumer", "set_aside", "deliver_again", "delivered_after_all")
+"""The methods that commit what belongs to no chat, and do so at the same moments of every run."""
+
 
 class _Struck(Exception):
     """A transaction was ended by the kill: a plan that raises writes nothing."""
@@ -37,11 +40,15 @@ class MortalStore:
         self.acknowledged: list[tuple[str, int, str]] = []
         """The chat, version and trigger of each transition that was confirmed to the engine."""
         self.was_opened = False
+        self._position: int | None = None
+        """The position of a consumer that was stored last."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
         if name in _PLANNED:
             return partial(self._commit, method)
+        if name in _SHARED:
+            return partial(self._share, name, method)
         return partial(self._call, method) if inspect.iscoroutinefunction(method) else method
 
     async def open(self) -> None:
@@ -88,6 +95,16 @@ class MortalStore:
 
     async def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return await self._life.outside(partial(method, *args, **options))
+
+    async def _share(self, name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        position = options.get("position", -1)
+        if position == self._position:  # the lease is prolonged: how often, depends on the time that passes
+            return await self._call(method, *args, **options)
+        await self._life.reach(f"before {name}")
+        done = await self._call(method, *args, **options)
+        await self._life.reach(f"after {name}")
+        self._position = options.get("position", self._position)
+        return done
 
     async def _commit(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         struck: list[str] = []
