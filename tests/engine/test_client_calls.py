@@ -124,7 +124,7 @@ async def test_deadline_times_the_call_out(open_engine: Any, strict_model: Any) 
         assert (result.synthetic, result.result.outcome, result.result.is_error) == (True, "timed_out", True)
         assert (await engine.messages(chat_id))[-1].text == "I go on"
         async with untouched(engine, chat_id):
-            with pytest.raises(DeadlineExpired, match="expired") as refused:
+            with pytest.raises(DeadlineExpired, match="deadline of call_1 has passed") as refused:
                 await engine.submit_tool_results(chat_id, [ToolResult("call_1", "late")])
         assert refused.value.call_ids == ("call_1",)
 
