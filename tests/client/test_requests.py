@@ -89,7 +89,7 @@ async def all_of(stream: Any) -> None:
             lambda c: c.submit_tool_results("c1", (ToolResult("k", 1),), if_version=7),
             "POST /chats/c1/tool-results",
             {"if-match": '"7"'},
-            {"results": [{"call_id": "k", "output": 1, "is_error": False}]},
+            {"results": [{"call_id": "k", "output": 1, "is_error": False, "attachments": []}]},
         ),
         (lambda c: c.interrupt("c1", reason="r"), "POST /chats/c1/interrupt", {}, {"reason": "r"}),
         (

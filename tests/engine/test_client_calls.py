@@ -16,6 +16,7 @@ from support.lives import SLOW_STORES, lives_in
 from turnwise import (
     ClientTool,
     Engine,
+    FilePart,
     InvalidContent,
     Settings,
     SettingsError,
@@ -457,3 +458,29 @@ async def test_client_tools_can_be_read_and_changed(place: str, request: pytest.
         with pytest.raises(SettingsError, match="needs a name of its own"):
             await engine.configure(chat.id, client_tools=[WEIGH, WEIGH])
         assert (await engine.verify(chat.id)).ok
+
+
+@pytest.mark.parametrize("place", SLOW_STORES)
+async def test_client_result_may_have_files(place: str, request: pytest.FixtureRequest) -> None:
+    """They are stored as those of messages are; sent again they are the same result, other bytes are another."""
+    photo = FilePart.from_bytes(b"a small photo", "image/png", name="parcel.png")
+    large = FilePart.from_bytes(b"p" * 200_000, "text/plain", name="log.txt")
+    model = ScriptedModel([Reply(calls=[Call("weigh", {}, "w1")]), Reply("I see.")])
+    async with Engine(lives_in(place, request).url, model=model) as engine:
+        chat = await engine.create_chat(client_tools=[replace(WEIGH, output_schema=None)], message="How heavy?")
+        await engine.wait(chat.id)
+        given = ToolResult("w1", "as on the photo", attachments=(photo, large))
+        first = await engine.submit_tool_results(chat.id, [given])
+        await engine.wait(chat.id)
+        again = await engine.submit_tool_results(chat.id, [given])
+        assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+        other = FilePart.from_bytes(b"another photo", "image/png", name="parcel.png")
+        with pytest.raises(ConflictingReplay):
+            await engine.submit_tool_results(chat.id, [replace(given, attachments=(other, large))])
+        (result,) = [one.result for one in await engine.messages(chat.id) if one.result is not None]
+        assert [file.name for file in result.attachments] == ["parcel.png", "log.txt"]
+        stored = [b"".join([piece async for piece in engine.open_file(chat.id, file)]) for file in result.attachments]
+        assert stored == [b"a small photo", b"p" * 200_000]
+        (seen,) = [one.result for one in model.requests[1].messages if one.result is not None]
+        assert [file.name for file in seen.attachments] == ["parcel.png", "log.txt"]
+        assert (await engine.verify(chat.id, files=True)).ok

@@ -20,7 +20,7 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import TextPart
-from turnwise.states.values.digests import canonical, digest, digest_of_answer, salted
+from turnwise.states.values.digests import canonical, digest, salted
 from turnwise.states.values.values import fields_of
 
 SECRET = "hunter2-xyzzy"  # noqa: S105 - the word that is searched
@@ -258,6 +258,6 @@ async def test_digests_do_not_reveal_short_secrets(tmp_path: Path) -> None:
         salts += [on.execute("SELECT salt FROM chats").fetchone()[0], *(call["salt"] for call in calls)]
     guesses = {salted("", body) for body in bodies}
     guesses |= {digest([fields_of(TextPart(text=text))]) for text in ("cut away", "waits", "edited")}
-    guesses |= {digest_of_answer("red", is_error=False), salted("", canonical("waits"))}
+    guesses |= {digest(["red", False]), salted("", canonical("waits"))}
     assert not [guess for guess in guesses if guess in log]
     assert all(salt and salt not in log for salt in salts)

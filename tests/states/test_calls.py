@@ -18,7 +18,7 @@ from turnwise.states.facts import MOST_LOST
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import OPEN_STATUSES, CallStatus, Executor
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.values.digests import digest_of_answer
+from turnwise.states.values.digests import digest
 from turnwise.states.values.values import unshared
 from turnwise.states.writes import PutCall
 
@@ -109,7 +109,7 @@ def test_submission_answers_every_open_call() -> None:
     answers = life.submit(ToolResult("b", {"x": 1}, is_error=True), ToolResult("a", "yes"))
     calls = {write.call.call_id: write.call for write in answers.writes if isinstance(write, PutCall)}
     assert {call.answer.receipt_id for call in calls.values() if call.answer} == {f"c-r{answers.facts.version}"}
-    assert calls["b"].answer.digest == digest_of_answer({"x": 1}, is_error=True)
+    assert calls["b"].answer.digest == digest([{"x": 1}, True])
     assert (calls["a"].status, calls["a"].deadline, calls["b"].status) == ("succeeded", None, "failed")
     assert life.facts.open_calls == ()
 

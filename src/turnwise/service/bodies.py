@@ -81,10 +81,11 @@ class ToolResultBody(ValueBody):
     call_id: str
     output: JsonValue
     is_error: StrictBool = False
+    attachments: list[FilePart] = Field([], description="Files that belong to the answer; the model sees them.")
 
     def value(self) -> ToolResult:
         """Return the answer."""
-        return ToolResult(self.call_id, self.output, self.is_error)
+        return ToolResult(self.call_id, self.output, self.is_error, tuple(self.attachments))
 
 
 _TYPES: Final[Mapping[str, Any]] = {

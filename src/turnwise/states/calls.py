@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec.structs import force_setattr, replace
 from pydantic import AfterValidator, SkipValidation
 
 from turnwise.states.errors import InvalidContent
+from turnwise.states.messages import FilePart
 from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, SubagentAction
-from turnwise.states.values.digests import guarded
+from turnwise.states.values.digests import digest, guarded
 from turnwise.states.values.limits import Description, Name, json_at_most
 from turnwise.states.values.plain import GIVEN, SAID, JsonLimits, Misfit, plain, shown
 from turnwise.states.values.values import CheckedCall, Counter, Json, Time, Value, unshared
@@ -35,11 +38,12 @@ class ClientTool(Value, metaclass=CheckedCall, frozen=True, omit_defaults=False)
 
 
 class ToolResult(Value, metaclass=CheckedCall, frozen=True):
-    """A client's answer to one of its calls. `output` is any JSON value."""
+    """A client's answer to one of its calls. `output` is any JSON value; the model sees the `attachments`, too."""
 
     call_id: str
     output: Annotated[Json, SkipValidation]
     is_error: bool = False
+    attachments: tuple[FilePart, ...] = ()
     _limits: ClassVar[JsonLimits] = GIVEN
 
     def __post_init__(self) -> None:
@@ -48,6 +52,12 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
         except Misfit as misfit:
             problem = f"the output of call {shown(self.call_id)} {misfit.problem}"
             raise InvalidContent(problem, argument="output") from None
+
+    @property
+    def digest(self) -> str:
+        """The digest by which a repeated result is recognised. A file counts by its bytes, or by its address."""
+        files = [(file.blob or _digest_of_file(file), file.media_type, file.name) for file in self.attachments]
+        return digest([self.output, self.is_error, *([files] if files else [])])
 
     @property
     def approves(self) -> bool | None:
@@ -69,8 +79,9 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
     @property
     def approval_problem(self) -> str | None:
         """What is wrong with the result as an answer to a call that asks for approval; `None` if nothing is."""
-        if self.approves is None:
-            return 'answer true, false, or {"approved": true or false}; an error denies, and approves nothing'
+        if self.attachments or self.approves is None:
+            answer = 'answer true, false, or {"approved": true or false}; an error denies, and approves nothing'
+            return "it takes no attachments" if self.attachments else answer
         if self.is_error or not isinstance(self.output, dict):
             return None
         unknown = [key for key in self.output if key not in _APPROVAL]
@@ -101,6 +112,10 @@ class Answer(Value, frozen=True):
     def is_for(self, digest: str) -> bool:
         """Whether this proves an answer of that digest, without salt: any, once the answer is erased."""
         return not self.digest or guarded(self.salt, digest) == self.digest
+
+
+def _digest_of_file(file: FilePart) -> str | None:
+    return file.url if file.data is None else sha256(b64decode(file.data)).hexdigest()
 
 
 class ToolCall(Value, frozen=True, kw_only=True):

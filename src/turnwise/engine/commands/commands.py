@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -44,7 +44,7 @@ from turnwise.states.errors import (
     ToolResultMismatch,
     VersionMismatch,
 )
-from turnwise.states.messages import Content, Part
+from turnwise.states.messages import Content, FilePart, Part
 from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.triggers import (
     EditMessage,
@@ -148,13 +148,16 @@ class Commands(msgspec.Struct, frozen=True):
         self, chat_id: str, results: Sequence[ToolResult], *, if_version: int | None = None
     ) -> SubmissionReceipt:
         """Accept a client's tool results, once."""
-        copies = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
+        copies = tuple(map(self._checked_result, results))
         subagent = await self._store.facts(chat_id)
         if not await is_wanted(self._store, subagent):
             parent = Interrupter(self.runtime, f"chat:{subagent.profile.parent}")
             await parent.interrupt(chat_id, stop_unless_it_stays)
         try:
-            committed = await self._change(chat_id, AtVersion(if_version), Submission(copies, self.runtime))
+            async with Sending(self.runtime.files, chat_id) as sending:
+                stored = [replace(one, attachments=await sending.store_parts(one.attachments)) for one in copies]
+                submission = Submission(tuple(stored), self.runtime)
+                committed = await self._change(chat_id, AtVersion(if_version), submission)
         except (IllegalTransition, ToolResultMismatch, ChatArchived, VersionMismatch) as refusal:
             # Results that come again find their calls closed; the receipt is with these.
             return await replayed_submission(self._store, chat_id, copies, refusal)
@@ -163,6 +166,10 @@ class Commands(msgspec.Struct, frozen=True):
         accepted = next(one.facts for one in committed.decisions if one.trigger is t.SubmitToolResults)
         answers = [call.answer for result in copies if (call := accepted.calls.get(result.call_id)) and call.answer]
         return SubmissionReceipt(chat_of(committed.facts), answers[0].receipt_id, replayed=False)
+
+    def _checked_result(self, result: ToolResult) -> ToolResult:
+        files = parts_within(self.runtime.settings, result.attachments) if result.attachments else ()
+        return ToolResult(result.call_id, result.output, result.is_error, cast("tuple[FilePart, ...]", files))
 
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
         """Interrupt a chat. Interrupting it again takes back a promotion that waits, and else changes nothing.

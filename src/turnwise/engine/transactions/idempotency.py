@@ -13,7 +13,7 @@ from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseE
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Part
 from turnwise.states.names import CallStatus
-from turnwise.states.values.digests import digest, digest_of_answer
+from turnwise.states.values.digests import digest
 from turnwise.states.values.values import fields_of
 
 
@@ -56,7 +56,7 @@ async def replayed_submission(
             raise DeadlineExpired(expired) if expired else refusal
         if call.answer is None and call.status is not CallStatus.timed_out:
             raise ConflictingReplay(call_id=call.call_id, outcome=call.status)
-        if call.answer and not call.answer.is_for(digest_of_answer(result.output, is_error=result.is_error)):
+        if call.answer and not call.answer.is_for(result.digest):
             raise ConflictingReplay(call_id=call.call_id)
     if expired:
         raise DeadlineExpired(expired)

@@ -13,7 +13,7 @@ from turnwise.states.facts import MOST_LOST
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.triggers import CallFinished, CallStarted, StepFinished, SubmitToolResults, Trigger
-from turnwise.states.values.digests import digest_of_answer, guarded
+from turnwise.states.values.digests import guarded
 from turnwise.states.values.limits import within
 from turnwise.states.writes import NoteDeadline, NoteSubagent
 
@@ -81,7 +81,7 @@ def record_results(draft: Draft[SubmitToolResults]) -> None:
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
     for result in draft.trigger.results:
         salt = draft.salt_of("answer", result.call_id)
-        answer_digest = guarded(salt, digest_of_answer(result.output, is_error=result.is_error))
+        answer_digest = guarded(salt, result.digest)
         answer = Answer(answer_digest, receipt_id, draft.now, salt)
         call = _known(draft, result.call_id)
         if call.approval == "asked" and result.approves:
@@ -92,7 +92,12 @@ def record_results(draft: Draft[SubmitToolResults]) -> None:
         else:
             status = CallStatus.failed if result.is_error else CallStatus.succeeded
             outcome = CallOutcome(
-                call_id=call.call_id, status=status, output=result.output, is_error=result.is_error, answer=answer
+                call_id=call.call_id,
+                status=status,
+                output=result.output,
+                is_error=result.is_error,
+                attachments=result.attachments,
+                answer=answer,
             )
             _answer(draft, outcome)
     _note_wait(draft)

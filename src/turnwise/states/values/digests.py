@@ -183,8 +183,3 @@ def guarded(salt: str, digest: str) -> str:
 def derived(salt: str, *names: str | int) -> str:
     """Return the salt of one thing, derived from a commit's salt; it reveals no other. Empty if that is empty."""
     return hashlib.sha256("\n".join([salt, *map(str, names)]).encode()).hexdigest()[:32] if salt else ""
-
-
-def digest_of_answer(output: Any, *, is_error: bool) -> str:
-    """Return the digest by which a repeated tool result is recognised."""
-    return digest([output, is_error])
