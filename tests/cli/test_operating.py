@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from cli.terminal_chats import chat_of, chat_with, last_record, stuck, url_of
+from support.gated_model import GatedModel
 from support.terminal import Terminal
 from turnwise import Engine, ModelError, Settings
 from turnwise.cli.app import main
@@ -47,6 +48,28 @@ def test_resume_and_interrupt(terminal: Terminal) -> None:
     assert "interrupted · version" in terminal.run("interrupt", chat_id).out
     refused = terminal.run("resume", chat_id[:20] + "zzzzzz")
     assert (refused.code, "there is no chat" in refused.words) == (2, True)
+
+
+def test_workers_are_listed(terminal: Terminal) -> None:
+    """While a worker runs, with what it holds; none once it has stopped."""
+
+    async def look() -> str:
+        gate = anyio.Event()
+        async with Engine(url_of(terminal), model=GatedModel("Done.", gate)) as engine:
+            chat = await engine.create_chat(message="hello")
+            await engine.wait(chat.id, until=["streaming"])
+            with anyio.fail_after(20):
+                while not [one for one in await engine.workers() if one.seen_at]:  # noqa: ASYNC110 - nothing tells it
+                    await anyio.sleep(0.01)
+            run = await anyio.to_thread.run_sync(terminal.run, "workers")
+            gate.set()
+            assert chat.id in run.words
+            return str(run.words)
+
+    words = anyio.run(look)
+    assert "yes default 1 of 100" in words
+    assert f":{os.getpid()} streaming default" in words
+    assert terminal.run("workers").words == "No worker has reported."
 
 
 def test_terminal_schedules(terminal: Terminal) -> None:

@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 import httpx
 import orjson
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 from pydantic_ai.models import google, zai
 from pydantic_ai.models.anthropic._response import FINISH_REASON_MAP
@@ -26,9 +27,10 @@ from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.reply_outcome import FINISH_WORDS, OUTCOMES, stop_reason_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import Role
-from turnwise.service.routes.health import OPEN_STREAMS
+from turnwise.service.routes.health import OPEN_STREAMS, REFUSED_REQUESTS
 from turnwise.service.routes.table import OPEN_ROUTES
-from turnwise.states import model_errors
+from turnwise.states import errors, model_errors
+from turnwise.states.names import ActionOf, ChatState, snake_case
 
 MODEL = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", MODEL.split("## What a thief gets")[0], re.MULTILINE)
@@ -257,7 +259,8 @@ def exported() -> Mapping[str, set[str]]:
     """Return every sample that an observer or the service exports, with its labels."""
     registry = CollectorRegistry()
     PrometheusObserver(registry)
-    samples: dict[str, set[str]] = {OPEN_STREAMS: GIVEN_BY_PROMETHEUS}
+    requests = {"status", "problem"} | GIVEN_BY_PROMETHEUS
+    samples: dict[str, set[str]] = {OPEN_STREAMS: GIVEN_BY_PROMETHEUS, f"{REFUSED_REQUESTS}_total": requests}
     for metric in set(registry._names_to_collectors.values()):
         for ending in SAMPLES[metric._type]:
             labels = {*metric._labelnames, *(["le"] if ending == "_bucket" else [])}
@@ -285,10 +288,23 @@ def test_expressions_use_only_exported_metrics(exported: Mapping[str, set[str]])
     assert all(ASKED.search(expression) for expression in expressions())
 
 
+def test_alerts_use_only_exported_metrics(exported: Mapping[str, set[str]]) -> None:
+    """Their labels exist, and so do the states, parties and errors that they name."""
+    rules = yaml.safe_load((DOCS / "grafana" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    expressions = {rule["alert"]: rule["expr"] for rule in rules}
+    assert {name: wrong for name, one in expressions.items() if (wrong := unknown(one, exported))} == {}
+    assert all(ASKED.search(one) and rule["annotations"]["summary"] for rule in rules for one in [rule["expr"]])
+    known = {*ChatState, *get_args(ActionOf), "unknown price", "calls", "5.."}
+    known |= {snake_case(name) for name, kind in vars(errors).items() if isinstance(kind, type)}
+    quoted = [text for one in expressions.values() for text in re.findall(r'"([^"]*)"', one)]
+    assert {value for text in quoted for value in text.split("|")} <= known
+
+
 def test_reference_lists_every_metric(exported: Mapping[str, set[str]]) -> None:
     table = re.findall(r"^    \| (`turnwise_.*?) \|", PrometheusObserver.__doc__ or "", re.MULTILINE)
     reported = {name for row in table for name in re.findall(r"turnwise_\w+", row)}
-    assert reported | {OPEN_STREAMS} == {re.sub("_(bucket|count|sum)$", "", name) for name in exported}
+    own = {OPEN_STREAMS, f"{REFUSED_REQUESTS}_total"}
+    assert reported | own == {re.sub("_(bucket|count|sum)$", "", name) for name in exported}
 
 
 def test_dashboard_shows_every_metric(exported: Mapping[str, set[str]]) -> None:

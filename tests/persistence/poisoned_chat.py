@@ -37,6 +37,7 @@ _OF_NO_CHAT: Final = (
     "blob_remains",
     "file_store",
     "rates",
+    "worker_reports",
     "budgets",
     "consumers",
     "undelivered",

@@ -48,6 +48,7 @@ HINTS = {
     "blobs": "files, each under the digest of its bytes: of the store, of no chat",
     "blob_pieces": "the same",
     "blob_remains": "what is left of uploads: of the store, of no chat",
+    "worker_reports": "which workers there are: of the store, of no chat",
     "rates": "what principals may still send: of the store, of no chat",
     "workers": "who lives: of the store, of no chat",
     "tombstones": "what is left of deleted chats: of the store, of no chat",

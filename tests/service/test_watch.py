@@ -54,8 +54,10 @@ async def test_owner_watches_own_chats_and_answers_from_the_inbox() -> None:
             assert [(one.chat_id, one.chat and one.chat.state) for one in rest] == [(chat.id, "waiting")]
             gone = [one.chat_id async for one in operator.watch(after=1, follow=False) if one.chat is None]
             assert gone == [other.id]
-            with pytest.raises(NotAllowed):
-                await ada.consumers()
+            for about_all in (ada.consumers, ada.workers):
+                with pytest.raises(NotAllowed):
+                    await about_all()
+            assert all(one.chats == [] for one in await operator.workers())
             assert await operator.consumers() == await operator.undelivered("none") == []
             assert (await operator.deliver_again("none"), await operator.drop_consumer("none")) == (0, False)
         async with service.client() as http:

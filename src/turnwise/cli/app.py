@@ -21,6 +21,7 @@ from turnwise.cli.diagram import diagram
 from turnwise.cli.doctor import doctor, migrate
 from turnwise.cli.erase import delete, erase
 from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
+from turnwise.cli.fleet import workers
 from turnwise.cli.keys import keygen
 from turnwise.cli.operating import archive, interrupt, mark_read, resume, send, submit, unarchive
 from turnwise.cli.scheduling import schedule, schedules, unschedule
@@ -39,7 +40,7 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(export, import_chat),
     *(budget, budgets),
     *(inbox, consumers),
-    *(doctor, diagram, worker, serve, migrate, keygen),
+    *(doctor, diagram, worker, workers, serve, migrate, keygen),
 )
 
 COLLECT_AFTER: Final = 100_000

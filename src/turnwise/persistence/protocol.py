@@ -10,6 +10,7 @@ import msgspec
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.blobs.protocol import HeldFiles
+from turnwise.persistence.fleet import WorkerReport
 from turnwise.persistence.reading import ConsumerPosition, ReadableStore
 from turnwise.persistence.shares import Shares
 from turnwise.persistence.stored_chat import PartialRead
@@ -190,6 +191,12 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
 
         A lease that has run out is renewed, too, unless another worker took the chat: the token is the fence.
         """
+
+    async def report_worker(self, worker: str, report: WorkerReport, /) -> None:
+        """Store what a worker says of itself, and that it was seen now."""
+
+    async def forget_worker(self, worker: str, /) -> None:
+        """Delete the report of a worker that stops."""
 
     async def hold_consumer(
         self, name: str, worker: str, /, *, seconds: float, from_now: bool

@@ -10,6 +10,7 @@ import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows, Rows
+from turnwise.persistence.fleet import Fleet, Oldest, StateCount
 from turnwise.persistence.shares import AtWork
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
@@ -216,6 +217,15 @@ class ReadableStore(Protocol):
 
     async def at_work(self) -> list[AtWork]:
         """Return how many chats of each key, agent and model workers hold, but for those that settle an interrupt."""
+
+    async def count_states(self, *, owner: str | None = None) -> dict[str, StateCount]:
+        """Return how many chats are in each state that there is, of all or of an owner."""
+
+    async def oldest(self) -> Oldest:
+        """Return since when the oldest chats wait for somebody's action, and are worked on."""
+
+    async def fleet(self, *, limit: int) -> Fleet:
+        """Return the workers that have reported, and up to `limit` chats that any hold."""
 
     async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
         """Return up to `limit` chats that wait for subagents and are not archived, oldest first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import responses
@@ -72,6 +73,10 @@ _READABLE: Final = (
     f"with whole numbers of {LONGEST_NUMBER:,} digits at most"
 )
 _NOTHING: Final = re.compile(r"[;,] nothing was written\b")
+
+
+REFUSED: Final = Counter[tuple[int, str]]()
+"""How many requests this process has refused, by status and kind of problem, for `/metrics`."""
 
 
 class Problem(BaseModel):
@@ -150,6 +155,7 @@ def rest_of_request(*, has_begun: bool = True) -> Iterator[None]:
 def problem_response(error: TurnwiseError) -> Response:
     """Return the response for an error."""
     status = http_status(error)
+    REFUSED[status, name_of(_public_kind(error))] += 1
     if status >= _HIDDEN:
         _log_failure(error)
     headers: dict[str, str] = {}

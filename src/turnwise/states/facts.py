@@ -18,6 +18,7 @@ from turnwise.states.names import (
     NEW,
     RESTING,
     UNKNOWN,
+    ActionOf,
     AfterFinalStep,
     Awaited,
     ChatState,
@@ -335,6 +336,11 @@ class Facts(Value, frozen=True, kw_only=True):
         return self.calls.awaited if self.state is ChatState.requires_action else None
 
     @property
+    def action_of(self) -> ActionOf | None:
+        """Whose action is needed in `requires_action`; `None` in other states."""
+        return self.calls.action_of if self.state is ChatState.requires_action else None
+
+    @property
     def place(self) -> str:
         """The place in the table: the state, `NEW` before the chat exists, `UNKNOWN` if its stored state is none."""
         if self.version == 0:
@@ -360,6 +366,7 @@ def queried_columns(facts: Facts) -> dict[str, Any]:
         "agent": facts.agent_needed,
         "needs": [*facts.calls.needs],
         "awaits": facts.awaits,
+        "action_of": facts.action_of,
         "fair_key": facts.fair_key,
         "capped_model": facts.capped_model,
     }

@@ -158,6 +158,9 @@ Crash = Literal["at_most_once", "at_least_once"]
 Answerer = Literal["client", "subagents"]
 """Who may have to answer calls of a chat in `requires_action`."""
 
+ActionOf = Literal["operator", "owner", "client", "subagents"]
+"""Whose action moves a chat in `requires_action` on: who may allow its calls, or else who answers them."""
+
 Awaited = Literal["client", "subagents", "both"]
 """Who has to answer the open calls of a chat in `requires_action`."""
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Final, Self, SupportsIndex, overload
 
 from turnwise.states.calls import ToolCall
-from turnwise.states.names import Awaited
+from turnwise.states.names import ActionOf, Awaited
 from turnwise.states.values.values import unshared
 
 
@@ -77,6 +77,15 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         if not self.open_delegated:
             return "client" if self.open_client else None
         return "both" if self.open_client else "subagents"
+
+    @property
+    def action_of(self) -> ActionOf | None:
+        """Whose action is needed: of several the first of operator, owner, client and subagents; `None` of nobody's."""
+        asked = self.asked_of_client
+        approvers = {call.approver for call in asked if call.approval == "asked"}
+        if approvers:
+            return "operator" if "operator" in approvers else "owner"
+        return "client" if asked else "subagents" if self.open_delegated else None
 
     @property
     def agent_needed(self) -> str | None:

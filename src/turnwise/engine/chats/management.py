@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.chats.declaration import UNCHANGED, Commanded, Unchanged, command
-from turnwise.engine.config.results import Chat, ChatChange, InboxItem, Page
+from turnwise.engine.config.results import Chat, ChatChange, InboxItem, Page, WorkerInfo
 from turnwise.engine.prompt.imported_history import History
 from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.tombstone import Tombstone
@@ -128,6 +128,14 @@ class ChatManagement(Commanded):
     @command("GET", "/chat-ids", operation="list_ids")
     async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
         """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""
+
+    @command("GET", "/workers", operation="list_workers")
+    async def workers(self) -> list[WorkerInfo]:
+        """Return the workers of the store, by name: which agents they run, and which chats they hold.
+
+        A worker reports itself every `Settings.lease` seconds, and is gone from the list once it has stopped in order.
+        One that died stays for a day, or as long as it holds chats, with `is_alive` false.
+        """
 
     @command("GET", "/consumers", operation="list_consumers")
     async def consumers(self) -> list[Consumer]:

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from turnwise.engine.admin.erase import Erasable, Erasure, parse_request
 from turnwise.engine.admin.transfer import exported
+from turnwise.engine.admin.workers import list_workers
 from turnwise.engine.agents.agent import Output
 from turnwise.engine.chats.chats import LOCAL_COMMANDS
 from turnwise.engine.chats.declaration import UNCHANGED, Unchanged, changes_of
@@ -25,6 +26,7 @@ from turnwise.engine.config.results import (
     SendReceipt,
     SubmissionReceipt,
     TurnResult,
+    WorkerInfo,
     chat_of,
 )
 from turnwise.engine.isolation.tasks import Lifetime
@@ -158,6 +160,9 @@ class Handlers(ReportHandlers):
         with explain_closing(self._broadcaster):
             await runtime.tasks.run(deliveries.run)
 
+    async def workers(self) -> list[WorkerInfo]:
+        return await list_workers(self._store)
+
     async def consumers(self) -> list[Consumer]:
         return await self._store.consumers()
 
@@ -251,7 +256,8 @@ class Handlers(ReportHandlers):
     async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
         self._lifetime.check_loop()
         chat_id = question.chat_id
-        receipt = await self.send_message(chat_id, question.content, client_id=question.client_id)
+        with self._refusals_of("ask"):
+            receipt = await self.send_message(chat_id, question.content, client_id=question.client_id)
         following = follow_events(
             self._store,
             self._broadcaster,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.shares import Lane, ReachedCap
 from turnwise.states.budgets import keys_of
-from turnwise.states.errors import ChatUnreadable, InvalidArgument
+from turnwise.states.errors import ChatUnreadable, InvalidArgument, TurnwiseError
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FilePart, Message
@@ -74,10 +74,20 @@ class ReportHandlers(LocalChats):
 
     async def _run(self, call: CommandCall) -> Any:
         self._lifetime.check_loop()
-        return await getattr(self, call.command.name)(**call.arguments)
+        with self._refusals_of(call.command.name):
+            return await getattr(self, call.command.name)(**call.arguments)
 
     def _follow(self, call: CommandCall) -> AsyncGenerator[Any, None]:
         return self._lifetime.here(getattr(self, call.command.name)(**call.arguments))
+
+    @contextmanager
+    def _refusals_of(self, command: str) -> Iterator[None]:
+        """Report the errors of a method to the observers."""
+        try:
+            yield
+        except TurnwiseError as error:
+            self._runtime.observers.refused(command, error)
+            raise
 
     @property
     def _store(self) -> ChatStore:

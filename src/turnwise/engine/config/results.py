@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 import msgspec
 from pydantic.dataclasses import dataclass
 
+from turnwise.persistence.fleet import HeldChat
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread
 from turnwise.states.budgets import Amount, StoredBudget
 from turnwise.states.calls import ClientTool, ToolCall
@@ -170,6 +171,25 @@ def budget_of(stored: StoredBudget) -> Budget:
         unpriced=stored.unpriced,
         actor=stored.actor,
     )
+
+
+class WorkerInfo(Value, frozen=True, kw_only=True):
+    """A worker of the store."""
+
+    name: str
+    host: str
+    pid: int | None
+    is_alive: bool
+    """Whether it has reported lately, and its process is not known to be gone."""
+    started_at: datetime | None
+    """`None`, as is all that it says of itself, if it has never reported."""
+    seen_at: datetime | None
+    """When it reported last."""
+    agents: dict[str, tuple[str, ...]]
+    """The agents that it runs, each with its tools: chats of others it leaves alone."""
+    max_running: int | None
+    chats: list[HeldChat]
+    """The chats that it holds, the one that is longest in its state first; of all workers at most 10,000 are listed."""
 
 
 class SubmissionReceipt(Value, frozen=True):

@@ -20,7 +20,7 @@ from turnwise.logger import logger
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
-from turnwise.states.errors import FatalToolError, SettingsError
+from turnwise.states.errors import FatalToolError, SettingsError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import length_of
 from turnwise.states.model_errors import INTERNAL, NOTHING_FOLDED, ModelError
@@ -111,6 +111,19 @@ class CompactionRun(msgspec.Struct, kw_only=True):
         return "succeeded" if self.messages_after is not None else "cancelled"
 
 
+class ChatFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How all chats of the store stand. Those that are archived count in `archived` alone."""
+
+    states: Mapping[str, int]
+    """How many chats are in each state."""
+    archived: int
+    oldest_actions: Mapping[str, float]
+    """For how many seconds a chat in `requires_action` waits at most, by whose action it needs: `operator` or `owner`
+    to allow a call, `client`, or `subagents`."""
+    oldest_work: Mapping[str, float]
+    """For how many seconds a chat that a worker holds is in its state at most, by state."""
+
+
 def _error_kind(error: Exception) -> str:
     return error.kind if isinstance(error, ModelError) else INTERNAL
 
@@ -147,6 +160,12 @@ class Observer:
 
     def budgets(self, budgets: Sequence[Budget]) -> None:
         """Receive, with every sweep, the first thousand budgets of the store."""
+
+    def measured(self, figures: ChatFigures) -> None:
+        """Learn now and then, every 15 seconds or more rarely, how all chats of the store stand."""
+
+    def refused(self, command: str, error: TurnwiseError) -> None:
+        """Learn that a method of the engine raised an error; `command` is its name."""
 
     def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
         """A model call begins; return a function to call at its end, in the same context."""
@@ -211,6 +230,18 @@ class Observers(msgspec.Struct, frozen=True):
         for observer in self.every:
             with _harmless(observer):
                 observer.budgets(budgets)
+
+    def measured(self, figures: ChatFigures) -> None:
+        """Report how all chats stand."""
+        for observer in self.every:
+            with _harmless(observer):
+                observer.measured(figures)
+
+    def refused(self, command: str, error: TurnwiseError) -> None:
+        """Report an error that a method of the engine raised."""
+        for observer in self.every:
+            with _harmless(observer):
+                observer.refused(command, error)
 
     def turn_trace(self, chat_id: str) -> str | None:
         """Return the trace of the first observer that traces, to store it with a turn."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import get_args
 
 from turnwise.engine.config.results import Budget
-from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
+from turnwise.engine.observers.observer import ChatFigures, Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision
-from turnwise.states.errors import InvalidArgument
+from turnwise.states.errors import InvalidArgument, TurnwiseError
 from turnwise.states.events import RetryEvent
-from turnwise.states.names import ChatState
+from turnwise.states.names import LEASED, ActionOf, ChatState, snake_case
 from turnwise.states.values.checked import checked
 
 with needing("observability", __name__):
@@ -46,6 +47,11 @@ class PrometheusObserver(Observer):
     | `turnwise_running_chats` | |
     | `turnwise_waiting_seconds` | `agent`: the longest wait of its chats for a worker, in the whole store |
     | `turnwise_budgets` | `scope`, `unit`, `figure` (as `spent`, `left`): sums over the budgets of the whole store |
+    | `turnwise_chats` | `state`: of the whole store; `archived` for those that are archived, in whatever state |
+    | `turnwise_oldest_action_seconds` | `answerer`: whose action a chat in `requires_action` needs, `operator`,
+      `owner`, `client` or `subagents`; the longest wait |
+    | `turnwise_oldest_work_seconds` | `state`: the longest time that a worker's chat is in it |
+    | `turnwise_refusals_total` | `command`: the method, `error`: its error, such as `queue_full` |
     | `turnwise_model_call_seconds` | `provider`, `model`, `purpose`, `outcome`: see `ModelCall` |
     | `turnwise_first_part_seconds` | `provider`, `model` |
     | `turnwise_tokens_total` | `provider`, `model`, `direction`: `input`, `output` |
@@ -99,6 +105,13 @@ class PrometheusObserver(Observer):
             "turnwise_waiting_seconds", "Longest wait of a chat for a worker.", ["agent"], registry=registry
         )
         self._budgets = Gauge("turnwise_budgets", "Budgets, in sums.", ["scope", "unit", "figure"], registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._chats = gauge("turnwise_chats", "Chats of the store, by state.", ["state"])
+        self._oldest_action = gauge(
+            "turnwise_oldest_action_seconds", "Longest wait in requires_action, by whose action it needs.", ["answerer"]
+        )
+        self._oldest_work = gauge("turnwise_oldest_work_seconds", "Longest time of a held chat in a state.", ["state"])
+        self._refusals = counter("turnwise_refusals", "Errors that methods raised.", ["command", "error"])
         self._model_calls = times("turnwise_model_call_seconds", "Time of a model call.", [*prompt, "outcome"])
         self._first_parts = times("turnwise_first_part_seconds", "Time until a model's first part.", model)
         self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*model, "direction"])
@@ -167,6 +180,16 @@ class PrometheusObserver(Observer):
                 if one.cost is not None:
                     self._budgets.labels(scope, "dollars", figure).inc(float(amount.cost))
 
+    def measured(self, figures: ChatFigures) -> None:
+        """Set how many chats are in each state, and how long the oldest wait and work."""
+        _set(self._chats, list(ChatState), {**figures.states, "archived": figures.archived})
+        _set(self._oldest_action, get_args(ActionOf), figures.oldest_actions)
+        _set(self._oldest_work, LEASED, figures.oldest_work)
+
+    def refused(self, command: str, error: TurnwiseError) -> None:
+        """Count an error that a method raised."""
+        self._refusals.labels(command, snake_case(type(error).__name__)).inc()
+
     def model_called(self, call: ModelCall) -> Ended:
         """Measure the prompt now, and the call once it is over."""
         labels = (call.provider, call.model, call.request.purpose)
@@ -195,3 +218,9 @@ class PrometheusObserver(Observer):
             self._tokens.labels(call.provider, call.model, "output").inc(usage.output_tokens or 0)
             if usage.cost is not None:
                 self._costs.labels(call.provider, call.model).inc(float(usage.cost))
+
+
+def _set(gauge: Gauge, known: Collection[str], values: Mapping[str, float]) -> None:
+    """Set a gauge with one label; what is known and has no value is 0."""
+    for label in {*known, *values}:
+        gauge.labels(label).set(values.get(label, 0))

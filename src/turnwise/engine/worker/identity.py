@@ -17,6 +17,13 @@ def worker_name() -> str:
     return f"{_host_id()}:{pid}:{started or 0}:{secrets.token_hex(4)}"
 
 
+def place_of(worker: str) -> tuple[str, int | None]:
+    """Return the host of a worker, and its PID there."""
+    host, _, rest = worker.partition(":")
+    pid = rest.partition(":")[0]
+    return host.partition("/")[0], int(pid) if pid.isdecimal() else None
+
+
 def is_dead(worker: str) -> bool:
     """Whether the process of a worker is certainly gone; `False` if this process cannot tell."""
     host, _, rest = worker.partition(":")

@@ -14,6 +14,7 @@ from turnwise.engine.isolation.user_code import is_the_engines
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.engine.worker.leases import Leases, TickFailures
+from turnwise.engine.worker.reporter import Reporter
 from turnwise.engine.worker.running_chats import RunningChats
 from turnwise.engine.worker.slots import Slots
 from turnwise.engine.worker.sweep import Sweeper
@@ -47,6 +48,7 @@ class Worker:
         self._sweeper = Sweeper(runtime, self._slots)
         self._chats = RunningChats(runtime, self._slots, self._sweeper)
         self._failures = TickFailures()
+        self._reporter = Reporter(runtime)
         self._leases = Leases(runtime, self._chats, self._sweeper, self._failures)
         self._part: str
         """The part of the tick that is running."""
@@ -109,6 +111,7 @@ class Worker:
             await self._chats.subagents.done()
         self._runtime.store.end_calls_within(LET_GO_S)  # of a database that is out of reach no chat is let go
         await self._all_done(let_go=True)
+        await self._reporter.stop()
 
     async def _all_done(self, *, let_go: bool) -> None:
         """Wait for the runners, and for commits under way: they may still bring a claimed chat."""
@@ -158,6 +161,7 @@ class Worker:
         if await self._sweeper.sweep():
             self._sweep_at = self._runtime.clock.monotonic()
         await self._chats.subagents.sweep()
+        self._reporter.tick()
         if self._runtime.observers.every:
             waiting = await self._runtime.store.waiting_since()
             at = waiting.at or self._runtime.clock.now()

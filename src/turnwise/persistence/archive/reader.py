@@ -227,14 +227,15 @@ class ChatReader:
         except (TurnwiseError, *PARSE_ERRORS):
             # The checks find what cannot be read.
             texts = dict.fromkeys(("agent", "fair_key", "capped_model"), "")
-            return {**dict.fromkeys((*QUERIED, "awaits", "wake_at")), **texts, "needs": []}
-        awaits = step.awaited if chat["state"] == ChatState.requires_action else None
+            return {**dict.fromkeys((*QUERIED, "awaits", "action_of", "wake_at")), **texts, "needs": []}
+        in_action = chat["state"] == ChatState.requires_action
         agent = step.agent_needed or profile.agent
         return {
             **profile.queried,
             "agent": agent,
             "needs": [*step.needs],
-            "awaits": awaits,
+            "awaits": step.awaited if in_action else None,
+            "action_of": step.action_of if in_action else None,
             "fair_key": facts.get("declared_key", profile.owner or ""),
             "capped_model": facts.get("capped_model", ""),
             "wake_at": wake_at,

@@ -50,6 +50,7 @@ class Mismatch(NamedTuple):
 _Fault = tuple[tuple[str, ...], str]
 """Columns of which at least one is wrong, and the problem."""
 _UNRECORDED: Final = "no audit record covers the row"
+_NO_ACTION: Final = {"awaits": None, "action_of": None}
 _REASON_MISSING: Final = "the reason is missing, and was not erased"
 
 
@@ -276,10 +277,10 @@ class RowComparison:
 
     def _needs(self) -> Iterator[Mismatch]:
         chat, calls = self._stored.chat, self._calls()
-        needs, awaits = calls.needs, calls.awaited if chat["state"] == ChatState.requires_action else None
-        if chat["awaits"] != awaits:
-            problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
-            yield Mismatch(self._expected.last, Place("chats", "", ("awaits",)), problem)
+        needs, in_action = calls.needs, chat["state"] == ChatState.requires_action
+        asked = {"awaits": calls.awaited, "action_of": calls.action_of} if in_action else _NO_ACTION
+        for columns, problem in _differences(chat, asked, "the open calls"):
+            yield Mismatch(self._expected.last, Place("chats", "", columns), problem)
         facts = object_of(chat["facts"])
         found_by = {
             "fair_key": facts.get("declared_key", chat["owner"] or ""),

@@ -16,7 +16,7 @@ from turnwise.persistence.rows import PARSE_ERRORS, time_of
 from turnwise.persistence.stored_chat import ids_of, is_count, is_hash
 from turnwise.states.events import EVENTS
 from turnwise.states.facts import QUERIED
-from turnwise.states.names import Awaited
+from turnwise.states.names import ActionOf, Awaited
 
 
 def wrong_values(table: str, row: Row) -> Iterator[tuple[str, str]]:
@@ -95,6 +95,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _ColumnType]]] = {
         **{name: _column_type_for(hint) for name, hint in QUERIED.items()},
         "agent": _TEXT,
         "awaits": _nullable(_ColumnType("client, subagents or both", lambda value: value in get_args(Awaited))),
+        "action_of": _nullable(_ColumnType("whose action is needed", lambda value: value in get_args(ActionOf))),
         "wake_at": _nullable(_TIME),
         "fair_key": _TEXT,
         "capped_model": _TEXT,

@@ -186,7 +186,7 @@ def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Found]:
                 stored = ids_of(stored)
             except PARSE_ERRORS:
                 continue  # reported with its column
-        if stored != expected and not (column == "awaits" and facts.stored_state is not None):
+        if stored != expected and not (column in ("awaits", "action_of") and facts.stored_state is not None):
             yield found_in("chats", chat, column, "it is not what the profile and the open calls say")
 
 

@@ -13,6 +13,7 @@ from turnwise.persistence.chat_cache import ChatCache, SkippedChats
 from turnwise.persistence.protocol import ChatStore, Pruned
 from turnwise.persistence.sql import changes as change_log
 from turnwise.persistence.sql import files, lists
+from turnwise.persistence.sql import fleet as fleets
 from turnwise.persistence.sql.budgets import BudgetChange, change_budget, stored_budgets
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.raw_rows import orphans_in, read_or_blame, rows_of, rows_of_chat
@@ -128,6 +129,11 @@ class SQLStore(ChatStore):
     orphans = _asking(orphans_in)
     waiting_since = _asking(lists.waiting_since)
     at_work = _asking(lists.at_work)
+    count_states = _asking(fleets.count_states)
+    oldest = _asking(fleets.oldest)
+    fleet = _asking(fleets.fleet)
+    report_worker = _writing(fleets.report_worker)
+    forget_worker = _writing(fleets.forget_worker)
     awaiting_subagents = _asking(lists.awaiting_subagents)
     holders = _asking(lists.holders)
     overdue = _asking(lists.overdue)

@@ -111,7 +111,7 @@ def _chat_row(commit: Commit) -> tuple[Any, ...]:
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
     found_by = (rested, facts.agent_needed, canonical_row(facts.calls.needs).decode(), facts.awaits)
-    shares = (facts.fair_key, facts.capped_model)
+    shares = (facts.action_of, facts.fair_key, facts.capped_model)
     return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *found_by, *shares)
 
 

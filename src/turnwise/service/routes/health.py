@@ -8,12 +8,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from turnwise.service.caller import SERVICE
-from turnwise.service.problems import problem_response
+from turnwise.service.problems import REFUSED, problem_response
 from turnwise.service.service import Service
 from turnwise.states.errors import EngineClosed, SettingsError, TurnwiseError
 
 OPEN_STREAMS: Final = "turnwise_open_streams"
-"""The metric that the service adds to those of the engine."""
+REFUSED_REQUESTS: Final = "turnwise_refused_requests"
+"""The metrics that the service adds to those of the engine."""
 
 
 async def is_alive(request: Request) -> dict[str, str]:
@@ -43,5 +44,10 @@ async def metrics(request: Request) -> Response:
     except ImportError:
         raise SettingsError("metrics", "need the extra `observability`") from None
     service: Service = request.scope[SERVICE]
-    own = f"# TYPE {OPEN_STREAMS} gauge\n{OPEN_STREAMS} {service.streams.count}\n"
+    refused = [
+        f'{REFUSED_REQUESTS}_total{{status="{status}",problem="{problem}"}} {count}'
+        for (status, problem), count in sorted(REFUSED.items())
+    ]
+    gauge = (f"# TYPE {OPEN_STREAMS} gauge", f"{OPEN_STREAMS} {service.streams.count}")
+    own = "\n".join((*gauge, f"# TYPE {REFUSED_REQUESTS}_total counter", *refused, ""))
     return Response(generate_latest() + own.encode(), media_type=CONTENT_TYPE_LATEST)

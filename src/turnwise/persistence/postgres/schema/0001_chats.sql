@@ -23,6 +23,7 @@ CREATE TABLE chats (
     needs       text[]      NOT NULL DEFAULT '{}', -- the tools of the open local calls
     wake_at     timestamptz,            -- when the first scheduled message is due
     awaits      text,                   -- who answers in `requires_action`: `client`, `subagents` or `both`
+    action_of   text,                   -- whose action is needed there: see `ActionOf`
     fair_key    text        COLLATE "C" NOT NULL DEFAULT '', -- the key by which claims go round
     capped_model text       COLLATE "C" NOT NULL DEFAULT ''  -- provider and model, if a setting caps each model
 ) WITH (fillfactor = 70);
@@ -31,7 +32,8 @@ CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
 -- Owner and state are spelled as sums so that only lists find these two indexes: claims and sweeps, which ask for states,
 -- too, have others, and the planner would rather sort all chats of an owner, however many these are.
-CREATE INDEX chats_of_state ON chats ((state || ''), number);
+-- The first also counts the chats of each state, without a look at the rows.
+CREATE INDEX chats_of_state ON chats ((state || ''), number) INCLUDE (state, archived);
 CREATE INDEX chats_of_owner_in_state ON chats ((owner || ''), (state || ''), number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_claimable ON chats (agent, since, number)
     WHERE NOT archived AND state = 'pending' AND worker IS NULL;
@@ -41,6 +43,7 @@ CREATE INDEX chats_unsettled ON chats (since, number)
     WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
+CREATE INDEX chats_by_action ON chats (action_of, since) WHERE action_of IS NOT NULL AND NOT archived;
 CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subagents', 'both');
 
 CREATE TABLE facts (
@@ -165,6 +168,13 @@ CREATE INDEX partial_events_parts ON partial_events (chat, step, attempt) WHERE 
 CREATE TABLE workers (
     worker      text        PRIMARY KEY,
     since       timestamptz NOT NULL
+);
+
+-- What the workers of the store say of themselves: which agents they run, and when they said so last.
+CREATE TABLE worker_reports (
+    worker      text        PRIMARY KEY,
+    body        text        NOT NULL,
+    seen        timestamptz NOT NULL
 );
 
 -- Rows that could not be read, as they were stored, quarantined by a repair.

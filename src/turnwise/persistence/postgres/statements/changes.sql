@@ -112,7 +112,7 @@ WITH made AS (
         chat_id text, found_version bigint, found_event_seq bigint, found_head text, found_state text,
         found_token bigint, state text, settled boolean, archived boolean, version bigint, event_seq bigint, head text,
         since timestamptz, rested timestamptz, {queried: NAME TYPE}, agent text, needs text[], awaits text,
-        wake_at timestamptz, fair_key text, capped_model text, calls text[],
+        action_of text, wake_at timestamptz, fair_key text, capped_model text, calls text[],
         worker text, token bigint, expires timestamptz, facts text, salt text, profile text, profile_salt text,
         at timestamptz, knows_budgets boolean)
 ), free AS (
@@ -122,7 +122,7 @@ WITH made AS (
     SET state = made.state, settled = made.settled, archived = made.archived, version = made.version,
         event_seq = made.event_seq, head = made.head, since = made.since, rested = made.rested,
         {queried: NAME = made.NAME}, agent = made.agent, needs = made.needs, awaits = made.awaits,
-        wake_at = made.wake_at, fair_key = made.fair_key, capped_model = made.capped_model,
+        action_of = made.action_of, wake_at = made.wake_at, fair_key = made.fair_key, capped_model = made.capped_model,
         calls = coalesce(made.calls, chats.calls),
         worker = made.worker, token = made.token,
         expires = CASE WHEN made.token IS NOT NULL THEN coalesce(made.expires, chats.expires) END

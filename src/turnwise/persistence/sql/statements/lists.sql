@@ -79,6 +79,35 @@ SELECT name, (
 )
 FROM agents WHERE name IS NOT NULL;
 
+-- name: chats_by_state
+-- How many chats are in each state, and how many of them are archived: the index of states alone answers.
+SELECT state || '', count(*), sum(CASE WHEN archived THEN 1 ELSE 0 END) FROM chats GROUP BY state || '';
+
+-- name: chats_by_state_of
+SELECT state, count(*), sum(CASE WHEN archived THEN 1 ELSE 0 END) FROM chats WHERE owner = :owner GROUP BY state;
+
+-- name: oldest_actions
+-- Since when the chat waits longest whose next action is each one's.
+SELECT whose, (SELECT min(since) FROM chats WHERE action_of = whose AND NOT archived)
+FROM (SELECT 'operator' AS whose UNION ALL SELECT 'owner' UNION ALL SELECT 'client' UNION ALL SELECT 'subagents') AS parties;
+
+-- name: oldest_work
+-- Since when the chat is in each state that has been in it longest, of those that workers hold.
+SELECT state, min(since) FROM chats WHERE worker IS NOT NULL GROUP BY state;
+
+-- name: held_chats
+SELECT id, worker, state, agent, owner, since FROM chats WHERE worker IS NOT NULL ORDER BY since LIMIT :limit;
+
+-- name: report_worker
+INSERT INTO worker_reports (worker, body, seen) VALUES (:worker, :body, :now)
+ON CONFLICT (worker) DO UPDATE SET body = excluded.body, seen = excluded.seen;
+
+-- name: forget_workers
+DELETE FROM worker_reports WHERE worker = :worker OR seen < :until;
+
+-- name: worker_reports
+SELECT worker, body, seen FROM worker_reports ORDER BY worker;
+
 -- name: at_work
 -- How many chats of each key, agent and model workers hold. One that settles an interrupt asks no model.
 SELECT fair_key, agent, capped_model, count(*) FROM chats

@@ -39,7 +39,7 @@ ON CONFLICT (chat) DO UPDATE SET body = excluded.body, salt = NULL;
 UPDATE chats
 SET version = :version, event_seq = :event_seq, head = :head, state = :state, worker = :worker, token = :token,
     {queried: NAME = :NAME}, agent = :agent, needs = :needs, awaits = :awaits, wake_at = :wake_at,
-    fair_key = :fair_key, capped_model = :capped_model
+    action_of = :action_of, fair_key = :fair_key, capped_model = :capped_model
 WHERE id = :chat_id;
 
 -- name: erased_since in sqlite

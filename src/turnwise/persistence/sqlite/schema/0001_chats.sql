@@ -19,6 +19,7 @@ CREATE TABLE chats (
     needs       TEXT    NOT NULL DEFAULT '[]', -- the tools of the open local calls: names in order, a JSON array
     wake_at     INTEGER,                    -- when the first scheduled message is due
     awaits      TEXT,                       -- who answers in `requires_action`: `client`, `subagents` or `both`
+    action_of   TEXT,                       -- whose action is needed there: see `ActionOf`
     fair_key    TEXT    NOT NULL DEFAULT '', -- the key by which claims go round
     capped_model TEXT   NOT NULL DEFAULT '', -- provider and model, if a setting caps each model
     changed     INTEGER NOT NULL DEFAULT 0, -- the number of the last commit, among those of all chats
@@ -35,7 +36,7 @@ CREATE INDEX chats_to_wake ON chats (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_by_change ON chats (changed);
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 -- `state` is spelled as a sum so that only lists find these two indexes: claims and sweeps have others.
-CREATE INDEX chats_of_state ON chats ((state || ''), number);
+CREATE INDEX chats_of_state ON chats ((state || ''), number, archived);
 CREATE INDEX chats_of_owner_and_state ON chats (owner, (state || ''), number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_claimable ON chats (agent, since, number) WHERE NOT archived AND state = 'pending' AND worker IS NULL;
 CREATE INDEX chats_fair ON chats (agent, capped_model, fair_key, since, number)
@@ -44,6 +45,7 @@ CREATE INDEX chats_unsettled ON chats (since, number)
     WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
+CREATE INDEX chats_by_action ON chats (action_of, since) WHERE action_of IS NOT NULL AND NOT archived;
 CREATE INDEX chats_awaiting_subagents ON chats (number) WHERE awaits IN ('subagents', 'both');
 
 -- Apart from `chats`, whose rows are rewritten with every transition: a system prompt may be long.
@@ -147,6 +149,13 @@ CREATE TABLE events (
     PRIMARY KEY (chat, seq)
 ) WITHOUT ROWID;
 CREATE INDEX events_parts ON events (chat, step, attempt) WHERE kind = 'part';
+
+-- What the workers of the store say of themselves: which agents they run, and when they said so last.
+CREATE TABLE worker_reports (
+    worker      TEXT    PRIMARY KEY,
+    body        TEXT    NOT NULL,
+    seen        INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- Rows that could not be read, as they were stored, quarantined by a repair.
 CREATE TABLE quarantine (

@@ -1,0 +1,67 @@
+"""Figures of all chats, and the workers of a store, as both stores read and write them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from turnwise.persistence.fleet import Fleet, HeldChat, Oldest, SeenWorker, StateCount, WorkerReport
+from turnwise.persistence.rows import PARSE_ERRORS, Body
+from turnwise.persistence.sql.database import SQLDatabase
+from turnwise.states.errors import ChatUnreadable
+
+_REPORTS: Final = Body[WorkerReport]("worker_reports.body", WorkerReport)
+_FORGET_AFTER: Final = timedelta(days=1)
+"""Reports of workers that were not seen for so long are deleted."""
+
+
+async def count_states(db: SQLDatabase, *, owner: str | None = None) -> dict[str, StateCount]:
+    """Return how many chats are in each state that there is, of all or of an owner."""
+    rows = await (db.fetch("chats_by_state") if owner is None else db.fetch("chats_by_state_of", owner=owner))
+    return {str(state): StateCount(number - archived, archived) for state, number, archived in rows}
+
+
+async def oldest(db: SQLDatabase) -> Oldest:
+    """Return since when the oldest chats wait for somebody's action, and are worked on."""
+    actions = [(whose, since) for whose, since in await db.fetch("oldest_actions") if since is not None]
+    work = await db.fetch("oldest_work")
+    return Oldest(_times(db, actions), _times(db, work), await db.now() if db.remote else None)
+
+
+async def report_worker(db: SQLDatabase, worker: str, report: WorkerReport, /) -> None:
+    """Store what a worker says of itself, and delete reports of workers that were not seen for long."""
+    now = await db.now()
+    await db.execute("forget_workers", worker="", until=now - _FORGET_AFTER)
+    await db.execute("report_worker", worker=worker, body=_REPORTS.dump(report), now=now)
+
+
+async def forget_worker(db: SQLDatabase, worker: str, /) -> None:
+    """Delete the report of a worker that stops."""
+    await db.execute("forget_workers", worker=worker, until=await db.now() - _FORGET_AFTER)
+
+
+async def fleet(db: SQLDatabase, *, limit: int) -> Fleet:
+    """Return the workers that have reported, and the chats that any hold."""
+    workers: list[SeenWorker] = []
+    for name, body, seen in await db.fetch("worker_reports"):
+        try:
+            workers.append(SeenWorker(name, _REPORTS.load(body, ""), db.time_in(seen)))
+        except (ChatUnreadable, *PARSE_ERRORS):
+            continue
+    held = [
+        HeldChat(chat_id=chat_id, worker=str(worker), state=state, agent=agent, owner=owner, since=_time(db, since))
+        for chat_id, worker, state, agent, owner, since in await db.fetch("held_chats", limit=limit)
+    ]
+    return Fleet(workers, held, await db.now())
+
+
+def _times(db: SQLDatabase, rows: Any) -> dict[str, datetime]:
+    read = {str(name): _time(db, since) for name, since in rows}
+    return {name: since for name, since in read.items() if since is not None}
+
+
+def _time(db: SQLDatabase, stored: object) -> datetime | None:
+    try:
+        return db.time_in(stored)
+    except PARSE_ERRORS:
+        return None
