@@ -72,6 +72,33 @@ def test_workers_are_listed(terminal: Terminal) -> None:
     assert terminal.run("workers").words == "No worker has reported."
 
 
+def test_owner_is_listed_exported_and_erased(terminal: Terminal) -> None:
+    """Everything of an owner moves to another store by two commands, and goes by one."""
+
+    async def begin() -> str:
+        async with Engine(url_of(terminal), model=ScriptedModel([]), settings=Settings(run_worker=False)) as engine:
+            await engine.create_chat(owner="bob")
+            return (await engine.create_chat(owner="ada", title="Refund", metadata={"ticket": 7})).id
+
+    chat_id = anyio.run(begin)
+    found = json.loads(
+        terminal.run("list", "--metadata", "ticket=7", "--title", "refund", "--no-archived", "--json").out
+    )
+    assert [one["id"] for one in found] == [chat_id]
+    assert json.loads(terminal.run("list", "--owner", "ada", "--created-after", "2999-01-01", "--json").out) == []
+    assert "waiting 2" in terminal.run("list", "--count").words
+    file = terminal.folder / "ada.jsonl"
+    assert terminal.run("export", "--owner", "ada", "-o", str(file)).code == 0
+    elsewhere = f"sqlite:///{terminal.folder}/elsewhere.db"
+    terminal.run("migrate", "--store", elsewhere)
+    assert "imported 1 chat(s) of ada" in terminal.run("import", str(file), "--store", elsewhere).words
+    assert "1 were there already" in terminal.run("import", str(file), "--store", elsewhere).words
+    assert terminal.run("erase", "--owner", "ada").code == 2
+    assert "deleted 1 chat(s) of ada" in terminal.run("erase", "--owner", "ada", "--yes").words
+    assert len(json.loads(terminal.run("list", "--json").out)) == 1
+    assert terminal.run("export").code == terminal.run("erase", chat_id, "--owner", "ada", "--yes").code == 2
+
+
 def test_terminal_schedules(terminal: Terminal) -> None:
     chat_id = stuck(terminal, "hello")
     assert terminal.run("schedule", chat_id, "wake up", "--at", "soon").code == 2

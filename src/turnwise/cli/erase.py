@@ -37,7 +37,9 @@ def confirm(question: str, *, done: str) -> None:
 
 @with_source("file_folder", "actor")
 def erase(  # noqa: PLR0913 - the options of a command
-    chat: ChatArgument,
+    chat: Annotated[
+        str | None, typer.Argument(metavar="[CHAT]", help="A chat: its id, the beginning of it, or 'last'.")
+    ] = None,
     messages: Annotated[
         list[str] | None,
         typer.Argument(metavar="MESSAGE", help="The ids of messages, as `show --json` prints them."),
@@ -51,18 +53,26 @@ def erase(  # noqa: PLR0913 - the options of a command
             help=f"Erase all content of a kind: {', '.join(get_args(Erasable))}; may be repeated.",
         ),
     ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Delete every chat of this owner instead, and the owner's budget.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="The same as --what everything.")] = False,
     yes: YesOption = False,
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
     """Erase the content of messages for good, and print where copies are left. The audit log still verifies."""
+    if (owner is None) == (chat is None):
+        raise SettingsError("CHAT", "pass either a chat or --owner; nothing was erased")
+    if owner is not None:
+        _erase_owner(source, owner, yes=yes, as_json=as_json)
+        return
     names = messages or []
     whole = cast("list[Erasable]", ["everything"] if everything else what or [])
     if not names and not whole:
         raise SettingsError("MESSAGE", "name messages, or what is to go as a whole: --what title, or --everything")
     parse_request(names, whole)
-    chat_id = source.run(lambda chats: chosen_id(chats, chat))
+    chat_id = source.run(lambda chats: chosen_id(chats, str(chat)))
     if not yes:
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {clean(chat_id)}, for good?", done="erased")
     erasure = source.run(lambda chats: chats.erase(chat_id, messages=names, what=whole))
@@ -72,6 +82,19 @@ def erase(  # noqa: PLR0913 - the options of a command
     console.print(Text.assemble(("✓ ", "green"), f"erased in {clean(erasure.chat.id)}"))
     console.print(labelled(_erased(erasure)))
     console.print(labelled(_leftovers(erasure)))
+
+
+def _erase_owner(source: ChatSource, owner: str, *, yes: bool, as_json: bool) -> None:
+    if not yes:
+        confirm(f"Delete every chat of {clean(owner)}, for good?", done="erased")
+    erasure = source.run(lambda chats: chats.erase_owner(owner))
+    if as_json:
+        print_json(erasure)
+    else:
+        console.print(Text.assemble(("✓ ", "green"), f"deleted {len(erasure.deleted)} chat(s) of {clean(owner)}"))
+        console.print(labelled((clean(chat_id), clean(problem)) for chat_id, problem in erasure.left.items()))
+    if erasure.left:
+        raise typer.Exit(1)
 
 
 def _erased(erasure: Erasure) -> Iterator[tuple[str, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from rich.table import Table
 
 from turnwise.cli.connect import ChatSource
 from turnwise.cli.options import JsonOption, with_source
-from turnwise.cli.style import clean, console, moment, plain_table, print_json, state_text
+from turnwise.cli.style import clean, console, plain_table, print_json, state_text
 from turnwise.engine.config.results import WorkerInfo
 
 
@@ -19,10 +21,11 @@ def workers(*, source: ChatSource, as_json: JsonOption = False) -> None:
         return
     console.print(_table(found) if found else "No worker has reported.")
     held = plain_table("chat", "worker", "state", "agent", "since (UTC)")
+    held.columns[0].no_wrap = True
     for one in found:
         for chat in one.chats:
             state = state_text(chat.state)
-            held.add_row(clean(chat.chat_id), _place(one), state, clean(chat.agent), moment(chat.since))
+            held.add_row(clean(chat.chat_id), _place(one), state, clean(chat.agent), _minute(chat.since))
     if held.row_count:
         console.print(held)
 
@@ -32,8 +35,12 @@ def _table(found: list[WorkerInfo]) -> Table:
     for one in found:
         most = f" of {one.max_running}" if one.max_running is not None else ""
         alive = "yes" if one.is_alive else "no"
-        table.add_row(_place(one), alive, clean(", ".join(one.agents)), f"{len(one.chats)}{most}", moment(one.seen_at))
+        table.add_row(_place(one), alive, clean(", ".join(one.agents)), f"{len(one.chats)}{most}", _minute(one.seen_at))
     return table
+
+
+def _minute(time: datetime | None) -> str:
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M}"
 
 
 def _place(worker: WorkerInfo) -> str:

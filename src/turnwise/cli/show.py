@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
 
 import typer
+from pydantic_core import from_json
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +17,8 @@ from turnwise.cli.options import ChatArgument, JsonOption, with_source
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
 from turnwise.engine.admin.explain import Explanation
-from turnwise.engine.config.results import Chat
+from turnwise.engine.config.results import Chat, ChatCounts
+from turnwise.states.errors import SettingsError
 from turnwise.states.messages import (
     FilePart,
     MarkerPart,
@@ -35,22 +38,69 @@ _ROOM_FOR_TIMES: Final = 80
 
 
 @with_source()
-def list_chats(
+def list_chats(  # noqa: PLR0913 - the options
     *,
     source: ChatSource,
     state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
     awaiting: Annotated[
         Answerer | None, typer.Option(help="Only chats that wait for answers of the client, or for subagents.")
     ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only this owner's chats.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only chats that this agent answers.")] = None,
+    title: Annotated[str | None, typer.Option(help="Only chats whose title contains this.")] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only chats with this metadata: JSON, or else text. May be repeated."),
+    ] = None,
+    created_after: Annotated[datetime | None, typer.Option(help="Only chats created then or later, UTC.")] = None,
+    created_before: Annotated[datetime | None, typer.Option(help="Only chats created earlier, UTC.")] = None,
+    archived: Annotated[bool | None, typer.Option(help="Only archived chats, or only others.")] = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count the chats in each state, of --owner or of all.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="The maximum number of chats, newest first.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List chats, newest first."""
-    page = source.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit))
+    if count:
+        _print_counts(source.run(lambda chats: chats.count_chats(owner=owner)), as_json=as_json)
+        return
+    wanted: dict[str, Any] = {
+        "owner": owner,
+        "agent": agent,
+        "title": title,
+        "metadata": None if metadata is None else dict(map(_entry, metadata)),
+        "created_after": created_after and created_after.replace(tzinfo=UTC),
+        "created_before": created_before and created_before.replace(tzinfo=UTC),
+        "archived": archived,
+    }
+    page = source.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit, **wanted))
     if as_json:
         print_json(page.items)
         return
     console.print(_table(page.items) if page.items else "There is no such chat.")
+
+
+def _entry(given: str) -> tuple[str, Any]:
+    """Return an entry of metadata: its value is JSON, or else text."""
+    key, equals, value = given.partition("=")
+    if not equals:
+        raise SettingsError("--metadata", f"must be KEY=VALUE; it was {given!r:.100}")
+    try:
+        return key, from_json(value, allow_inf_nan=False)
+    except ValueError:
+        return key, value
+
+
+def _print_counts(counts: ChatCounts, *, as_json: bool) -> None:
+    if as_json:
+        print_json(counts)
+        return
+    table = plain_table("state", "chats")
+    for state, number in sorted(counts.states.items()):
+        table.add_row(state_text(state), f"{number:,}")
+    table.add_row("archived", f"{counts.archived:,}")
+    console.print(table)
 
 
 def _table(chats: Sequence[Chat]) -> Table:
@@ -104,8 +154,16 @@ def summary(chat: Chat) -> Text:
     return Text.assemble(
         (f"{clean(chat.id)} ", "bold"),
         state_text(chat.state),
-        (f" · version {chat.version} · turn {chat.turn} · {tokens(chat.usage)}", NOTE),
+        (f" · version {chat.version} · turn {chat.turn} · {tokens(chat.usage)}{_context(chat)}", NOTE),
     )
+
+
+def _context(chat: Chat) -> str:
+    """Return how full the context window is, as far as that is known."""
+    if not chat.context_tokens or not chat.context_limit:
+        return ""
+    share = round(100 * chat.context_tokens / chat.context_limit)
+    return f" · context {chat.context_tokens:,} of {chat.context_limit:,} ({share} %)"
 
 
 def show_message(scroll: Scroll, message: Message) -> None:

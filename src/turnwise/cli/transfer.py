@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,35 +14,45 @@ from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.files import InputLines, WholeFile
 from turnwise.cli.keys import VARIABLE, KeyOption, signing_key
 from turnwise.cli.operating import report
-from turnwise.cli.options import ChatArgument, JsonOption, with_source
+from turnwise.cli.options import JsonOption, with_source
 from turnwise.cli.style import clean, console, print_json
-from turnwise.engine.config.results import Chat
+from turnwise.engine.admin.owners import FORMAT
+from turnwise.engine.config.results import Chat, OwnerImport
 from turnwise.states.errors import SettingsError
 
 
 @with_source("file_folder")
 def export(
-    chat: ChatArgument,
+    chat: Annotated[
+        str | None, typer.Argument(metavar="[CHAT]", help="A chat: its id, the beginning of it, or 'last'.")
+    ] = None,
     *,
+    owner: Annotated[str | None, typer.Option(help="Everything of this owner instead.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of printing.")
     ] = None,
     key: KeyOption = None,
     source: ChatSource,
 ) -> None:
-    """Export a whole chat as JSON Lines, for `import` into any store."""
+    """Export a whole chat, or everything of an owner, as JSON Lines, for `import` into any store."""
+    if (owner is None) == (chat is None):
+        raise SettingsError("CHAT", "pass either a chat or --owner")
     signing = _signing(source, key)
+    if owner is not None and signing:
+        raise SettingsError("--key", "signs a chat; leave it out with --owner")
 
     def to(write: Callable[[str], object]) -> int:
-        async def written(chats: Chats, chat_id: str) -> int:
+        async def written(lines: AsyncGenerator[str, None]) -> int:
             count = 0
-            async with aclosing(chats.export_chat(chat_id, **signing)) as lines:
-                async for line in lines:
+            async with aclosing(lines) as each:
+                async for line in each:
                     write(line)
                     count += 1
             return count
 
-        return source.on_chat(chat, written)
+        if owner is not None:
+            return source.run(lambda chats: written(chats.export_owner(owner)))
+        return source.on_chat(str(chat), lambda chats, chat_id: written(chats.export_chat(chat_id, **signing)))
 
     if output is None:
         to(sys.stdout.write)
@@ -66,15 +76,35 @@ def import_chat(
     input_lines = InputLines("FILE", file)
     with input_lines.opened() as stream:
 
-        async def imported(chats: Chats) -> Chat:
+        async def imported(chats: Chats) -> Chat | OwnerImport:
             async with aclosing(input_lines.read(stream)) as lines:
-                return await chats.import_chat(lines, **signing)
+                first = await anext(lines, "")
+                again = _after(first, lines)
+                if f'"format":"{FORMAT}"' in first:
+                    return await chats.import_owner(again)
+                return await chats.import_chat(again, **signing)
 
         chat = source.run(imported)
-    if as_json:
+    if isinstance(chat, OwnerImport):
+        _report_owner(chat, as_json=as_json)
+    elif as_json:
         print_json(chat)
     else:
         report(source, chat, f"chat {chat.id} is imported")
+
+
+async def _after(first: str, lines: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    yield first
+    async for line in lines:
+        yield line
+
+
+def _report_owner(done: OwnerImport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+        return
+    present = f", {len(done.present)} were there already" if done.present else ""
+    console.print(f"imported {len(done.imported)} chat(s) of {clean(done.owner)}{present}")
 
 
 def _signing(source: ChatSource, key: Path | None) -> dict[str, Any]:

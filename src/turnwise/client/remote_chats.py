@@ -17,6 +17,7 @@ from turnwise.client.connection import Connection, read_pieces
 from turnwise.client.errors import ServiceUnreachable
 from turnwise.client.events import ChangesReader, EventReader, has_arrived
 from turnwise.client.requests import Request, build_request, chat_path, decode_file, decode_lines, encode_lines, new_key
+from turnwise.engine.admin.owners import OwnerTransfer
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.answer_format import format_of
 from turnwise.engine.blobs.streams import FileContent, source_of
@@ -48,7 +49,7 @@ _LONGEST_WAIT: Final = 25
 
 
 @checked
-class RemoteChats(Chats):
+class RemoteChats(Chats, OwnerTransfer):
     """The chats of a service, as its clients see them and change them.
 
     Args:

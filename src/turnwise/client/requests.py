@@ -6,6 +6,7 @@ import base64
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -63,11 +64,18 @@ def build_request(call: CommandCall) -> Request:
     return Request(
         method=command.verb or "GET",
         path=command.path.format_map(path),
-        query=fields if is_read else {},
+        query={name: _as_text(value) for name, value in fields.items()} if is_read else {},
         headers=headers,
         body=fields if command.has_body else None,
         repeatable=is_read or command.repeatable or "client_id" in call.arguments,
     )
+
+
+def _as_text(value: Any) -> Any:
+    """Return an argument as a query says it."""
+    if isinstance(value, Mapping):
+        return msgspec.json.encode(value).decode()
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _header(name: str, value: Any) -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows, Rows
 from turnwise.persistence.fleet import Fleet, Oldest, StateCount
+from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.shares import AtWork
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
 from turnwise.persistence.tombstone import Tombstone
@@ -199,11 +200,15 @@ class ReadableStore(Protocol):
         limit: int,
         after: str | None,
         awaiting: Answerer | None = None,
+        archived: bool | None = None,
+        wanted: ListFilter | None = None,
         **fields: Any,
     ) -> list[Facts | PartialRead]:
         """Return up to `limit` chats, newest first, that were created before the chat `after`.
 
         `fields` are values of `QUERIED` fields that the chats must have; `None` is any.
+
+        Those that are not `wanted` may be left out, or not: the caller checks.
 
         `awaiting` wants those in `requires_action` that the client, or subagents, have to answer; archived ones take no
         answer, and are left out. A chat that cannot be read is returned as what is left of it.

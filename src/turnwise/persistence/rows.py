@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+from turnwise.states.budgets import StoredBudget
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event
@@ -86,6 +87,7 @@ CALLS: Final = Body[ToolCall]("calls.body", ToolCall)
 QUEUE: Final = Body[QueuedMessage]("queue.body", QueuedMessage)
 RECEIPTS: Final = Body[RecordReceipt]("receipts.body", RecordReceipt)
 USAGE: Final = Body[RecordUsage]("usage.body", RecordUsage)
+BUDGETS: Final = Body[StoredBudget]("budgets.body", StoredBudget)
 EVENTS: Final = Body[Event]("events.body", Event)
 
 

@@ -13,7 +13,7 @@ from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.chats.declaration import CommandCall, changes_of
 from turnwise.engine.commands.acting import ActingChats
-from turnwise.engine.config.results import Budget, Chat, InboxItem, Page, SubmissionReceipt
+from turnwise.engine.config.results import Budget, Chat, ChatCounts, InboxItem, Page, SubmissionReceipt
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
@@ -51,6 +51,10 @@ class CallerChats(ActingChats):
         items = first_page(page.items)
         has_more = page.next is not None or len(items) < len(page.items)
         return Page(items, list_position(items[-1].id, items[-1].created_at) if has_more else None)
+
+    async def count_chats(self, *, owner: str | None = None) -> ChatCounts:
+        """Count the chats in each state, and those that are archived. An owner's are its own."""
+        return await self._caller.engine.count_chats(owner=self._list_owner(owner))
 
     async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
         """List the ids of chats, the latest change of state first, unreadable ones included."""

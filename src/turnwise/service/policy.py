@@ -28,6 +28,7 @@ OWNERS_MAY: Final = frozenset(
         "create_chat.message_client_id",
         "list_chats",
         "list_ids",
+        "count_chats",
         "watch_chats",
         "read_inbox",
         "list_agents",

@@ -18,6 +18,8 @@ from turnwise.persistence.blobs.protocol import BlobGone, closing, intact
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows, blobs_of
 from turnwise.persistence.integrity.examine import Found
+from turnwise.persistence.rows import BUDGETS
+from turnwise.states.budgets import key_of_chat
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.triggers import Imported, LeaseExpired
 
@@ -63,14 +65,16 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
 async def _whole(files: Files, chat_id: str) -> WholeChat:
     """Return all rows of a chat. Its quarantined rows are read separately; they change only with the chat."""
     store = files.store
+    budgets = await store.budgets(keys=[key_of_chat(chat_id)])
+    budget = BUDGETS.dump(budgets[0]) if budgets else None
     while True:
         rows = await store.rows(chat_id)
         blobs = await _intact_blobs(files, rows)
         if not rows.quarantined:
-            return WholeChat(rows, blobs=blobs)
+            return WholeChat(rows, blobs=blobs, budget=budget)
         aside = (await store.raw_rows(chat_id)).get("quarantine", ())
         if (await store.facts(chat_id)).version == rows.chat["version"]:
-            return WholeChat(rows, aside, blobs)
+            return WholeChat(rows, aside, blobs, budget)
 
 
 async def _intact_blobs(files: Files, rows: ChatRows) -> dict[str, int]:

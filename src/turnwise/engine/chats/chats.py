@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import SkipValidation
 
+from turnwise.engine.admin.owners import OwnerTransfer
 from turnwise.engine.chats.budgets import Budgets
 from turnwise.engine.chats.declaration import command, commands_of
 from turnwise.engine.chats.management import ChatManagement
@@ -32,7 +33,7 @@ COMMANDS: Final = commands_of(Chats)
 """The declared methods, by name."""
 
 
-class LocalChats(Chats):
+class LocalChats(Chats, OwnerTransfer):
     """The chats of an engine in this process."""
 
     def _after(self, receipt: SendReceipt) -> AbstractContextManager[None]:

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Sequence
+from datetime import datetime
 
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.chats.declaration import UNCHANGED, Commanded, Unchanged, command
-from turnwise.engine.config.results import Chat, ChatChange, InboxItem, Page, WorkerInfo
+from turnwise.engine.config.results import Chat, ChatChange, ChatCounts, InboxItem, OwnerErasure, Page, WorkerInfo
 from turnwise.engine.prompt.imported_history import History
 from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.tombstone import Tombstone
@@ -74,16 +75,27 @@ class ChatManagement(Commanded):
         """
 
     @command("GET", "/chats")
-    async def list_chats(
+    async def list_chats(  # noqa: PLR0913 - the contract
         self,
         *,
         owner: Key | None = None,
         state: ChatState | str | None = None,
         awaiting: Answerer | None = None,
+        agent: Name | None = None,
+        title: Label | None = None,
+        metadata: JsonObject | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        archived: bool | None = None,
         limit: PageSize = 50,
         after: str | None = None,
     ) -> Page[Chat]:
-        """Return chats, newest first, a page at a time.
+        """Return chats, newest first, a page at a time: those that fit all that is given.
+
+        `agent` is who answers. The title contains `title`, in whatever case ASCII letters are. Each entry of `metadata`
+        is one of the chat's. They were created at `created_after` or later, and before `created_before`. `archived`
+        wants only archived chats, or only others. Owner, state and `awaiting` are found by indexes; for the
+        other conditions, chats are read until the page is full.
 
         `awaiting="client"` returns the chats whose open calls wait for the client, `awaiting="subagents"` those that
         wait for subagents. A chat may be in both lists, an archived one is in neither.
@@ -93,6 +105,10 @@ class ChatManagement(Commanded):
         Raises:
             InvalidArgument: there is no chat `after`, and never was; one that was deleted keeps its place.
         """
+
+    @command("GET", "/chat-counts", operation="count_chats")
+    async def count_chats(self, *, owner: Key | None = None) -> ChatCounts:
+        """Return how many chats are in each state, and how many are archived: of all chats, or of an owner."""
 
     @command("GET", "/events", operation="watch_chats")
     def watch(
@@ -268,6 +284,14 @@ class ChatManagement(Commanded):
             NotResting: the chat works; interrupt it first. Nothing was deleted.
             VersionMismatch: the chat has changed since `if_version`. Nothing was deleted.
             ChatNotFound: there never was such a chat.
+        """
+
+    @command("POST", "/owners/erase", repeatable=True)
+    async def erase_owner(self, owner: Key) -> OwnerErasure:
+        """Delete every chat of an owner for good, subagents included, and remove the owner's budget.
+
+        Chats that work are interrupted first. After a crash, or where something is `left`, call it again: it goes on
+        with what is there. Forget the owner's tokens first, or new chats may be made meanwhile.
         """
 
     @command("GET", "/chats/{chat_id}/tombstone", operation="read_tombstone")

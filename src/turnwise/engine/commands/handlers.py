@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection,
 from typing import Any, Final, Literal
 
 from turnwise.engine.admin.erase import Erasable, Erasure, parse_request
+from turnwise.engine.admin.owners import erase_owner
 from turnwise.engine.admin.transfer import exported
 from turnwise.engine.admin.workers import list_workers
 from turnwise.engine.agents.agent import Output
@@ -21,7 +22,9 @@ from turnwise.engine.config.results import (
     Budget,
     Chat,
     ChatChange,
+    ChatCounts,
     InboxItem,
+    OwnerErasure,
     Page,
     SendReceipt,
     SubmissionReceipt,
@@ -36,14 +39,16 @@ from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, ConsumerOption
 from turnwise.engine.subscriptions.follow import explain_closing
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
+from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.reading import Consumer, Undelivered
+from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Content, QueuedMessage, ScheduledMessage
-from turnwise.states.names import ChatState, WhenBusy
+from turnwise.states.names import Answerer, ChatState, WhenBusy
 from turnwise.states.transcript import fold
 from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction, Unschedule
 from turnwise.states.values.checked import fit
@@ -83,14 +88,39 @@ class Handlers(ReportHandlers):
         state: ChatState | str | None = None,
         limit: int = 50,
         after: str | None = None,
+        owner: str | None = None,
+        awaiting: Answerer | None = None,
+        archived: bool | None = None,
         **wanted: Any,
     ) -> Page[Chat]:
-        wanted_state = None if state is None else state_of(state)
-        rows = await self._store.chats(state=wanted_state, limit=limit + 1, after=after, **wanted)
-        if after is not None and not rows:
-            await self._check_place(after)
-        chats = [chat_of(row) for row in rows[:limit]]
-        return Page(chats, chats[-1].id if len(rows) > limit else None)
+        filters = ListFilter(**wanted)
+        has_filters = filters != ListFilter()
+        for name in ("created_after", "created_before"):
+            if (time := wanted.get(name)) is not None and time.tzinfo is None:
+                raise InvalidArgument(name, f"must have a time zone, such as UTC; it was {time.isoformat()}")
+        indexed: dict[str, Any] = {
+            "state": None if state is None else state_of(state),
+            "owner": owner,
+            "awaiting": awaiting,
+            "archived": archived,
+            "wanted": filters if has_filters else None,
+        }
+        found: list[Chat] = []
+        place = after
+        while len(found) <= limit:
+            rows = await self._store.chats(limit=limit + 1, after=place, **indexed)
+            if after is not None and not rows and place == after:
+                await self._check_place(after)
+            found += [chat_of(row) for row in rows if filters.fits(_profile_of(row))]
+            if len(rows) <= limit:
+                break
+            place = _id_of(rows[-1])
+        return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+    async def count_chats(self, *, owner: str | None = None) -> ChatCounts:
+        counts = await self._store.count_states(owner=owner)
+        states = {state: count.open for state, count in counts.items()}
+        return ChatCounts(states=states, archived=sum(count.archived for count in counts.values()))
 
     async def _check_place(self, after: str) -> None:
         """Refuse an id that no chat has or had: nothing comes after it, which would look like the end of a list."""
@@ -115,8 +145,7 @@ class Handlers(ReportHandlers):
             items += [await self._inbox_item(row) for row in rows if isinstance(row, Facts)]
             if len(rows) < _PAGE:
                 return items
-            last = rows[-1]
-            after = last.chat_id if isinstance(last, Facts) else last.facts.chat_id
+            after = _id_of(rows[-1])
 
     async def _inbox_item(self, facts: Facts) -> InboxItem:
         profile = facts.profile
@@ -210,6 +239,9 @@ class Handlers(ReportHandlers):
 
     async def delete_chat(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         return await self._commands.upkeep.delete(chat_id, if_version=if_version)
+
+    async def erase_owner(self, owner: str) -> OwnerErasure:
+        return await erase_owner(self, owner)
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         tombstone = await self._store.tombstone(chat_id)
@@ -323,6 +355,14 @@ class Handlers(ReportHandlers):
 
     async def schedules(self, chat_id: str) -> list[ScheduledMessage]:
         return sorted((await self._store.facts(chat_id)).schedules, key=lambda message: message.due)
+
+
+def _profile_of(row: Facts | PartialRead) -> Profile:
+    return row.profile if isinstance(row, Facts) else row.facts.profile
+
+
+def _id_of(row: Facts | PartialRead) -> str:
+    return row.chat_id if isinstance(row, Facts) else row.facts.chat_id
 
 
 _MISSING = LOCAL_COMMANDS.keys() - vars(Handlers).keys() - vars(ReportHandlers).keys()

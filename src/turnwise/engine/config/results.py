@@ -65,6 +65,10 @@ class Chat(Value, frozen=True, kw_only=True):
     """Whether a turn has ended since the chat was last marked as read (`mark_read`); never of a subagent."""
     awaits: Awaited | None = None
     """Who has to answer the open calls in `requires_action`: the client, subagents or both."""
+    context_tokens: int | None = None
+    """About how many tokens the next prompt has; `None` if the model reports no usage."""
+    context_limit: int | None = None
+    """The size of the context window, as the model reported it last or as it is set; `None` if it is unknown."""
     parent_call: str | None = None
     """For a subagent: the call of its parent that it answers."""
     subagents_usage: Usage = NO_USAGE
@@ -173,6 +177,29 @@ def budget_of(stored: StoredBudget) -> Budget:
     )
 
 
+class OwnerErasure(Value, frozen=True, kw_only=True):
+    """What was erased of an owner."""
+
+    owner: str
+    deleted: list[str]
+    """The chats that were deleted by this call."""
+    left: dict[str, str]
+    """Chats that could not be deleted, each with the reason: call again."""
+    overwritten: bool
+    """Whether the database's files are free of the chats that were deleted."""
+
+
+class OwnerImport(Value, frozen=True, kw_only=True):
+    """What was imported of an owner."""
+
+    owner: str
+    imported: list[str]
+    present: list[str]
+    """Chats that were there already: they are left as they are."""
+    budgets: int
+    """How many budgets were set."""
+
+
 class WorkerInfo(Value, frozen=True, kw_only=True):
     """A worker of the store."""
 
@@ -231,6 +258,14 @@ class Page(Generic[Item]):
     next: str | None
 
 
+class ChatCounts(Value, frozen=True, kw_only=True):
+    """How many chats there are."""
+
+    states: dict[str, int]
+    """By state, without those that are archived."""
+    archived: int
+
+
 class ChatChange(Value, frozen=True, kw_only=True):
     """A changed chat in its current state. States in between are left out."""
 
@@ -276,6 +311,8 @@ def chat_of(source: Facts | PartialRead) -> Chat:
         "open_calls": [] if unreadable else [call.shown for call in facts.open_calls],
         "queued": len(facts.queue),
         "awaits": None if unreadable else facts.awaits,
+        "context_tokens": facts.compaction.next_tokens,
+        "context_limit": facts.compaction.context_limit or None,
         "updated_at": facts.updated_at or profile.created_at,
         "unreadable": unreadable.message if unreadable else None,
     }

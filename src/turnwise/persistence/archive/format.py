@@ -114,6 +114,8 @@ class WholeChat(msgspec.Struct, frozen=True):
     """What repairs have put aside."""
     blobs: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The blobs that the rows refer to and that come along, with their sizes."""
+    budget: str | None = None
+    """The chat's own budget, as JSON."""
 
     @property
     def chat_id(self) -> str:
@@ -178,6 +180,8 @@ class ArchiveWriter:
     def rows(self) -> Iterator[str]:
         """Yield the header and the rows."""
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "chat_id": self._chat.chat_id}
+        if self._chat.budget is not None:
+            header["budget"] = self._chat.budget
         for fields in (header, *_to_rows(self._chat)):
             self._counts.update([str(fields["table"])] if "table" in fields else ())
             yield self._next(fields)

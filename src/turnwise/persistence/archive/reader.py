@@ -22,7 +22,8 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ORDER, ChatRows, Row, blobs_of
 from turnwise.persistence.integrity.examine import Found, examine, found_in
-from turnwise.persistence.rows import CALLS, PARSE_ERRORS, PROFILES, first_due_in
+from turnwise.persistence.rows import BUDGETS, CALLS, PARSE_ERRORS, PROFILES, first_due_in
+from turnwise.states.budgets import key_of_chat
 from turnwise.states.errors import ImportRefused, TurnwiseError
 from turnwise.states.facts import QUERIED
 from turnwise.states.files import is_digest
@@ -61,6 +62,7 @@ class ChatReader:
         self._chat_id = ""
         self._begun = False
         self._ended = False
+        self._budget: str | None = None
         self._tables: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
         self._newest = ""
         """The table of the last row."""
@@ -108,11 +110,22 @@ class ChatReader:
         if fields.get("format_version") != FORMAT_VERSION:
             version = f"{fields.get('format_version')!a:.40}"
             self._refuse(f"it has version {version} of the format, and this version of turnwise reads {FORMAT_VERSION}")
-        if set(fields) != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
-            self._refuse("the header holds a format, its version and the id of a chat, and nothing else")
+        if set(fields) - {"budget"} != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
+            self._refuse("the header holds a format, its version, the id of a chat and its budget, and nothing else")
         if CHAT_ID.fullmatch(fields["chat_id"]) is None:
             self._refuse(f"{fields['chat_id']!a:.80} is no id of a chat: letters, digits, - and _ make one, up to 255")
         self._chat_id, self._begun = fields["chat_id"], True
+        if (budget := fields.get("budget")) is not None:
+            self._budget = self._read_budget(budget)
+
+    def _read_budget(self, budget: object) -> str:
+        try:
+            stored = BUDGETS.load(str(budget), self._chat_id)
+        except (TurnwiseError, *PARSE_ERRORS):
+            self._refuse("the budget of the header cannot be read")
+        if stored.key != key_of_chat(self._chat_id):
+            self._refuse("the budget of the header is of another chat")
+        return BUDGETS.dump(stored)
 
     def _take_row(self, fields: dict[str, Any]) -> None:
         table, row = fields["table"], fields.get("row")
@@ -195,7 +208,7 @@ class ChatReader:
         for table in COLUMNS:
             for row in tables[table]:
                 row["chat_id"] = self._chat_id
-        whole = WholeChat(self._rows(chat), tables["quarantine"], dict(self._spool.blobs))
+        whole = WholeChat(self._rows(chat), tables["quarantine"], dict(self._spool.blobs), self._budget)
         stray = whole.blobs.keys() - blobs_of(whole.rows)
         if stray:
             self._refuse(f"no row refers to the file {min(stray)}")

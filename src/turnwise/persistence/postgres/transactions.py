@@ -34,7 +34,7 @@ from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.budgets import funds_of
+from turnwise.persistence.sql.budgets import funds_of, import_budget
 from turnwise.persistence.sql.lists import at_work, next_in_turn
 from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent, missing
@@ -198,6 +198,8 @@ class PostgresTransactions:
             at = await db.now()
             current = cached_chat_of(chat, at)
             async with connection.transaction():
+                if decisions_on(current, plan, None):
+                    await import_budget(db, chat_id, chat.budget)
                 funds = await funds_of(db, current.facts, at)
                 decisions = decisions_on(current, plan, funds)
                 if not decisions:

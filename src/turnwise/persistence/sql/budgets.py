@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from turnwise.persistence.rows import Body
+from turnwise.persistence.rows import BUDGETS
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.states.budgets import Amount, Funds, StoredBudget, key_of_chat, keys_of
 from turnwise.states.facts import Facts
@@ -18,7 +18,6 @@ from turnwise.time_zones import time_zone
 BudgetChange = Callable[[StoredBudget | None, datetime], StoredBudget | None]
 """Returns what becomes of a budget, given the stored one, if there is one, and the time. `None` removes it."""
 
-_BODIES: Final = Body[StoredBudget]("budgets.body", StoredBudget)
 _LOST: Final = Usage(partial=True)
 
 
@@ -42,7 +41,7 @@ def _end_of_period(budget: StoredBudget, now: datetime) -> datetime:
 
 
 def _read(rows: Iterable[Sequence[object]], now: datetime) -> tuple[StoredBudget, ...]:
-    return tuple(in_period(_BODIES.load(str(body), ""), now) for (body,) in rows)
+    return tuple(in_period(BUDGETS.load(str(body), ""), now) for (body,) in rows)
 
 
 async def funds_of(db: SQLDatabase, facts: Facts, now: datetime) -> Funds | None:
@@ -54,7 +53,7 @@ async def funds_of(db: SQLDatabase, facts: Facts, now: datetime) -> Funds | None
 async def store_funds(db: SQLDatabase, funds: Funds | None) -> None:
     """Store budgets that a transaction has locked, as it leaves them."""
     for budget in () if funds is None else funds.budgets:
-        await db.execute("put_budget", key=budget.key, body=_BODIES.dump(budget))
+        await db.execute("put_budget", key=budget.key, body=BUDGETS.dump(budget))
 
 
 async def forget_chat(db: SQLDatabase, facts: Facts, now: datetime) -> None:
@@ -87,3 +86,9 @@ async def stored_budgets(
     """Return the budgets of these keys, or all or the first, in the order of their keys, as they stand now."""
     rows = await db.fetch("all_budgets", limit=limit) if keys is None else await db.fetch("budgets", keys=[*keys])
     return list(_read(rows, await db.now()))
+
+
+async def import_budget(db: SQLDatabase, chat_id: str, budget: str | None) -> None:
+    """Store the budget of a chat that is being imported."""
+    if budget is not None:
+        await db.execute("put_budget", key=key_of_chat(chat_id), body=budget)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.protocol import Runs
 from turnwise.persistence.reading import Overdue, Waiting
 from turnwise.persistence.rows import PARSE_ERRORS, PROFILES
@@ -20,11 +22,15 @@ _NUMBER: Final = (
     "(SELECT number FROM (SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones) AS known"
     " WHERE id = :after)"
 )
+_TEXTS: Final = 20
+"""The most texts that a database looks for."""
+_CREATED: Final = len('{"created_at":"') + 1
+_SECOND: Final = len("2026-01-01T00:00:00")
 _LAST: Final = "9223372036854775807"
 _LAST_PLACE: Final = (True, "\U0010ffff")
 
 
-async def chats(
+async def chats(  # noqa: PLR0913 - the store's protocol
     db: SQLDatabase,
     /,
     *,
@@ -32,16 +38,41 @@ async def chats(
     limit: int,
     after: str | None,
     awaiting: Answerer | None = None,
+    archived: bool | None = None,
+    wanted: ListFilter | None = None,
     **fields: Any,
 ) -> list[Facts | PartialRead]:
-    """Return chats, newest first."""
+    """Return chats, newest first: of those that are `wanted` perhaps some more."""
     filters = {**fields, "state": state and state.value}
     values = {name: value for name, value in filters.items() if value is not None}
     where = db.within([*values], _LAST if after is None else _NUMBER)
     awaits = "" if awaiting is None else f"NOT archived AND awaits IN ('{awaiting}', 'both') AND "
     if after is not None:
         values["after"] = after
-    return [facts_or_rest(one) for one in await db.stored(f"WHERE {awaits}{where} LIMIT :limit", limit=limit, **values)]
+    flag = "" if archived is None else "archived AND " if archived else "NOT archived AND "
+    texts = {} if wanted is None else _conditions(db, wanted)
+    profiles = " AND ".join(("SELECT 1 FROM profiles WHERE chat = number", *texts))
+    like = f"EXISTS ({profiles}) AND " if texts else ""
+    values |= {name: value for given in texts.values() for name, value in given.items()}
+    rest = f"WHERE {awaits}{flag}{like}{where} LIMIT :limit"
+    return [facts_or_rest(one) for one in await db.stored(rest, limit=limit, **values)]
+
+
+def _conditions(db: SQLDatabase, wanted: ListFilter) -> dict[str, dict[str, str]]:
+    """Return conditions on the bodies of profiles, each with its parameters: all that are wanted meet them."""
+    find, like = ("strpos", "ILIKE") if db.dialect == "postgres" else ("instr", "LIKE")
+    conditions = {
+        f"{find}(body, :text_{chr(97 + place)}) > 0": {f"text_{chr(97 + place)}": text}
+        for place, text in enumerate(wanted.texts[:_TEXTS])
+    }
+    if wanted.words is not None:
+        pattern = re.sub("[!%_]", r"!\g<0>", wanted.words)
+        conditions[f"body {like} :words ESCAPE '!'"] = {"words": f"%{pattern}%"}
+    if wanted.earliest is not None:
+        conditions[f"substr(body, {_CREATED}, {_SECOND}) >= :earliest"] = {"earliest": wanted.earliest}
+    if wanted.latest is not None:
+        conditions[f"substr(body, {_CREATED}, {_SECOND}) <= :latest"] = {"latest": wanted.latest}
+    return conditions
 
 
 async def chat_ids(db: SQLDatabase, *, after: int, limit: int) -> list[tuple[int, str]]:

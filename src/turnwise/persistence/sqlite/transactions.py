@@ -26,7 +26,7 @@ from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import blank_facts, micros_in, micros_of, numbered
 from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.budgets import funds_of, store_funds
+from turnwise.persistence.sql.budgets import funds_of, import_budget, store_funds
 from turnwise.persistence.sql.lists import at_work, next_in_turn
 from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported, tables_in
 from turnwise.persistence.sql.reads import ChatReads
@@ -225,6 +225,8 @@ class SQLiteTransactions:
     def import_chat(self, connection: sqlite3.Connection, chat: WholeChat, plan: Plan) -> Committed:
         """Take a chat in, as `ChatStore.import_chat` promises."""
         db, current = self._database(connection), cached_chat_of(chat, self._now())
+        if decisions_on(current, plan, None):
+            run_sync(import_budget(db, chat.chat_id, chat.budget))
         funds = run_sync(funds_of(db, current.facts, current.at))
         decisions = decisions_on(current, plan, funds)
         if not decisions:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Annotated, Any, Final, get_type_hints
 
+import msgspec
 from fastapi import Path, Query
 from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
@@ -15,11 +16,13 @@ from starlette.responses import Response
 from turnwise.engine.chats.chats import COMMANDS
 from turnwise.engine.chats.declaration import Command
 from turnwise.engine.config.results import Chat
+from turnwise.http_problems import InvalidRequest
 from turnwise.service.bodies import ValueBody, build_body_model
 from turnwise.service.caller import ChatId, Sender
 from turnwise.service.caller_chats import CallerChats
 from turnwise.service.pages import Paging
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, build_location, parse_version, with_etag
+from turnwise.states.values.limits import JsonObject
 
 _MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
 _SCHEDULE_ID: Final = Path(description="The schedule's id.", examples=["daily"])
@@ -27,6 +30,12 @@ _CREATED: Final = 201
 _QUERY: Final[Mapping[str, str]] = {
     "owner": "Whose chats; an owner sees its own only.",
     "chat_id": "The budgets that this chat spends: its own and its owner's.",
+    "metadata": "Entries that the chats have: a JSON object.",
+    "title": "What the title contains.",
+    "agent": "Who answers.",
+    "created_after": "The earliest time of creation.",
+    "created_before": "A time after the latest.",
+    "archived": "Only archived chats, or only others.",
     "awaiting": "`client` is a person's inbox.",
     "after": "`next` of the page before, or a chat's id.",
     "prefix": "What the ids begin with.",
@@ -34,6 +43,9 @@ _QUERY: Final[Mapping[str, str]] = {
     "files": "Also every file of the chat, byte for byte.",
 }
 """Descriptions of what a query says."""
+_JSON: Final = JsonObject | None
+_JSON_TEXT: Final = str | None
+"""How a query says it."""
 _CHECKED_BY_CLIENTS: Final = frozenset({"checkpoints", "public_key"})
 """Arguments that stay with the client, which checks what it gets by them."""
 
@@ -69,7 +81,17 @@ def _arguments(given: dict[str, Any]) -> dict[str, Any]:
     if "if_version" in given:
         given["if_version"] = parse_version(given["if_version"])
     fields = () if body is None else body.model_fields_set
+    if isinstance(given.get("metadata"), str):
+        given["metadata"] = _parse_object("metadata", given["metadata"])
     return given | {name: _value(getattr(body, name)) for name in fields}
+
+
+def _parse_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (ValueError, RecursionError):
+        problem = "must be a JSON object"
+        raise InvalidRequest([{"field": f"query.{name}", "problem": problem}]) from None
 
 
 def _value(field: Any) -> Any:
@@ -90,7 +112,8 @@ def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signat
         if name not in _CHECKED_BY_CLIENTS:
             bounds = [one for one in getattr(command.hints[name], "__metadata__", ()) if isinstance(one, FieldInfo)]
             described = Query(description=_QUERY.get(name))
-            query: Any = Annotated[get_type_hints(command.function)[name], *bounds, described]
+            own: Any = _JSON_TEXT if command.hints[name] == _JSON else get_type_hints(command.function)[name]
+            query: Any = Annotated[own, *bounds, described]
             parameters.append(_parameter(name, query, command.parameters[name].default))
     if body is not None:
         only, *others = body.model_fields.values()

@@ -1,0 +1,132 @@
+"""Filters of lists, counts by state, and everything of one owner: on both stores."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from support.gated_model import GatedModel
+from turnwise import Agent, Engine, Settings, Usage
+from turnwise.engine.config.results import ChatCounts
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.errors import ChatNotFound, ImportRefused, InvalidArgument
+from turnwise.testing import ManualClock
+
+BOTH = pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
+IDLE = Settings(run_worker=False)
+MODEL = ScriptedModel([])
+
+
+@BOTH
+async def test_lists_are_filtered(either_url: str) -> None:
+    clock = ManualClock()
+    agents = [Agent("sales", MODEL), Agent("support", MODEL)]
+    async with Engine(either_url, agents=agents, settings=IDLE, clock=clock) as engine:
+        odd = await engine.create_chat(agent="sales", title='100% "Größe"_x', metadata={"ticket": "7", "vip": True})
+        clock.step(3600)
+        late = await engine.create_chat(agent="support", title="Refund", metadata={"ticket": "8", "n": 1.0})
+        other = await engine.create_chat(agent="support", owner="ada", metadata={"about": {"ticket": "7"}})
+        await engine.archive(late.id)
+
+        async def ids(**wanted: object) -> list[str]:
+            return [chat.id for chat in (await engine.list_chats(**wanted)).items]  # type: ignore[arg-type]
+
+        noon = odd.created_at + timedelta(seconds=1800)
+        assert await ids() == [other.id, late.id, odd.id]
+        assert await ids(agent="support") == [other.id, late.id]
+        assert await ids(title='% "GRÖßE"_') == []
+        assert await ids(title='% "GRößE"_') == await ids(title="größe") == [odd.id]
+        assert await ids(title="%") == [odd.id]
+        assert await ids(metadata={"ticket": "7"}) == await ids(metadata={"vip": True}) == [odd.id]
+        assert await ids(metadata={"n": 1}) == [late.id]
+        assert await ids(metadata={"ticket": "7", "vip": False}) == []
+        assert await ids(created_after=noon) == [other.id, late.id]
+        assert await ids(created_after=late.created_at) == [other.id, late.id]
+        assert await ids(created_before=noon) == [odd.id]
+        assert await ids(created_before=odd.created_at) == []
+        assert await ids(archived=True) == [late.id]
+        assert await ids(archived=False, agent="support") == await ids(owner="ada", agent="support") == [other.id]
+        with pytest.raises(InvalidArgument, match="time zone"):
+            await ids(created_after=datetime(2026, 1, 1))  # noqa: DTZ001 - the point
+
+
+@BOTH
+async def test_filtered_pages_lose_no_chat(either_url: str) -> None:
+    """However few of those that are read are wanted."""
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        chats = [await engine.create_chat(title="blue" if n % 3 else "red", metadata={"n": n}) for n in range(12)]
+        wanted = [chat.id for chat in reversed(chats) if chat.title == "red"]
+        found: list[str] = []
+        after = None
+        while True:
+            page = await engine.list_chats(title="RED", limit=1, after=after)
+            found += [chat.id for chat in page.items]
+            after = page.next
+            if after is None:
+                break
+        assert found == wanted
+        assert [one.id for one in (await engine.list_chats(metadata={"n": 3}, limit=1)).items] == [chats[3].id]
+
+
+@BOTH
+async def test_chats_are_counted_by_state(either_url: str) -> None:
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        chats = [await engine.create_chat(owner=owner) for owner in ("ada", "ada", "bob", None)]
+        await engine.send_message(chats[0].id, "hello")
+        await engine.archive(chats[1].id)
+        assert await engine.count_chats() == ChatCounts(states={"pending": 1, "waiting": 2}, archived=1)
+        assert await engine.count_chats(owner="ada") == ChatCounts(states={"pending": 1, "waiting": 0}, archived=1)
+
+
+async def test_chat_says_how_full_its_context_is() -> None:
+    reply = Reply("Done.", usage=Usage(input_tokens=300, output_tokens=10))
+    async with Engine("sqlite://", model=ScriptedModel([reply], context_limit=1000)) as engine:
+        chat = await engine.create_chat()
+        assert chat.context_limit is None
+        after = (await engine.ask(chat.id, "hello")).chat
+        assert after.context_limit == 1000
+        assert after.context_tokens is not None
+        assert 300 <= after.context_tokens < 400
+
+
+@BOTH
+async def test_owner_moves_to_another_store(either_url: str) -> None:
+    """With budgets and schedules; importing again after a part of it changes nothing."""
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        chats = [await engine.create_chat(owner="ada", message=f"number {n}") for n in range(3)]
+        await engine.create_chat(owner="bob")
+        await engine.schedule(chats[0].id, "wake up", every="0 9 * * 1", id="monday")
+        await engine.set_budget(owner="ada", tokens=1000, per="day")
+        await engine.set_budget(chat_id=chats[1].id, cost=5)
+        lines = [line async for line in engine.export_owner("ada")]
+        due = await engine.schedules(chats[0].id)
+    async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
+        with pytest.raises(ImportRefused, match="cut off"):
+            await engine.import_owner(lines[:-1])
+        first = await engine.import_owner(lines)
+        assert (first.imported, sorted(first.present), first.budgets) == ([], sorted(chat.id for chat in chats), 1)
+        assert [one.id for one in (await engine.list_chats(owner="ada")).items] == [chat.id for chat in chats]
+        assert await engine.schedules(chats[0].id) == due
+        budgets = {(one.owner, one.chat_id): (one.tokens, one.cost, one.per) for one in await engine.budgets()}
+        assert budgets == {("ada", None): (1000, None, "day"), (None, chats[1].id): (None, 5, None)}
+        assert (await engine.import_owner(lines)).budgets == 0
+
+
+@BOTH
+async def test_owner_is_erased(either_url: str) -> None:
+    """Chats that work are stopped; a second call goes on with what is left, and finds nothing."""
+    async with Engine(either_url, model=GatedModel("Done.")) as engine:
+        chats = [await engine.create_chat(owner="ada") for _ in range(3)]
+        other = await engine.create_chat(owner="bob")
+        await engine.send_message(chats[0].id, "hello")
+        await engine.wait(chats[0].id, until=["streaming"])
+        await engine.archive(chats[1].id)
+        await engine.set_budget(owner="ada", tokens=10**6)
+        await engine.delete_chat(chats[2].id)  # as far as an earlier call came
+        erasure = await engine.erase_owner("ada")
+        assert (sorted(erasure.deleted), erasure.left) == (sorted(chat.id for chat in chats[:2]), {})
+        for chat in chats:
+            with pytest.raises(ChatNotFound):
+                await engine.get_chat(chat.id)
+        assert await engine.budgets() == []
+        assert (await engine.get_chat(other.id)).owner == "bob"
+        assert (await engine.erase_owner("ada")).deleted == []
