@@ -494,6 +494,10 @@ export interface Chat {
   unread?: boolean;
   /** Who has to answer the open calls in `requires_action`: the client, subagents or both. */
   awaits?: Awaited | null;
+  /** About how many tokens the next prompt has; `null` if the model reports no usage. */
+  context_tokens?: number | null;
+  /** The size of the context window, as the model reported it last or as it is set; `null` if it is unknown. */
+  context_limit?: number | null;
   /** For a subagent: the call of its parent that it answers. */
   parent_call?: string | null;
   /** What its subagents, and theirs, have used in chats of their own, as far as it has read their answers. */

@@ -18,6 +18,7 @@ from turnwise import ChatStore, Engine, EngineClosed, Event, InvalidArgument
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.subscriptions.changes import ChangeReader
+from turnwise.engine.subscriptions.consumer import MOST_RETRY_AFTER_S, DeliveryRefused
 from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -250,3 +251,29 @@ async def test_long_transaction_of_others_delays_no_change(postgres: Server) -> 
         await other.close()
         while reader.settled < (await store.numbers()).last:
             assert not await reader.read()
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(100, 100), (10**6, MOST_RETRY_AFTER_S), (0.5, 1)])
+async def test_handler_may_ask_for_a_later_try(asked: float, waits: float) -> None:
+    """It waits as long as the handler asks, up to the ceiling, and never shorter than the consumer's delay."""
+    clock, times = ManualClock(), list[float]()
+    tried = anyio.Event()
+
+    class Busy(DeliveryRefused):
+        retry_after = asked
+
+    async def handle(_: Event) -> None:
+        times.append(clock.monotonic())
+        tried.set()
+        if len(times) == 1:
+            raise Busy("busy")
+
+    model, settings = ScriptedModel(lambda _: Reply("yes")), Settings(lease=10**6)
+    async with Engine("sqlite://", model=model, settings=settings, clock=clock) as engine:
+        await engine.create_chat()
+        async with consuming(engine, handle, delays=(1,)):
+            with anyio.fail_after(60):
+                await tried.wait()
+                while len(times) == 1:
+                    await clock.advance(waits / 10)
+    assert waits <= times[1] - times[0] < 100 * waits

@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from turnwise import Engine, InvalidArgument, SettingsError
 from turnwise.client import Client
 from turnwise.service import Webhook, create_app
 from turnwise.service import webhooks as tested
-from turnwise.service.webhooks import PublicNetwork, is_public, signature
+from turnwise.service.webhooks import PublicNetwork, is_public, retry_after_in, signature
 
 KEY = base64.b64encode(b"k" * 32).decode()
 SECRET = f"whsec_{KEY}"
@@ -112,6 +114,35 @@ async def test_refused_event_is_sent_again_and_then_listed(tmp_path: Path, monke
         assert "1 event(s) will be delivered again" in again.words
         await receiver.until(3)
     assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+
+
+async def test_receiver_that_is_gone_gets_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged and listed, at once; what comes later waits for a process that starts anew."""
+    receiver = Receiver(410)
+    async with sending(receiver, tmp_path, kinds=["turn_finished"]) as (_, engine):
+        await engine.create_chat(message="Hi.")
+        (left,) = await eventually(partial(engine.undelivered, "webhook:all"))
+        assert left.error == "NotDelivered: 127.0.0.1 answered with status 410: it takes no events any more"
+
+        async def stopped() -> bool:
+            return not (await engine.consumers())[0].delivering
+
+        await eventually(stopped)
+        chat = await engine.create_chat(message="Hi again.")
+        await engine.wait(chat.id)
+        assert len(receiver.got) == 1
+    assert "webhook_disabled" in caplog.text
+    receiver.statuses = [204]
+    async with sending(receiver, tmp_path, kinds=["turn_finished"]):
+        await receiver.until(2)
+
+
+def test_retry_after_is_seconds_or_a_time() -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    found = [retry_after_in([(b"Retry-After", value)]) for value in (b"7", b"-1", b"soon", b"9" * 400, later.encode())]
+    assert found[:4] == [7, None, None, 999_999_999]
+    assert 90 < (found[4] or 0) <= 100
+    assert retry_after_in([]) is None
 
 
 async def test_webhook_goes_on_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ import tomllib
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -29,9 +31,10 @@ import msgspec
 from pydantic import AfterValidator
 
 from turnwise.engine.engine import Engine
+from turnwise.engine.subscriptions.consumer import DeliveryRefused
 from turnwise.foreign import described
 from turnwise.logger import logger
-from turnwise.states.errors import EngineClosed, SettingsError, TurnwiseError
+from turnwise.states.errors import EngineClosed, SettingsError
 from turnwise.states.events import Event
 from turnwise.states.values.checked import configuration
 from turnwise.states.values.limits import Name
@@ -44,6 +47,8 @@ DELAYS_S: Final = (5.0, 60.0, 300.0, 1800.0, 7200.0)
 TIMEOUT_S: Final = 15.0
 """Seconds that a receiver has for its answer."""
 _RESTART_S: Final = 30.0
+_GONE: Final = 410
+_DIGITS: Final = 9
 _KEY_BYTES: Final = range(24, 65)
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LAST_32_BITS: Final = 0xFFFFFFFF
@@ -104,8 +109,13 @@ class Webhook:
         return [cls(**entry) for entry in entries]
 
 
-class NotDelivered(TurnwiseError):
-    """A receiver did not take an event; it is sent again later."""
+class NotDelivered(DeliveryRefused):
+    """A receiver did not take an event; it is sent again later, unless the receiver is gone for good."""
+
+    def __init__(self, problem: str, *, retry_after: float | None = None, ends: bool = False) -> None:
+        super().__init__(problem)
+        self.retry_after = retry_after
+        self.ends = ends
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
@@ -168,7 +178,7 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
 
 
 class WebhookSender:
-    """Sends events to one webhook. Redirects are not followed, and nothing of the answer but its status is read."""
+    """Sends events to one webhook. Redirects are not followed; of the answer its status and `Retry-After` are read."""
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
@@ -199,14 +209,19 @@ class WebhookSender:
                 async with self._pool.stream(
                     "POST", self._webhook.url, headers=headers, content=body, extensions=limits
                 ) as answer:
-                    status = answer.status
+                    status, wait = answer.status, retry_after_in(answer.headers)
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError) as error:
             raise NotDelivered(f"{host} did not answer: {error or type(error).__name__}") from error
+        if status == _GONE:
+            raise NotDelivered(f"{host} answered with status 410: it takes no events any more", ends=True)
         if status // 100 != 2:  # noqa: PLR2004 - 2xx
-            raise NotDelivered(f"{host} answered with status {status}")
+            raise NotDelivered(f"{host} answered with status {status}", retry_after=wait)
 
     async def deliver(self, engine: Engine) -> None:
-        """Send what happens in the engine's chats, until it is closed."""
+        """Send what happens in the engine's chats, until it is closed, or the receiver says that it is gone.
+
+        Then the event that it refused is listed as undelivered, and later ones wait for a process that starts anew.
+        """
         name = CONSUMER_PREFIX + self._webhook.name
         async with self._pool:
             while True:
@@ -214,9 +229,23 @@ class WebhookSender:
                     await engine.consume(name, self.send, kinds=self._webhook.kinds, delays=DELAYS_S, start="now")
                 except EngineClosed:
                     return
+                except NotDelivered as gone:
+                    logger.error("webhook_disabled", consumer=name, problem=str(gone))
+                    return
                 except Exception as error:  # noqa: BLE001 - whatever it is, the events wait for the next try
                     logger.warning("webhook_stopped", consumer=name, problem=described(error))
                     await anyio.sleep(_RESTART_S)
+
+
+def retry_after_in(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
+    """Return the seconds of the header `Retry-After`, which holds them or a time; `None` without a sensible one."""
+    text = next((value.decode("latin-1").strip() for name, value in headers if name.lower() == b"retry-after"), "")
+    if text.isdecimal() and text.isascii():
+        return float(text[:_DIGITS])
+    try:
+        return max((parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return None
 
 
 def _id_of(event: Event) -> str:

@@ -18,11 +18,11 @@ from turnwise.engine.isolation.tasks import run_shielded
 from turnwise.engine.isolation.user_code import UserCalls
 from turnwise.engine.subscriptions.broadcast import Broadcaster, Subscription
 from turnwise.engine.subscriptions.changes import ChangeReader
-from turnwise.foreign import described
+from turnwise.foreign import described, only_error_in
 from turnwise.logger import logger
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.reading import ChangedEvent, ConsumerPosition
-from turnwise.states.errors import ChatNotFound, StoreError
+from turnwise.states.errors import ChatNotFound, StoreError, TurnwiseError
 from turnwise.states.events import EVENTS, Event
 
 Handler = Callable[[Event], Awaitable[object] | object]
@@ -37,6 +37,19 @@ _RENEWALS: Final = 3
 """How often a lease is prolonged before it would run out."""
 _CLOSE_S: Final = 5.0
 """Seconds that storing the position may take at the end."""
+
+
+MOST_RETRY_AFTER_S: Final = 7200.0
+"""The most seconds that a handler may ask for before the next try."""
+
+
+class DeliveryRefused(TurnwiseError):
+    """A handler raises it to say more than that it did not take an event."""
+
+    retry_after: float | None = None
+    """Seconds until the next try, if they are more than the consumer's own delay; at most two hours count."""
+    ends: bool = False
+    """Whether no event will be taken: this one is set aside, and the deliveries end."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True):
@@ -216,6 +229,8 @@ class _Session:
         self._again: set[tuple[str, int]] = set()
         self._free = asyncio.Semaphore(options.parallel)
         self.position = held.position
+        self._refusal: DeliveryRefused | None = None
+        """Why no event will be taken; the deliveries end once that event is set aside."""
         self.failure: Exception | None = None
         """Why the deliveries cannot go on."""
 
@@ -281,6 +296,7 @@ class _Session:
                         "event_set_aside", consumer=self._options.name, chat_id=chat_id, seq=one.seq, problem=error
                     )
                     await self._retried(partial(self._store.set_aside, self._options.name, chat_id, one.seq, error))
+                    self._check_refusal()
             if len(page) < _EVENTS:
                 return last
 
@@ -293,24 +309,37 @@ class _Session:
             if error is not None:
                 settle = partial(self._store.set_aside, name, chat_id, seq, error)
             await self._retried(settle)
+            self._check_refusal()
         except Exception as error:  # noqa: BLE001 - it ends all deliveries
             self.failure = error
         finally:
             self._again.discard((chat_id, seq))
             bell.ring()
 
+    def _check_refusal(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
     async def _deliver(self, one: ChangedEvent) -> str | None:
         """Give an event to the handler until it takes it; return its last error, if it never does."""
-        event, problem = one.event, None
+        if self._refusal is not None:
+            await anyio.sleep_forever()  # until the deliveries have ended
+        event, problem, wanted = one.event, None, 0.0
         if isinstance(event, Exception):
             return described(event)
         for delay in (0, *self._options.delays):
-            await self._pause(delay)
+            await self._pause(max(delay, wanted))
             try:
                 async with self._free:
                     await self._call(event)
             except Exception as error:  # noqa: BLE001 - whatever the handler raised: the event is tried again
                 problem = described(error)
+                refusal = only_error_in(error)
+                if isinstance(refusal, DeliveryRefused):
+                    wanted = min(refusal.retry_after or 0.0, MOST_RETRY_AFTER_S)
+                    if refusal.ends:
+                        self._refusal = refusal
+                        return problem
             else:
                 return None
         return problem
