@@ -32,6 +32,9 @@ async def test_lists_and_owners_over_http() -> None:
             assert len((await operator.list_chats(created_before=later, agent="default")).items) == 2
             assert (await operator.count_chats()).states == {"waiting": 2}
             assert (await ada.count_chats()).states == {"waiting": 1}
+            assert await operator.usage_report(by=["owner", "day"], since=chat.created_at) == []
+            with pytest.raises(NotAllowed):
+                await ada.usage_report()
             with pytest.raises(NotAllowed):
                 await ada.erase_owner("bob")
             await operator.set_budget(owner="ada", tokens=1000)

@@ -29,6 +29,7 @@ from turnwise.cli.serve import inspect, serve
 from turnwise.cli.show import explain, list_chats, show
 from turnwise.cli.style import quiet_logs
 from turnwise.cli.transfer import export, import_chat
+from turnwise.cli.usage import usage
 from turnwise.cli.verify import replay, verify
 from turnwise.cli.worker import worker
 
@@ -38,7 +39,7 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(send, submit, interrupt, resume, archive, unarchive, mark_read, erase, delete),
     *(schedule, schedules, unschedule, undelivered),
     *(export, import_chat),
-    *(budget, budgets),
+    *(budget, budgets, usage),
     *(inbox, consumers),
     *(doctor, diagram, worker, workers, serve, migrate, keygen),
 )

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from turnwise.states.values.values import Value
+from turnwise.states.writes import RecordUsage
 
 
 class StateCount(msgspec.Struct, frozen=True):
@@ -26,6 +27,17 @@ class Oldest(msgspec.Struct, frozen=True):
     """Held by a worker, by state."""
     at: datetime | None
     """The database server's time; `None` if the store uses this machine's clock."""
+
+
+class LedgerPage(msgspec.Struct, frozen=True):
+    """Some model calls of all chats."""
+
+    entries: Sequence[tuple[str | None, RecordUsage]]
+    """Each with the owner of its chat."""
+    unreadable: int
+    """How many could not be read."""
+    next: tuple[int, int, int] | None
+    """Where the next page begins; `None` after the last one."""
 
 
 class WorkerReport(Value, frozen=True, kw_only=True):

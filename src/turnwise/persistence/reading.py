@@ -10,7 +10,7 @@ import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows, Rows
-from turnwise.persistence.fleet import Fleet, Oldest, StateCount
+from turnwise.persistence.fleet import Fleet, LedgerPage, Oldest, StateCount
 from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.shares import AtWork
 from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead
@@ -231,6 +231,12 @@ class ReadableStore(Protocol):
 
     async def fleet(self, *, limit: int) -> Fleet:
         """Return the workers that have reported, and up to `limit` chats that any hold."""
+
+    async def usage_page(self, *, after: tuple[int, int, int], owner: str | None, limit: int) -> LedgerPage:
+        """Return up to `limit` model calls of all chats, or of an owner's, behind the place of an earlier page.
+
+        The first place is `(0, 0, -1)`.
+        """
 
     async def awaiting_subagents(self, *, after: str, limit: int) -> list[str]:
         """Return up to `limit` chats that wait for subagents and are not archived, oldest first.

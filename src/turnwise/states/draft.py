@@ -227,14 +227,20 @@ class Draft(Generic[_Kind_co]):
         """Add the model calls for a title to the ledger and the chat; to no turn, for another one may be under way."""
         spent = reported(usage)
         self.usage += spent
-        self.writes.append(RecordUsage("title", 0, 0, 0, spent))
+        self.writes.append(RecordUsage("title", 0, 0, 0, spent, **self._spender))
 
     def book_nothing(self) -> None:
         """Add an attempt that called no model to the ledger: its usage is nothing, not unknown."""
         self._enter(NO_USAGE)
 
     def _enter(self, spent: Usage) -> None:
-        self.writes.append(RecordUsage(self.step.purpose, self.turn.number, self.step.number, self.step.attempt, spent))
+        place = (self.step.purpose, self.turn.number, self.step.number, self.step.attempt)
+        self.writes.append(RecordUsage(*place, spent, **self._spender))
+
+    @property
+    def _spender(self) -> dict[str, Any]:
+        """When a model call is booked, and for whom."""
+        return {"at": self.now, "agent": self.profile.agent, "model": self.limits.asked_model or None}
 
     def tell_closing(self) -> None:
         """Emit the end of a turn now, because another turn begins in the same decision."""

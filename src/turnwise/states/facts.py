@@ -397,6 +397,8 @@ class Limits(Value, frozen=True, kw_only=True):
     """Seconds a lease lasts unless renewed."""
     fallbacks: int = 0
     """How many models the agent has behind its first one."""
+    asked_model: str = ""
+    """Provider and model that the chat's agent asks."""
     fair_by: str | None = None
     """Where claims find a chat's key, `owner` or `metadata.NAME`; `None` is the owner, too."""
     capped_model: str = ""

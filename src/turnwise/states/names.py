@@ -170,6 +170,9 @@ SubagentAction = Literal["ask", "start", "wait", "message", "stop", "list"]
 Period = Literal["day", "month"]
 """How long a budget lasts: by the calendar of its time zone."""
 
+UsageKey = Literal["owner", "agent", "model", "day"]
+"""By what a report of usage sums up."""
+
 Purpose = Literal["step", "summary", "title"]
 """What a model is called for."""
 

@@ -389,6 +389,11 @@ class RecordUsage(_Stored, frozen=True):
     step: int
     attempt: int
     usage: Usage
+    at: Time | None = None
+    agent: str | None = None
+    """Who answered."""
+    model: str | None = None
+    """The provider and name of the model that the agent asks, as `provider:name`; `None` if it is not known here."""
 
     @property
     def id(self) -> str:

@@ -175,9 +175,10 @@ def check_tool_choice(
 
 def _limits(settings: Settings, model: Model, answer: AnswerFormat | None, fallbacks: int = 0) -> Limits:
     """Return an agent's limits. After an answer in a form nothing is said: it would not have the form."""
-    limits = replace(settings.limits(context_window(model)), fallbacks=fallbacks)
+    asked = f"{model.provider}:{model.name}"
+    limits = replace(settings.limits(context_window(model)), fallbacks=fallbacks, asked_model=asked)
     if settings.max_running_per_model is not None:
-        limits = replace(limits, capped_model=f"{model.provider}:{model.name}")
+        limits = replace(limits, capped_model=asked)
     return limits if answer is None else replace(limits, after_final_step="rest")
 
 

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from pydantic import Field, InstanceOf, SkipValidation
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.blobs.streams import FileContent
 from turnwise.engine.chats.declaration import Commanded, command
-from turnwise.engine.config.results import Chat, Compaction, UsageEntry
+from turnwise.engine.config.results import Chat, Compaction, UsageEntry, UsageSum
 from turnwise.engine.isolation.tasks import run_in_thread
 from turnwise.engine.prompt.views import HistoryView
 from turnwise.persistence.audit.record import AuditRecord, export
@@ -22,11 +23,11 @@ from turnwise.persistence.audit.verify import Verdict
 from turnwise.states.errors import SettingsError
 from turnwise.states.events import Event
 from turnwise.states.messages import FilePart, Message
-from turnwise.states.names import RESTING, ChatState
+from turnwise.states.names import RESTING, ChatState, UsageKey
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked
-from turnwise.states.values.limits import Label, Name, Ordinal, Seconds
+from turnwise.states.values.limits import Key, Label, Name, Ordinal, Seconds
 
 
 class Reports(Commanded):
@@ -69,6 +70,22 @@ class Reports(Commanded):
         """Return what the model calls of a chat used, in order: one entry per attempt of a step, compaction and title.
 
         The entry of a compaction that called no model has no figures.
+        """
+
+    @command("GET", "/usage", operation="report_usage")
+    async def usage_report(
+        self,
+        *,
+        by: Sequence[UsageKey] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        owner: Key | None = None,
+        timezone: Name = "UTC",
+    ) -> list[UsageSum]:
+        """Return what model calls used and cost, of all chats: by owner, agent, model and day, or in all.
+
+        They are those from `since` on and before `until`, of all owners or of one. Days are those of the time zone.
+        What deleted chats used is gone with them. It reads every ledger: let it run seldom in a large store.
         """
 
     @command("GET", "/chats/{chat_id}/family-usage", operation="read_family_usage")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from turnwise.engine.admin.diagnose import find_issues
 from turnwise.engine.admin.explain import Circumstances, Explanation, explanation
 from turnwise.engine.admin.progress import Progress, progress_of
+from turnwise.engine.admin.usage_report import UsageReport
 from turnwise.engine.blobs.loaded import without_refused
 from turnwise.engine.blobs.lost import verify_files
 from turnwise.engine.blobs.streams import FileContent
@@ -20,6 +22,7 @@ from turnwise.engine.config.results import (
     Chat,
     Compaction,
     UsageEntry,
+    UsageSum,
     budget_of,
     chat_of,
 )
@@ -52,10 +55,11 @@ from turnwise.states.errors import ChatUnreadable, InvalidArgument, TurnwiseErro
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FilePart, Message
-from turnwise.states.names import RESTING, ChatState
+from turnwise.states.names import RESTING, ChatState, UsageKey
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
 from turnwise.states.values.plain import shown
+from turnwise.time_zones import time_zone
 
 
 class ReportHandlers(LocalChats):
@@ -122,6 +126,21 @@ class ReportHandlers(LocalChats):
             UsageEntry(entry.purpose, entry.turn, entry.step, entry.attempt, entry.usage)
             for entry in await self._store.ledger(chat_id)
         ]
+
+    async def usage_report(
+        self,
+        *,
+        by: Sequence[UsageKey] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        owner: str | None = None,
+        timezone: str = "UTC",
+    ) -> list[UsageSum]:
+        for name, time in (("since", since), ("until", until)):
+            if time is not None and time.tzinfo is None:
+                raise InvalidArgument(name, f"must have a time zone, such as UTC; it was {time.isoformat()}")
+        report = UsageReport(tuple(dict.fromkeys(by)), time_zone(timezone), since=since, until=until)
+        return await report.read(self._store, owner)
 
     async def family_usage(self, chat_id: str) -> Usage:
         return await family_usage(self._store, chat_id)

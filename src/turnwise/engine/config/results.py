@@ -128,6 +128,23 @@ class UsageEntry(Value, frozen=True):
     usage: Usage
 
 
+class UsageSum(Value, frozen=True, kw_only=True):
+    """What the model calls of one group used: of those that the report does not sum up by, the fields are `None`."""
+
+    owner: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    """As `provider:name`."""
+    day: str | None = None
+    """As `2026-01-31`."""
+    calls: int
+    """Entries of ledgers: attempts of steps, compactions and titles."""
+    usage: Usage
+    """`cost` lacks what the unpriced calls cost, and `cost_partial` says so."""
+    unpriced: int
+    """How many of the calls have no known price, or one that leaves something out."""
+
+
 class Unspent(Value, frozen=True):
     """What is left of a budget: tokens, and US dollars; `None` without a limit."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from turnwise.persistence.fleet import Fleet, HeldChat, Oldest, SeenWorker, StateCount, WorkerReport
-from turnwise.persistence.rows import PARSE_ERRORS, Body
+from turnwise.persistence.fleet import Fleet, HeldChat, LedgerPage, Oldest, SeenWorker, StateCount, WorkerReport
+from turnwise.persistence.rows import PARSE_ERRORS, USAGE, Body
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.states.errors import ChatUnreadable
+from turnwise.states.writes import RecordUsage
 
 _REPORTS: Final = Body[WorkerReport]("worker_reports.body", WorkerReport)
 _FORGET_AFTER: Final = timedelta(days=1)
@@ -53,6 +54,20 @@ async def fleet(db: SQLDatabase, *, limit: int) -> Fleet:
         for chat_id, worker, state, agent, owner, since in await db.fetch("held_chats", limit=limit)
     ]
     return Fleet(workers, held, await db.now())
+
+
+async def usage_page(db: SQLDatabase, *, after: tuple[int, int, int], owner: str | None, limit: int) -> LedgerPage:
+    """Return up to `limit` model calls of all chats, or of an owner's, behind a place."""
+    chat, version, number = after
+    rows = await db.fetch("usage_page", chat=chat, version=version, number=number, owner=owner, limit=limit)
+    entries: list[tuple[str | None, RecordUsage]] = []
+    for *_, whose, body in rows:
+        try:
+            entries.append((whose, USAGE.load(body, "")))
+        except (ChatUnreadable, *PARSE_ERRORS):
+            continue
+    follows = tuple(rows[-1][:3]) if len(rows) == limit else None
+    return LedgerPage(entries, len(rows) - len(entries), follows)
 
 
 def _times(db: SQLDatabase, rows: Any) -> dict[str, datetime]:

@@ -132,6 +132,7 @@ class SQLStore(ChatStore):
     count_states = _asking(fleets.count_states)
     oldest = _asking(fleets.oldest)
     fleet = _asking(fleets.fleet)
+    usage_page = _asking(fleets.usage_page)
     report_worker = _writing(fleets.report_worker)
     forget_worker = _writing(fleets.forget_worker)
     awaiting_subagents = _asking(lists.awaiting_subagents)

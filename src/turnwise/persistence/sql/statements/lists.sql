@@ -105,6 +105,13 @@ ON CONFLICT (worker) DO UPDATE SET body = excluded.body, seen = excluded.seen;
 -- name: forget_workers
 DELETE FROM worker_reports WHERE worker = :worker OR seen < :until;
 
+-- name: usage_page
+-- Model calls of all chats, or of an owner's, in the order of chats and versions, from one on.
+SELECT chats.number, usage.version, usage.number, chats.owner, usage.body FROM usage JOIN chats ON chats.number = usage.chat
+WHERE (usage.chat, usage.version, usage.number) > (:chat, :version, :number)
+    AND (CAST(:owner AS text) IS NULL OR chats.owner = :owner)
+ORDER BY usage.chat, usage.version, usage.number LIMIT :limit;
+
 -- name: worker_reports
 SELECT worker, body, seen FROM worker_reports ORDER BY worker;
 
