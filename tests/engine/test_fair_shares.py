@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import sqlite3
 import time
+from contextlib import closing
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,11 @@ from support.latches import Latch
 from support.served import served_beside
 from turnwise import Agent, Engine, ModelRequest, Settings, SettingsError
 from turnwise.cli.app import app
+from turnwise.persistence.shares import Caps, Shares
+from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
+from turnwise.testing.conformance import plans
 
 FAIR = Settings(fair_by="owner", max_running=4, coalesce=0)
 
@@ -41,6 +47,25 @@ class Working(ScriptedModel):
         self.most = max(self.most, self.now)
         await (asyncio.sleep(0.01) if self.latch is None else self.latch.pass_through(0))
         self.now -= 1
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_garbled_key_harms_only_its_chat(tmp_path: Path, held: bool) -> None:
+    """Whether its chat waits or is at work: claims go round the other keys, and count their chats."""
+    store = SQLiteStore(str(tmp_path / "chats.db"))
+    await store.open()
+    shares = Shares({}, Caps(per_key=1))
+    claim = partial(store.claim, plans.plan(plans.claim()), runs=plans.RUNS, limit=9)
+    await plans.created(store, "damaged", plans.send("hello"), owner="ann")
+    if held:
+        await claim()
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as connection, connection:
+        connection.execute("UPDATE chats SET fair_key = x'00ff'")
+    for chat_id in ("b1", "b2"):
+        await plans.created(store, chat_id, plans.send("hello"), owner="bob")
+    assert [committed.facts.chat_id for committed in await claim(shares=shares)] == ["b1"]
+    assert await claim(shares=shares) == []
+    await store.close()
 
 
 async def filled(engine: Engine, owner: str | None, number: int, **options: Any) -> list[str]:

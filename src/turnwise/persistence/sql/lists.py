@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from turnwise.persistence.protocol import Runs
 from turnwise.persistence.reading import Overdue, Waiting
 from turnwise.persistence.rows import PARSE_ERRORS, PROFILES
 from turnwise.persistence.shares import AtWork, Candidate, Counts, Lane, Shares
-from turnwise.persistence.sql.database import SQLDatabase
+from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts, Profile
@@ -95,7 +96,7 @@ async def waiting_since(db: SQLDatabase) -> Waiting:
 
 async def at_work(db: SQLDatabase) -> list[AtWork]:
     """Return how many chats of each key, agent and model workers hold."""
-    return [AtWork(*row) for row in await db.fetch("at_work")]
+    return [AtWork(*row) for row in _with_keys(await db.fetch("at_work"))]
 
 
 async def next_in_turn(
@@ -112,7 +113,7 @@ async def next_in_turn(
         if lane.agent in runs and counts.lane_is_open(lane):
             values = {**lane._asdict(), "tools": [*runs[lane.agent]], "full": counts.full_keys, "depth": depth}
             for first in dict.fromkeys((start, "")):  # to the last key, and on from the first one
-                rows = await db.fetch("waiting_in_lane", start=first, **values)
+                rows = _with_keys(await db.fetch("waiting_in_lane", start=first, **values))
                 waiting += [
                     Candidate(key, since, number, id_, version, lane) for key, since, number, id_, version in rows
                 ]
@@ -126,6 +127,11 @@ async def next_in_turn(
     picked = shares.pick((one for one in found.values() if one.number not in seen), counts, limit)
     seen.update(one.number for one in picked)
     return picked
+
+
+def _with_keys(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that begin with a key. A garbled one is no text, cannot be compared, and harms only its chat."""
+    return [row for row in rows if isinstance(row[0], str)]
 
 
 def _place(key: str, start: str) -> tuple[bool, str]:
