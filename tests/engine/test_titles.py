@@ -154,6 +154,18 @@ async def test_transient_title_failure_is_retried(caplog: pytest.LogCaptureFixtu
     assert failures(caplog) == []
 
 
+async def test_title_falls_back_as_turns_do(tmp_path: Path) -> None:
+    """At once, and only after failures for which a turn would ask the next model."""
+    for kind, title in (("overloaded", "Singing foxes"), ("bad_request", None)):
+        first = ScriptedModel(["Because."], title=Reply(error=ModelError(kind)))
+        second = ScriptedModel([], title=NAMED)
+        async with Engine(f"sqlite:///{tmp_path}/{kind}.db", model=[first, second], settings=BY_MODEL) as engine:
+            chat = await engine.create_chat()
+            await say(engine, chat.id)
+            assert (await engine.get_chat(chat.id)).title == title
+        assert (asked(first), asked(second)) == (1, 1 if title else 0)
+
+
 async def test_title_never_overwrites_a_rename(open_engine: OpenEngine) -> None:
     latch = Latch()
     model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1, usage=(40, 4)), sleep=latch.pass_through)

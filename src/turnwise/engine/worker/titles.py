@@ -22,7 +22,7 @@ from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.foreign import described
 from turnwise.logger import concerning, logger
-from turnwise.providers.protocol import ModelReply, ModelRequest
+from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.usage_and_prices import add_reply_cost
 from turnwise.states.decide import Decision
@@ -142,6 +142,8 @@ class Titles:
     async def _ask(self, facts: Facts, source: TitleSource, spending: Spending) -> ModelReply:
         """Return the model's reply; try again after failures that may pass.
 
+        After a failure for which a turn would ask the agent's next model, so does this.
+
         Raises:
             ModelError: it failed for good.
             Exception: what a hook or the model raised.
@@ -163,8 +165,12 @@ class Titles:
             )
             request = structs.replace(request, messages=HistoryRepair().pair_results(request))
             try:
-                return await self._generate(facts, request, spending)
+                return await self._generate(facts, configuration.model, request, spending)
             except ModelError as error:
+                if configuration.fallbacks and error.kind in settings.retry.fallback_on:
+                    logger.info("title_falls_back", kind=error.kind, model=configuration.model.name)
+                    configuration, tried = configuration.behind(1), StepFacts()
+                    continue
                 paid = error.kind == REJECTED_REPLY
                 decision = decide_retry(retry, tried, error, paid=paid, now=self._runtime.clock.now())
                 if decision.delay is None or decision.delay > LONGEST_DELAY:
@@ -173,8 +179,8 @@ class Titles:
                 logger.info("title_retried", attempt=tried.failures, delay=decision.delay, kind=error.kind)
             await sleep(self._runtime.clock, decision.delay)
 
-    async def _generate(self, facts: Facts, request: ModelRequest, spending: Spending) -> ModelReply:
-        runtime, model, usage = self._runtime, self._configuration(facts).model, None
+    async def _generate(self, facts: Facts, model: Model, request: ModelRequest, spending: Spending) -> ModelReply:
+        runtime, usage = self._runtime, None
         try:
             with (
                 runtime.observers.model_call(model, request, trace=facts.turn.trace) as call,
