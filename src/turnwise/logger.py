@@ -1,7 +1,6 @@
 """The log of all floors: structlog as the application configured it, else readable lines of the standard library.
 
-turnwise configures neither. An application that configured nothing sees warnings and errors only. structlog is never
-imported here: it takes a while (it imports rich where that is installed), and the first event may come from any thread.
+turnwise configures neither. An application that configured nothing sees warnings and errors only.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
+
+import structlog  # with this module: at the first event another thread's import may be half done
 
 from turnwise.foreign import or_else, text_of, traceback_of
 
@@ -30,7 +30,7 @@ class Logger:
 
     def listens(self, level: int = logging.INFO) -> bool:
         """Whether `level` is enabled: ask before computing costly fields."""
-        return _configured_structlog() is not None or _standard.isEnabledFor(level)
+        return structlog.is_configured() or _standard.isEnabledFor(level)
 
     def log(self, level: int, event: str, **fields: Any) -> None:
         """Log at a level that is only known when it comes to it.
@@ -116,16 +116,8 @@ def about(facts: Facts) -> dict[str, Any]:
     return fields
 
 
-def _configured_structlog() -> ModuleType | None:
-    """Return structlog if the application has configured it: then it is whole, whichever thread imported it."""
-    structlog = sys.modules.get("structlog")
-    is_configured = getattr(structlog, "is_configured", None)
-    return structlog if is_configured is not None and is_configured() else None
-
-
 def _emit(level: int, event: str, fields: Mapping[str, Any]) -> None:
-    structlog = _configured_structlog()
-    if structlog is not None:
+    if structlog.is_configured():
         structlog.get_logger("turnwise").bind(**fields).log(level, event)
     else:
         spelled = (f"{name}={_printable(value)}" for name, value in fields.items() if name != "exc_info")
