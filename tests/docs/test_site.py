@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import turnwise
-from turnwise import Engine, client, diagrams, service, states, testing
+from turnwise import Engine, client, diagrams, importers, service, states, testing
 from turnwise.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ SETTINGS = (
     service.ServiceSettings,
     client.ClientSettings,
 )
-MODULES = (turnwise, states, diagrams, service, client, testing)
+MODULES = (turnwise, states, diagrams, service, client, importers, testing)
 TARGET = re.compile(r'\s(?:href|src)="([^"]*)"')
 NAMED = re.compile(r'\sid="([^"]*)"')
 
