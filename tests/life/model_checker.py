@@ -6,10 +6,11 @@ decision that was really made. A problem is told with the shortest way that lead
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
+from tests.life.model_checker_features import Feature
 from tests.life.model_checker_moves import DUE, HELLO, WINDOW, Move, moves_from, repairs_of, unlikely_moves_from
 
 from support.life import BLANK, ERROR, NOW
@@ -44,6 +45,7 @@ class Step:
 class Exploration:
     """All that can happen to a chat under some limits, and what is wrong with it."""
 
+    feature: Feature = field(default_factory=Feature)
     problems: list[str] = field(default_factory=list)
     """Each with the way that leads to it; found shortest first."""
     transitions: int = 0
@@ -69,6 +71,14 @@ class Exploration:
             key = source
         return lines[::-1]
 
+    def is_under(self, circumstance: str, move: Move) -> bool:
+        """Whether the move may be made under that circumstance."""
+        return move.circumstance == circumstance or [*self.feature.under(move)] == [move]
+
+    def progress(self, steps: Iterable[Step], circumstance: str) -> Iterator[Step]:
+        """Yield the steps of a worker that goes on under that circumstance."""
+        return (step for step in steps if step.move.kind == "progress" and self.is_under(circumstance, step.move))
+
     def _line(self, source: Key, move: Move, target: Key) -> str:
         return f"  {move!s:<60} {_said(self._places[source])} -> {_said(self._places[target])}"
 
@@ -76,11 +86,13 @@ class Exploration:
         self.problems.append("\n".join([problem, *self.trace(key), *then]))
 
 
-def explore(*, stop_at: int = 3, **limits: object) -> Exploration:
-    """Explore the table; give up after `stop_at` problems."""
-    found = Exploration()
-    given = Limits(**{"max_steps": 2, "max_reentries": 1, "queue_limit": 2, **limits})  # type: ignore[arg-type]
-    start = key_of(BLANK)
+def explore(feature: Feature | None = None, *, stop_at: int = 3, **limits: object) -> Exploration:
+    """Explore the table, with one feature besides; give up after `stop_at` problems."""
+    feature = feature or Feature()
+    found = Exploration(feature)
+    small = {"max_steps": 2, "max_reentries": 1}
+    given = Limits(**{**small, **feature.limits, **limits})  # type: ignore[arg-type]
+    start = (key_of(BLANK), feature.key(BLANK))
     found._places[start] = BLANK
     waiting = deque([start])
     look_again = 100
@@ -96,20 +108,23 @@ def explore(*, stop_at: int = 3, **limits: object) -> Exploration:
 
 
 def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
-    facts = found._places[key]
+    facts, feature = found._places[key], found.feature
     found._steps[key] = []
     known, accepted = triggers_in(facts.place), set[str]()
-    tried = [(facts, move) for move in moves_from(facts, room=limits.queue_limit) if move.trigger in known]
+    token = facts.lease.token if facts.lease else None
+    moves = [*moves_from(facts, room=limits.queue_limit, tools=feature.tools), *feature.moves(facts, token)]
+    tried = [(facts, each) for move in moves if move.trigger in known for each in feature.under(move)]
     if facts.version and not facts.archived:
         tried += repairs_of(facts)
     for before, move in tried:
         decision, problems = _tried(before, move, limits)
         if decision is not None:
+            problems += feature.wrong_with(before, move, decision)
             found.transitions += 1
             source = "new" if decision.source is None else "unknown" if before.stored_state else decision.source
             found.fired.add((decision.trigger, source, decision.target))
-            after = canonical(decision.facts)
-            target = key_of(after)
+            after = feature.keep(decision.facts, canonical(decision.facts))
+            target = (key_of(after), feature.key(after))
             found._steps[key].append(Step(move, target))
             if target not in found._places:
                 found._places[target] = after
@@ -119,18 +134,18 @@ def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
                 accepted.add(move.trigger.name)
         for problem in problems:
             found._report(problem, key, f"  {move!s:<60} {_said(before)} -> {decision.target if decision else '?'}")
-    for problem in [*_wrongly_named(facts, accepted, limits), *_dead_end(found, key)]:
+    for problem in [*_wrongly_named(facts, feature, accepted, limits), *_dead_end(found, key)]:
         found._report(problem, key)
 
 
-def _wrongly_named(facts: Facts, accepted: set[str], limits: Limits) -> Iterator[str]:
+def _wrongly_named(facts: Facts, feature: Feature, accepted: set[str], limits: Limits) -> Iterator[str]:
     """Yield where the triggers that are named as possible are not just those for which some arguments are accepted."""
     named = set(legal_triggers(facts))
-    missing = named - accepted
-    limits = replace(limits, fallbacks=len(facts.turn.fallback_from) + 1)
+    missing, token = named - accepted, facts.lease.token if facts.lease else None
+    limits = replace(limits, fallbacks=len(facts.turn.fallback_from) + 1, queue_limit=len(facts.queue) + 1)
     accepted |= {
         move.trigger.name
-        for move in (unlikely_moves_from(facts) if missing else ())
+        for move in ((*unlikely_moves_from(facts), *feature.moves(facts, token)) if missing else ())
         if move.trigger.name in missing and _tried(facts, move, limits)[0] is not None
     }
     if named - accepted:
@@ -228,14 +243,20 @@ def _dead_end(found: Exploration, key: Key) -> Iterator[str]:
     """Yield whether a worker has nothing to do though the chat does not rest, or nobody can move a resting chat."""
     wanted = "outside" if found._places[key].resting else "progress"
     onwards = [step for step in found._steps[key] if step.target != key and step.move.trigger is not t.Archived]
-    if not any(step.move.kind == wanted for step in onwards):
-        yield f"a dead end: no {wanted} move leads on"
+    for circumstance in found.feature.circumstances if wanted == "progress" else ("",):
+        if not any(step.move.kind == wanted for step in onwards if found.is_under(circumstance, step.move)):
+            yield f"a dead end: no {wanted} move leads on{circumstance and f', {circumstance}'}"
 
 
 def _find_endless_runs(found: Exploration) -> None:
     """Find where a worker may go on for ever: whatever model and tools answer, every run has to come to rest."""
+    for circumstance in found.feature.circumstances:
+        _find_endless_runs_under(found, circumstance)
+
+
+def _find_endless_runs_under(found: Exploration, circumstance: str) -> None:
     ahead: dict[Key, list[Step]] = {
-        key: [] if found._places[key].resting else [step for step in steps if step.move.kind == "progress"]
+        key: [] if found._places[key].resting else [*found.progress(steps, circumstance)]
         for key, steps in found._steps.items()
     }
     depth: dict[Key, int] = {}
@@ -253,7 +274,7 @@ def _find_endless_runs(found: Exploration) -> None:
                 return
             elif step.target not in depth:
                 path[step.target] = iter(ahead.get(step.target, ()))
-    found.longest = max(depth.values())
+    found.longest = max(found.longest, *depth.values())
 
 
 def canonical(facts: Facts) -> Facts:

@@ -1,6 +1,6 @@
 """What may be tried on a chat in the model checker: every trigger, with a few arguments of each kind."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -66,13 +66,18 @@ class Move:
     note: str = ""
     stale: bool = False
     """Whether it is made under a token that is dead."""
+    circumstance: str = ""
+    """Outside of the chat, by name; empty for the usual one."""
 
     def __str__(self) -> str:
         return f"{self.trigger.name} ({self.note})" if self.note else self.trigger.name
 
 
-def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
-    """Yield what may be tried on the chat, possible or not, while its queue holds no more than `room`."""
+def moves_from(facts: Facts, *, room: int, tools: Iterable[str] = tuple(TOOLS)) -> Iterator[Move]:
+    """Yield what may be tried on the chat, possible or not, while its queue holds no more than `room`.
+
+    `tools` say what replies call, by the names of `TOOLS`.
+    """
     if facts.version == 0:
         yield Move("outside", t.Create, {"profile": PROFILE})
         return
@@ -86,7 +91,7 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
     yield Move("progress", t.DeadlinePassed, {"now": LATER})
     yield Move("mishap", t.DeadlinePassed, {"now": NOW}, "too early")
     token = facts.lease.token if facts.lease else None
-    for move in _moves_of_holders(facts):
+    for move in _moves_of_holders(facts, tools):
         move.arguments["token"] = token
         yield move
     for trigger in _HELD:
@@ -111,7 +116,7 @@ def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
     unlikely = [Move("mishap", t.CallFinished, {"outcome": outcome}) for outcome in outcomes]
     failure = ModelFailure(provider="p", model="m", kind=ERROR.kind)
     unlikely.append(Move("mishap", t.FallbackStarted, {"failure": failure, "error": ERROR, "next_model": "n"}))
-    for move in [*_moves_of_holders(open_attempt), *unlikely]:
+    for move in [*_moves_of_holders(open_attempt, TOOLS), *unlikely]:
         move.arguments["token"] = facts.lease.token if facts.lease else None
         yield move
 
@@ -154,7 +159,7 @@ def _moves_of_operators(facts: Facts) -> Iterator[Move]:
     yield Move("outside", t.MessageErased, {"erasing": Erasing(messages=(_MESSAGE,))})
 
 
-def _moves_of_holders(facts: Facts) -> Iterator[Move]:
+def _moves_of_holders(facts: Facts, tools: Iterable[str]) -> Iterator[Move]:
     step = facts.step
     yield Move("mishap" if step.attempt_open else "progress", t.AttemptStarted)
     if step.attempt_open:
@@ -162,7 +167,7 @@ def _moves_of_holders(facts: Facts) -> Iterator[Move]:
         yield Move("mishap", t.AttemptDiscarded, discarded)
         if facts.state is ChatState.streaming:
             yield Move("progress", t.AttemptDiscarded, {**discarded, "error": OVERFLOW}, "the prompt is too long")
-            yield from _replies(facts)
+            yield from _replies(facts, tools)
         yield Move("progress", t.Compacted, {"summary": summary_of("In short.")})
         yield Move("progress", t.CompactionFailed, {"error": ERROR})
     for call in facts.calls:
@@ -179,9 +184,9 @@ def _moves_of_holders(facts: Facts) -> Iterator[Move]:
     yield Move("mishap", t.LeaseExpired)
 
 
-def _replies(facts: Facts) -> Iterator[Move]:
-    for note, tools in TOOLS.items():
-        calls = _of_step(tools, facts)
+def _replies(facts: Facts, tools: Iterable[str]) -> Iterator[Move]:
+    for note in tools:
+        calls = _of_step(TOOLS[note], facts)
         for tokens, over in ((10, ""), (90, ", over the threshold"), (79, ", too long with what follows")):
             said_ = HELLO if tokens != 79 else said("hello" * WINDOW)
             reply = StepReply(parts=said_ + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)

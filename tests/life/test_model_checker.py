@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.life.model_checker import explore
+from tests.life.model_checker_features import Budgets, Fallback, Feature, Steering
 
 from support.planted_faults import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
 from turnwise.states import TABLE, ChatState, guards, refusals
@@ -21,10 +22,9 @@ HANDED_BACK = (t.Claimed, S.pending, S.requires_action)
 SECOND_STEPS = ((t.ToolsFinished, S.executing_tools), (t.StepFinished, S.streaming))
 """A compaction also leads to the step before which it is due."""
 NO_MOVES = {t.Repaired, t.Imported, t.Schedule, t.Unschedule, t.ScheduleFired, t.FallbackStarted}
-"""What comes to a chat that is damaged or from another store, and what would double the places that are explored:
-schedules and fallback are held by `tests/properties`."""
+"""What comes to a chat that is damaged or from another store, schedules, held by `tests/properties`, and fallback."""
 UNPAID = {(t.AttemptStarted, state, S.pending) for state in (S.streaming, S.compacting)}
-"""No scope has a budget: `tests/properties` do."""
+"""What only a budget brings about: it is explored by itself, as fallback and messages that steer are."""
 SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
     "a turn that goes on after its compaction": ({}, {HANDED_BACK, (t.DeadlinePassed, S.requires_action, S.pending)}),
     "a turn that rests, promoting chats, a deadline for all": (
@@ -48,6 +48,37 @@ def test_a_chat_keeps_its_promises_and_comes_to_rest(scope: str) -> None:
     assert explored.longest < 60
     sound = {(row.trigger, str(row.source), row.target) for row in TABLE if row.trigger not in NO_MOVES}
     assert sound - explored.fired == unreached | UNPAID
+
+
+FEATURES: dict[str, tuple[Feature, set[Any]]] = {
+    "messages that steer": (Steering(), set()),
+    "another model": (Fallback(), {(t.FallbackStarted, state, state) for state in (S.streaming, S.compacting)}),
+    "budgets": (Budgets(), UNPAID),
+}
+"""Each with the rows that no other scope reaches."""
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_alone_keeps_its_promises(feature: str) -> None:
+    """In a small scope: few calls, one step, and compactions only where the feature looks at them."""
+    besides, rows = FEATURES[feature]
+    explored = explore(besides)
+    assert not explored.problems, "\n\n".join(explored.problems)
+    assert explored.places > 1000
+    assert rows <= explored.fired
+
+
+FEATURE_FAULTS: dict[str, tuple[Feature, Any, Any, str]] = {
+    "a model that failed is forgotten": (Fallback(), a.fall_back, nothing, "models have failed"),
+    "calls that no budget pays": (Budgets(), guards.budget_short, never, "begins a call that no budget pays"),
+}
+
+
+@pytest.mark.parametrize("fault", FEATURE_FAULTS)
+def test_a_fault_of_a_feature_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    feature, function, instead, words = FEATURE_FAULTS[fault]
+    plant_functions(monkeypatch, {function: instead})
+    assert words in "".join(explore(feature, stop_at=1).problems)
 
 
 def _forget_the_queue(draft: Draft[Any]) -> None:
