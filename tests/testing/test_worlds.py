@@ -58,9 +58,9 @@ async def refuse(what: str) -> str:
 async def test_worlds_run_tools_with_the_deps_of_a_service() -> None:
     till = Till()
     report = await run_worlds(
-        lambda seed: World(seed, tools=[charge], deps=till, settings=SETTINGS), seeds=(9, 10), except_for=EVERYTHING
+        lambda seed: World(seed, tools=[charge], deps=till, settings=SETTINGS), seeds=range(8), except_for=EVERYTHING
     )
-    assert report.seeds == (9, 10)
+    assert report.seeds == tuple(range(8))
     assert report.tools["charge"] == till.cents > 0
 
 
@@ -80,7 +80,7 @@ async def test_tool_that_never_succeeds_is_not_tested() -> None:
 
 
 async def test_world_reports_a_tool_that_always_raises() -> None:
-    worlds = [World(seed, rounds=40, tools=[charge], settings=SETTINGS) for seed in range(10)]
+    worlds = [World(seed, rounds=40, tools=[charge], settings=SETTINGS) for seed in range(30)]
     problems = [problem for world in worlds for problem in await world.run()]
     expected = r"the tool charge raised in \d+ runs and never succeeded; at last AttributeError"
     assert problems
