@@ -236,6 +236,7 @@ UNLOGGED: Final = {
     "POST /consumers/{name}/deliver": "of a consumer, not of a chat",
     "DELETE /consumers/{name}": "the same",
     "POST /files": "a chat's log begins to know a file with the message that it belongs to",
+    "POST /owners/erase": "the logs go with the chats; each tombstone says who deleted it",
     "POST /budgets": "a budget crosses chats, and says itself who set it",
 }
 CHAT: Final = "/chats/{chat_id}"
