@@ -50,13 +50,17 @@ export type Role = "system" | "user" | "assistant" | "tool";
 export interface Usage {
   /** All prompt tokens, cached ones included. */
   input_tokens?: number | null;
+  /** Tokens of the reply. */
   output_tokens?: number | null;
+  /** Tokens of reasoning. */
   reasoning_tokens?: number | null;
+  /** Prompt tokens that were read from the provider's cache. */
   cache_read_tokens?: number | null;
+  /** Prompt tokens that were written to the provider's cache. */
   cache_write_tokens?: number | null;
   /** True when a call is missing from the sums: interrupted, discarded, or silent about its usage. */
   partial?: boolean;
-  /** US dollars, by the list prices that the worker knew which made the calls: a later price list changes nothing. */
+  /** US dollars, by the list prices at the time of the calls: a decimal number, in JSON as text. */
   cost?: string | null;
   /** True when `cost` leaves something out: a call without a known price, or one that is missing from the sums. */
   cost_partial?: boolean;
@@ -66,32 +70,45 @@ export interface Usage {
 
 export interface TextPart {
   type: "text";
+  /** The text. */
   text: string;
 }
 
 export interface ReasoningPart {
   type: "reasoning";
+  /** The text, where the provider shows it. */
   text?: string;
+  /** The provider's signature. */
   signature?: string | null;
 }
 
 export interface ToolCallPart {
   type: "tool_call";
+  /** The call's id. */
   call_id: string;
+  /** The tool's name. */
   name: string;
+  /** The arguments, as JSON. */
   arguments: { [key: string]: Json };
+  /** Who runs the call. */
   executor?: Executor;
 }
 
 export interface ToolResultPart {
   type: "tool_result";
+  /** The call's id. */
   call_id: string;
+  /** The tool's name. */
   name: string;
+  /** The result, as JSON. */
   output: Json;
+  /** Whether the call failed. */
   is_error?: boolean;
+  /** How the call ended. */
   outcome?: CallStatus;
+  /** Files that the tool returned. */
   attachments?: FilePart[];
-  /** The arguments that the call ran with, if the client allowed it with others than the model's. */
+  /** The arguments of the call, if the approval changed the model's. */
   edited_arguments?: { [key: string]: Json } | null;
 }
 
@@ -99,18 +116,23 @@ export interface SourcePart {
   type: "source";
   /** Where it is; blank for a document that has no address. */
   url?: string;
+  /** The title of the source. */
   title?: string | null;
   /** The provider's own id of the source, such as that of a file in its store. */
   id?: string | null;
+  /** Whether it is a web page or a document. */
   source_type?: "url" | "document";
 }
 
 export interface FilePart {
   type: "file";
+  /** The media type, such as `image/png`. */
   media_type: string;
   /** The bytes, as base64. */
   data?: string | null;
+  /** The address of the file. */
   url?: string | null;
+  /** The file's name. */
   name?: string | null;
   /** The SHA-256, as hex, of the bytes: see `Engine.put_file` and `Engine.open_file`. */
   blob?: string | null;
@@ -122,7 +144,9 @@ export interface FilePart {
 
 export interface MarkerPart {
   type: "marker";
+  /** What was done to the context. */
   reason: BoundaryReason;
+  /** The line, for users. */
   text: string;
   /**
    * Positions of what the model sees from here on, in its order: earlier messages that stay, and the new ones that a
@@ -143,7 +167,9 @@ export interface Wakeup {
 }
 
 export interface ModelFailure {
+  /** The provider of the model. */
   provider: string;
+  /** The name of the model. */
   model: string;
   /** The kind of its `ModelError`. */
   kind: string;
@@ -154,14 +180,21 @@ export interface ModelFailure {
 }
 
 export interface Message {
+  /** The message's id. */
   id: string;
+  /** The sender. */
   role: Role;
+  /** The content. */
   parts: Part[];
+  /** The turn of the message. */
   turn: number;
+  /** The step of the message; 0 for a message that begins a turn. */
   step: number;
+  /** When the message was stored. */
   created_at: string;
   /** The place in the history, rising with every stored message; 0 for a message that is not stored. */
   position?: number;
+  /** Who may see the message. */
   audience?: Audience;
   /** For a tool message, the place of its call among the calls of the step. */
   call_index?: number | null;
@@ -174,16 +207,19 @@ export interface Message {
   synthetic?: boolean;
   /** True for a user's message that entered a turn under way: it came with `when_busy="steer"`. */
   steered?: boolean;
+  /** Whether the content was erased. */
   erased?: boolean;
   /** True when the message was said elsewhere, and came with the chat's creation. */
   imported?: boolean;
-  /** The schedule that sent the message; `null` if someone sent it. */
+  /** The schedule that sent the message, if one did. */
   wakeup?: Wakeup | null;
   /** The agent in whose name the model answered. This and the following fields are set only in a model's messages. */
   agent?: string | null;
   /** That agent's version. */
   agent_version?: string | null;
+  /** The model that answered. */
   model?: string | null;
+  /** The provider of that model. */
   provider?: string | null;
   /** The provider's own id of the reply, where it gives one. */
   response_id?: string | null;
@@ -202,7 +238,9 @@ export interface Message {
 export interface QueuedMessage {
   /** The id the message will keep in the history. */
   id: string;
+  /** The content. */
   parts: Part[];
+  /** When the message was accepted. */
   accepted_at: string;
   /** Whether it enters the next model request of the turn under way; if that ends first, it begins the next one. */
   steers?: boolean;
@@ -219,20 +257,29 @@ export interface Answer {
 }
 
 export interface ToolCall {
+  /** The call's id, unique in its chat. */
   call_id: string;
+  /** The tool's name. */
   name: string;
+  /** The arguments, as JSON. */
   arguments: { [key: string]: Json };
+  /** Who runs the call. */
   executor: Executor;
+  /** The place of the call in its step, from 0. */
   index: number;
+  /** The step that asked for the call. */
   step: number;
+  /** How far the call has come. */
   status?: CallStatus;
+  /** What becomes of the call if its worker crashes after the start. */
   crash?: Crash;
+  /** Whether a success ends the turn. */
   stop_after?: boolean;
-  /** Whether the call gives the turn's answer, in the form that the agent wants. */
+  /** Whether the call gives the turn's answer, as typed output (`Agent.output`). */
   answers?: boolean;
   /** While "asked", the client has to answer the call; once "granted", the call is local; `null` if none is needed. */
   approval?: Approval | null;
-  /** Of a call that asks for approval: who may answer it over HTTP. An operator always may. */
+  /** Who may approve the call over HTTP. An operator always may. */
   approver?: Approver;
   /** The model's arguments, if the client allowed the call with other `arguments`. */
   asked_arguments?: { [key: string]: Json } | null;
@@ -242,18 +289,19 @@ export interface ToolCall {
   reconciles?: boolean;
   /** The agent of the subagent that the call asks or starts. */
   subagent?: string | null;
-  /** Of a call that is delegated: what it is to do. */
+  /** For a call of a subagent: what it does. */
   subagent_action?: SubagentAction;
   /** Whether the subagent works on if the call is closed without its answer. */
   subagent_detached?: boolean;
   /** Seconds a client has to answer once asked. */
   within?: number | null;
-  /** How much of the result is kept, by the agent that asked: whoever takes a client's result may lack that agent. */
+  /** How many bytes of the result are kept. */
   output_limit_bytes?: number;
-  /** The agent that asked for the call, and whose tool it is; `null` of a call of before agents were noted. */
+  /** The agent that asked for the call; `null` in calls of very old chats. */
   agent?: string | null;
   /** When an open client call will be answered `timed_out`. */
   deadline?: string | null;
+  /** How the call was answered by a client. */
   answer?: Answer | null;
   /** The salt of the call's digests in the log; erased with the arguments, and shown to no client. */
   salt?: string;
@@ -262,9 +310,13 @@ export interface ToolCall {
 export interface ErrorInfo {
   /** The kind of a `ModelError`, or an `OwnErrorKind`: `tool`, `deps`, `internal`, `unreadable`, `repaired`. */
   kind: string;
+  /** A text for users: what happened and what to do. */
   message: string;
+  /** The step that failed. */
   step?: number | null;
+  /** The attempt that failed. */
   attempt?: number | null;
+  /** Whether another attempt may help. */
   retryable?: boolean;
   /** The provider's HTTP status, where there was one. */
   status?: number | null;
@@ -295,43 +347,59 @@ interface Numbered {
 /** The chat's state changed. */
 export interface StatusEvent extends Numbered {
   kind: "status";
+  /** The new state. */
   state: ChatState;
+  /** The state before; `null` for a new chat. */
   previous?: ChatState | null;
 }
 
 /** A message entered the history, or replaced the message of the same id (an erasure). */
 export interface MessageEvent extends Numbered {
   kind: "message";
+  /** The message. */
   message: Message;
 }
 
 /** A piece of the reply that the model is giving. */
 export interface PartEvent extends Numbered {
   kind: "part";
+  /** The step. */
   step: number;
+  /** The attempt. */
   attempt: number;
   /** The place of the part in the reply. */
   index: number;
+  /** What is added to the part. */
   part: PartDelta;
 }
 
 /** A call of the current step has its result. */
 export interface ToolResultEvent extends Numbered {
   kind: "tool_result";
+  /** The step. */
   step: number;
+  /** The call's id. */
   call_id: string;
+  /** The place of the call in its step. */
   index: number;
+  /** The tool's name. */
   name: string;
+  /** The result, as JSON. */
   output: Json;
+  /** Whether the call failed. */
   is_error: boolean;
+  /** How the call ended. */
   outcome: CallStatus;
 }
 
 /** A running tool reported progress. */
 export interface ToolProgressEvent extends Numbered {
   kind: "tool_progress";
+  /** The step. */
   step: number;
+  /** The call's id. */
   call_id: string;
+  /** What the tool reported, as JSON. */
   progress: Json;
 }
 
@@ -354,18 +422,22 @@ export interface QueueEvent extends Numbered {
 /** All open calls, which the client has to answer; published again if an erasure blanks some of them. */
 export interface ActionRequiredEvent extends Numbered {
   kind: "action_required";
+  /** The open calls. */
   calls: ToolCall[];
 }
 
 /** An attempt failed and another will be made. */
 export interface RetryEvent extends Numbered {
   kind: "retry";
+  /** The step. */
   step: number;
   /** The attempt that failed. */
   attempt: number;
   /** Seconds until the next attempt. */
   delay: number;
+  /** Why the attempt failed. */
   error: ErrorInfo;
+  /** When the next attempt begins. */
   retry_at: string;
   /** The name of the model that is asked next, if it is another one: the agent's next. */
   next_model?: string | null;
@@ -374,19 +446,26 @@ export interface RetryEvent extends Numbered {
 /** The parts of this attempt are taken back. */
 export interface AttemptDiscardedEvent extends Numbered {
   kind: "attempt_discarded";
+  /** The step. */
   step: number;
+  /** The attempt whose parts are removed. */
   attempt: number;
+  /** Why they are removed. */
   reason: string;
 }
 
 /** A compaction started, got its summary, was stored, finished, failed, was declined or proved unproductive. */
 export interface CompactionEvent extends Numbered {
   kind: "compaction";
+  /** What has happened. */
   phase: CompactionPhase;
+  /** The step before which the history is compacted. */
   step: number;
   /** Context tokens as a share of the limit, in percent. */
   percent?: number | null;
+  /** The tokens of the context before. */
   context_tokens?: number | null;
+  /** The model's limit of the context, in tokens. */
   context_limit?: number | null;
   /** True when the tokens are turnwise's estimate and not the provider's figure. */
   estimated?: boolean;
@@ -407,21 +486,27 @@ export interface CompactionEvent extends Numbered {
  */
 export interface HistoryResetEvent extends Numbered {
   kind: "history_reset";
+  /** The id of the first message that is gone. */
   first_removed: string;
 }
 
 /** A turn ended. `provider_reason` is the provider's own word for it. */
 export interface TurnFinishedEvent extends Numbered {
   kind: "turn_finished";
+  /** The number of the turn. */
   turn: number;
+  /** Why the turn ended. */
   stop_reason: StopReason;
+  /** The same in the provider's word. */
   provider_reason?: string | null;
+  /** What the turn used. */
   usage: Usage;
 }
 
 /** The chat cannot continue without the user; published again if the text of the error is erased. */
 export interface ErrorEvent extends Numbered {
   kind: "error";
+  /** Why the turn failed. */
   error: ErrorInfo;
 }
 
@@ -442,53 +527,76 @@ export type ChatEvent =
 
 /** A part of the reply under way: its type and the join of its deltas. */
 export interface LivePart {
+  /** The type of the part. */
   type: PartDelta["type"];
+  /** What has come so far. */
   text: string;
 }
 
 /** What a reader sees of a chat, made from its events. */
 export interface Transcript {
+  /** The chat's state. */
   state: ChatState | null;
   /** Finished messages, in order; results in the order of their calls. */
   messages: Message[];
   /** The parts of the reply under way, by index. Empty as soon as the reply is a message. */
   live: { [key: string]: LivePart };
+  /** The step of the reply under way. */
   live_step: number | null;
+  /** The attempt of the reply under way. */
   live_attempt: number | null;
+  /** The messages that wait in the queue. */
   queue: QueuedMessage[];
   /** The calls that the client has to answer. */
   open_calls: ToolCall[];
   /** Why the last finished turn ended. */
   stop_reason: StopReason | null;
+  /** Why the last turn failed. */
   error: ErrorInfo | null;
+  /** The number of the last event in it. */
   last_seq: number;
 }
 
 export interface Chat {
+  /** The chat's id. */
   id: string;
   /** The agent that answers. */
   agent: string;
+  /** The state of the chat. */
   state: ChatState;
+  /** How many transitions the chat has made: the version of its last audit record. */
   version: number;
   /** The version that last changed messages. */
   history_version: number;
   /** The number of the last event: `events(after=last_seq)` yields what comes after it. */
   last_seq: number;
+  /** The number of the current or last turn, from 1; 0 before the first message. */
   turn: number;
+  /** The number of the current or last step, counted through the whole chat; 0 before the first. */
   step: number;
+  /** The number of the current or last attempt of that step, from 1; 0 before its first. */
   attempt: number;
+  /** The owner, such as a user of your application; `null` for a chat without one. */
   owner: string | null;
+  /** A title for users. */
   title: string | null;
+  /** JSON values that the application keeps with the chat. */
   metadata: { [key: string]: Json };
+  /** Whether the chat is archived: it accepts nothing but `unarchive`. */
   archived: boolean;
+  /** Why the turn failed, in the state `error`. */
   last_error: ErrorInfo | null;
   /** Why the last turn ended; `null` while one is under way. */
   stop_reason: StopReason | null;
+  /** What all model calls of the chat have used. */
   usage: Usage;
+  /** The calls of the current step that have no result yet. */
   open_calls: ToolCall[];
   /** Messages that wait in the queue. */
   queued: number;
+  /** False only in `interrupted`, until the partial reply is stored and the chat rests. */
   settled: boolean;
+  /** The id of another chat: of the parent for a subagent, else what `create_chat` was given. */
   parent: string | null;
   /** Whether a turn has ended since the chat was last marked as read (`mark_read`); never of a subagent. */
   unread?: boolean;
@@ -500,7 +608,7 @@ export interface Chat {
   context_limit?: number | null;
   /** For a subagent: the call of its parent that it answers. */
   parent_call?: string | null;
-  /** What its subagents, and theirs, have used in chats of their own, as far as it has read their answers. */
+  /** What its subagents, at every depth, have used, as far as the chat has read their answers. */
   subagents_usage?: Usage;
   /** The model that is asked instead of the agent's; `null` for the agent's. */
   model?: string | null;
@@ -510,9 +618,11 @@ export interface Chat {
   active_tools?: string[] | null;
   /** The tools that only the client can run. */
   client_tools?: ClientTool[];
+  /** When the chat was created. */
   created_at: string;
+  /** When the chat last changed. */
   updated_at: string;
-  /** Why the chat cannot be read, and where in the store; `null` for a sound chat. The rest is what could be. */
+  /** Why the chat cannot be read, and where in the store; `null` for a sound chat. Other fields may be empty. */
   unreadable?: string | null;
 }
 

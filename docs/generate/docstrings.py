@@ -50,11 +50,17 @@ def meanings(name: str) -> Mapping[str, str]:
     if command is not None and name.endswith("Body"):
         return dict(_arguments(inspect.getdoc(command.function) or ""))
     found: dict[str, str] = {}
-    for owner in _classes().get(name, ()):
+    for owner in _classes().get(_class_name(name), ()):
         for one in reversed(owner.__mro__):
             if one.__module__.startswith("turnwise"):
                 found |= {field: declared.meaning for field, declared in declared_fields(one) if declared.meaning}
     return found
+
+
+def _class_name(name: str) -> str:
+    """Return a class's name: a type of the document may begin with its module, and ends with a generic's argument."""
+    own = name.rpartition("__")[2] if name.startswith("turnwise__") else name
+    return re.sub(r"_\w+_$", "", own)
 
 
 def _arguments(docstring: str) -> Iterator[tuple[str, str]]:

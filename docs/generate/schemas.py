@@ -17,7 +17,12 @@ Schema = Mapping[str, Any]
 
 def link(name: str) -> str:
     """Return a link to the section of a type."""
-    return f"[`{name}`](#{anchor(name)})"
+    return f"[`{label(name)}`](#{anchor(name)})"
+
+
+def label(name: str) -> str:
+    """Return a type's name without its module, which it has if two modules have types of one name."""
+    return name.rpartition("__")[2] if "__" in name else name
 
 
 def anchor(name: str) -> str:
@@ -45,7 +50,8 @@ def section(name: str, schema: Schema) -> str:
 
 def _row(name: str, schema: Schema, *, required: bool, meaning: str) -> list[str]:
     default = default_of(schema, required=required)
-    return [code(name), spelled(schema), default, schema.get("description", meaning)]
+    constant = "Always this value." if "const" in schema else ""
+    return [code(name), spelled(schema), default, schema.get("description", meaning) or constant]
 
 
 def default_of(schema: Schema, *, required: bool) -> str:

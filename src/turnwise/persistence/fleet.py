@@ -61,10 +61,15 @@ class HeldChat(Value, frozen=True, kw_only=True):
     """A chat that a worker holds."""
 
     chat_id: str
+    """The chat's id."""
     worker: str
+    """The worker's name."""
     state: str
+    """The chat's state."""
     agent: str
+    """The chat's agent."""
     owner: str | None
+    """The chat's owner."""
     since: datetime | None
     """When the chat came to its state; `None` if that cannot be read."""
 

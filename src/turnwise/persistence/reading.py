@@ -130,6 +130,7 @@ class Consumer(Value, frozen=True, kw_only=True):
     """A durable consumer of the events of all chats."""
 
     name: str
+    """The consumer's name."""
     position: int
     """The number of a commit: up to it every event was delivered, or set aside."""
     delivering: bool
@@ -142,8 +143,11 @@ class Undelivered(Value, frozen=True, kw_only=True):
     """An event that a consumer's handler did not take: `deliver_again` gives it to the handler once more."""
 
     chat_id: str
+    """The chat of the event."""
     seq: int
+    """The number of the event."""
     error: str
+    """Why the handler did not accept it."""
     at: datetime | None
     """When it was tried last; `None` if that cannot be read."""
     due: bool

@@ -52,6 +52,7 @@ class IntegrityIssue(Value, frozen=True):
     column: str
     """`table.column`."""
     problem: str
+    """What is wrong with the value."""
 
 
 class Stored(NamedTuple):

@@ -15,9 +15,11 @@ class Tombstone(Value, frozen=True, kw_only=True):
     """Proof that a chat existed. It contains nothing of the content."""
 
     chat_id: str
+    """The id of the deleted chat."""
     created_at: datetime | None
     """`None` if that could not be read any more."""
     deleted_at: datetime
+    """When it was deleted."""
     actor: str
     """Who deleted it; empty if that could not be read any more."""
     records: int

@@ -56,7 +56,9 @@ class ClientToolBody(ValueBody):
     """A tool that the model may call and only the client can run."""
 
     name: str
+    """The tool's name."""
     description: str
+    """What the tool does, for the model."""
     input_schema: dict[str, Any] = Field(description="JSON schema of the arguments: an object schema.")
     deadline: StrictFloat | None = Field(None, description="Seconds the client has to answer; without it, for ever.")
     output_schema: dict[str, Any] | None = Field(None, description="JSON schema of results, but for errors.")
@@ -73,14 +75,18 @@ class NewContent(_Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Where are my parcels?"}]})
 
     content: UserContent
+    """The text, or a list of text and file parts."""
 
 
 class ToolResultBody(ValueBody):
     """The answer to a call."""
 
     call_id: str
+    """The id of the call."""
     output: JsonValue
+    """The result, as JSON; for an approval true or false."""
     is_error: StrictBool = False
+    """Whether the call failed."""
     attachments: list[FilePart] = Field([], description="Files that belong to the answer; the model sees them.")
 
     def value(self) -> ToolResult:
@@ -158,8 +164,11 @@ class Permissions(BaseModel):
     """A principal, and what they may do."""
 
     name: str
+    """The principal's name."""
     role: Role
+    """The principal's role."""
     until: datetime | None
+    """When the token expires."""
     may: list[str] = Field(description="Operations by their ids, and fields of operations as `operation.field`.")
 
 
@@ -167,24 +176,41 @@ class WriteDigest(BaseModel):
     """One write of a transition."""
 
     kind: str
+    """The kind of the write, as in the format of the log."""
     id: str
+    """What was written: depends on the kind."""
     digest: str
+    """The SHA-256 of the content, or empty."""
 
 
 class AuditEntry(BaseModel):
     """One committed transition."""
 
     chat_id: str
+    """The chat's id."""
     version: int
+    """The number of the record, from 1."""
     trigger: str
+    """The trigger that was fired."""
     source: str | None
+    """The state before; null for the first record."""
     target: str
+    """The state after."""
     actor: str
+    """Who caused the transition."""
     reason: str | None
+    """Why, in turnwise's own words."""
     turn: int
+    """The turn after the transition."""
     step: int
+    """The step after the transition."""
     attempt: int
+    """The attempt after the transition."""
     writes: list[WriteDigest]
+    """What was written, as digests."""
     at: str
+    """When it was committed."""
     prev: str
+    """The hash of the record before."""
     hash: str
+    """The hash of this record."""

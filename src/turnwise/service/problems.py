@@ -100,8 +100,11 @@ class Problem(BaseModel):
 
     type: str = Field(description="Names the error: `urn:turnwise:problem:` and its name.")
     title: str
+    """The kind of problem, in words."""
     status: int
+    """The HTTP status."""
     detail: str
+    """What was wrong, and what would be right."""
 
 
 def http_status(error: TurnwiseError) -> int:

@@ -23,7 +23,9 @@ class Amount(Value, frozen=True):
     """Tokens, and US dollars."""
 
     tokens: int = 0
+    """Tokens."""
     cost: Decimal = _NOTHING
+    """US dollars."""
 
     def __add__(self, other: Amount) -> Amount:
         """Return the sum."""

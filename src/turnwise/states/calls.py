@@ -122,20 +122,29 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """One tool call of a step and how far it has come."""
 
     call_id: str
+    """The call's id, unique in its chat."""
     name: str
+    """The tool's name."""
     arguments: dict[str, Any]
+    """The arguments, as JSON."""
     executor: Executor
+    """Who runs the call."""
     index: Counter
+    """The place of the call in its step, from 0."""
     step: Counter
+    """The step that asked for the call."""
     status: CallStatus = CallStatus.planned
+    """How far the call has come."""
     crash: Crash = "at_most_once"
+    """What becomes of the call if its worker crashes after the start."""
     stop_after: bool = False
+    """Whether a success ends the turn."""
     answers: bool = False
-    """Whether the call gives the turn's answer, in the form that the agent wants."""
+    """Whether the call gives the turn's answer, as typed output (`Agent.output`)."""
     approval: Approval | None = None
     """While "asked", the client has to answer the call; once "granted", the call is local; `None` if none is needed."""
     approver: Approver = "operator"
-    """Of a call that asks for approval: who may answer it over HTTP. An operator always may."""
+    """Who may approve the call over HTTP. An operator always may."""
     asked_arguments: dict[str, Any] | None = None
     """The model's arguments, if the client allowed the call with other `arguments`."""
     refusal: str | None = None
@@ -145,18 +154,19 @@ class ToolCall(Value, frozen=True, kw_only=True):
     subagent: str | None = None
     """The agent of the subagent that the call asks or starts."""
     subagent_action: SubagentAction = "ask"
-    """Of a call that is delegated: what it is to do."""
+    """For a call of a subagent: what it does."""
     subagent_detached: bool = False
     """Whether the subagent works on if the call is closed without its answer."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
     output_limit_bytes: int = 65536
-    """How much of the result is kept, by the agent that asked: whoever takes a client's result may lack that agent."""
+    """How many bytes of the result are kept."""
     agent: str | None = None
-    """The agent that asked for the call, and whose tool it is; `None` of a call of before agents were noted."""
+    """The agent that asked for the call; `None` in calls of very old chats."""
     deadline: Time | None = None
     """When an open client call will be answered `timed_out`."""
     answer: Answer | None = None
+    """How the call was answered by a client."""
     salt: str = ""
     """The salt of the call's digests in the log; erased with the arguments, and shown to no client."""
 

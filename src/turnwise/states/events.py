@@ -29,9 +29,13 @@ class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     Open set: custom models may add kinds.
     """
     message: str
+    """A text for users: what happened and what to do."""
     step: int | None = None
+    """The step that failed."""
     attempt: int | None = None
+    """The attempt that failed."""
     retryable: bool = False
+    """Whether another attempt may help."""
     status: int | None = None
     """The provider's HTTP status, where there was one."""
     message_id: str | None = None
@@ -66,7 +70,9 @@ class _Event(
     seq: int = 0
     """The place in the chat's sequence, from 1, given when the event is stored."""
     chat_id: str = ""
+    """The chat's id."""
     at: Time | None = None
+    """When the event was stored."""
 
 
 class StatusEvent(_Event, frozen=True, kw_only=True):
@@ -74,7 +80,9 @@ class StatusEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["status"]] = "status"
     state: ChatState
+    """The new state."""
     previous: ChatState | None = None
+    """The state before; `None` for a new chat."""
 
 
 class MessageEvent(_Event, frozen=True, kw_only=True):
@@ -82,6 +90,7 @@ class MessageEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["message"]] = "message"
     message: Message
+    """The message."""
 
 
 class PartEvent(_Event, frozen=True, kw_only=True):
@@ -90,10 +99,13 @@ class PartEvent(_Event, frozen=True, kw_only=True):
     kind: ClassVar[Literal["part"]] = "part"
     fleeting: ClassVar[bool] = True
     step: int
+    """The step."""
     attempt: int
+    """The attempt."""
     index: int
     """The place of the part in the reply."""
     part: PartDelta
+    """What is added to the part."""
 
 
 class ToolResultEvent(_Event, frozen=True, kw_only=True):
@@ -101,12 +113,19 @@ class ToolResultEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["tool_result"]] = "tool_result"
     step: int
+    """The step."""
     call_id: str
+    """The call's id."""
     index: int
+    """The place of the call in its step."""
     name: str
+    """The tool's name."""
     output: Json
+    """The result, as JSON."""
     is_error: bool
+    """Whether the call failed."""
     outcome: CallStatus
+    """How the call ended."""
 
 
 class ToolProgressEvent(_Event, frozen=True, kw_only=True):
@@ -115,8 +134,11 @@ class ToolProgressEvent(_Event, frozen=True, kw_only=True):
     kind: ClassVar[Literal["tool_progress"]] = "tool_progress"
     fleeting: ClassVar[bool] = True
     step: int
+    """The step."""
     call_id: str
+    """The call's id."""
     progress: Json
+    """What the tool reported, as JSON."""
 
 
 class QueueEvent(_Event, frozen=True, kw_only=True):
@@ -155,6 +177,7 @@ class ActionRequiredEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["action_required"]] = "action_required"
     calls: tuple[ToolCall, ...]
+    """The open calls."""
 
 
 class RetryEvent(_Event, frozen=True, kw_only=True):
@@ -162,12 +185,15 @@ class RetryEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["retry"]] = "retry"
     step: int
+    """The step."""
     attempt: int
     """The attempt that failed."""
     delay: float
     """Seconds until the next attempt."""
     error: ErrorInfo
+    """Why the attempt failed."""
     retry_at: Time
+    """When the next attempt begins."""
     next_model: str | None = None
     """The name of the model that is asked next, if it is another one: the agent's next."""
 
@@ -177,8 +203,11 @@ class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["attempt_discarded"]] = "attempt_discarded"
     step: int
+    """The step."""
     attempt: int
+    """The attempt whose parts are removed."""
     reason: str
+    """Why they are removed."""
 
 
 class CompactionEvent(_Event, frozen=True, kw_only=True):
@@ -186,11 +215,15 @@ class CompactionEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["compaction"]] = "compaction"
     phase: CompactionPhase
+    """What has happened."""
     step: int
+    """The step before which the history is compacted."""
     percent: float | None = None
     """Context tokens as a share of the limit, in percent."""
     context_tokens: int | None = None
+    """The tokens of the context before."""
     context_limit: int | None = None
+    """The model's limit of the context, in tokens."""
     estimated: bool = False
     """True when the tokens are turnwise's estimate and not the provider's figure."""
     folded: int | None = None
@@ -213,6 +246,7 @@ class HistoryResetEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["history_reset"]] = "history_reset"
     first_removed: str
+    """The id of the first message that is gone."""
 
     @property
     def begins_anew(self) -> bool:
@@ -225,9 +259,13 @@ class TurnFinishedEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["turn_finished"]] = "turn_finished"
     turn: int
+    """The number of the turn."""
     stop_reason: StopReason
+    """Why the turn ended."""
     provider_reason: str | None = None
+    """The same in the provider's word."""
     usage: Usage
+    """What the turn used."""
 
 
 class ErrorEvent(_Event, frozen=True, kw_only=True):
@@ -235,6 +273,7 @@ class ErrorEvent(_Event, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["error"]] = "error"
     error: ErrorInfo
+    """Why the turn failed."""
 
 
 Event = Annotated[

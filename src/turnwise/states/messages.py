@@ -41,6 +41,7 @@ class TextPart(_Part, frozen=True, kw_only=True, tag="text"):
 
     type: ClassVar[Literal["text"]] = "text"
     text: str
+    """The text."""
 
 
 class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
@@ -48,7 +49,9 @@ class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
 
     type: ClassVar[Literal["reasoning"]] = "reasoning"
     text: str = ""
+    """The text, where the provider shows it."""
     signature: str | None = None
+    """The provider's signature."""
 
 
 class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool_call"):
@@ -56,9 +59,13 @@ class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool_call"):
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
     call_id: str
+    """The call's id."""
     name: str
+    """The tool's name."""
     arguments: dict[str, Any]
+    """The arguments, as JSON."""
     executor: Executor = Executor.local
+    """Who runs the call."""
 
 
 class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
@@ -69,10 +76,13 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
 
     type: ClassVar[Literal["file"]] = "file"
     media_type: str
+    """The media type, such as `image/png`."""
     data: str | None = None
     """The bytes, as base64."""
     url: str | None = None
+    """The address of the file."""
     name: str | None = None
+    """The file's name."""
     blob: str | None = None
     """The SHA-256, as hex, of the bytes: see `Engine.put_file` and `Engine.open_file`."""
     size: int | None = None
@@ -121,13 +131,19 @@ class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool_result"):
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
+    """The call's id."""
     name: str
+    """The tool's name."""
     output: Json
+    """The result, as JSON."""
     is_error: bool = False
+    """Whether the call failed."""
     outcome: CallStatus = CallStatus.succeeded
+    """How the call ended."""
     attachments: tuple[FilePart, ...] = ()
+    """Files that the tool returned."""
     edited_arguments: dict[str, Any] | None = None
-    """The arguments that the call ran with, if the client allowed it with others than the model's."""
+    """The arguments of the call, if the approval changed the model's."""
 
 
 SourceType = Literal["url", "document"]
@@ -141,9 +157,11 @@ class SourcePart(_Part, frozen=True, kw_only=True, tag="source"):
     url: str = ""
     """Where it is; blank for a document that has no address."""
     title: str | None = None
+    """The title of the source."""
     id: str | None = None
     """The provider's own id of the source, such as that of a file in its store."""
     source_type: SourceType = "url"
+    """Whether it is a web page or a document."""
 
 
 class MarkerPart(_Part, frozen=True, kw_only=True, tag="marker"):
@@ -151,7 +169,9 @@ class MarkerPart(_Part, frozen=True, kw_only=True, tag="marker"):
 
     type: ClassVar[Literal["marker"]] = "marker"
     reason: BoundaryReason
+    """What was done to the context."""
     text: str
+    """The line, for users."""
     carried: tuple[int, ...] = ()
     """Positions of what the model sees from here on, in its order: earlier messages that stay, and the new ones that
     a compaction put right after the marker."""
@@ -173,7 +193,9 @@ class ModelFailure(Value, metaclass=Checked, frozen=True, kw_only=True):
     """A model that did not answer, and why: the next one of the agent's models was asked instead."""
 
     provider: str
+    """The provider of the model."""
     model: str
+    """The name of the model."""
     kind: str
     """The kind of its `ModelError`."""
     status: int | None = None
@@ -197,14 +219,21 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     """One entry of a chat's history. A `tool` message holds exactly one result."""
 
     id: str
+    """The message's id."""
     role: Role
+    """The sender."""
     parts: tuple[Part, ...]
+    """The content."""
     turn: Counter
+    """The turn of the message."""
     step: Counter
+    """The step of the message; 0 for a message that begins a turn."""
     created_at: Time
+    """When the message was stored."""
     position: Counter = 0
     """The place in the history, rising with every stored message; 0 for a message that is not stored."""
     audience: Audience = Audience.everyone
+    """Who may see the message."""
     call_index: int | None = None
     """For a tool message, the place of its call among the calls of the step."""
     partial: bool = False
@@ -215,16 +244,19 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     steered: bool = False
     """True for a user's message that entered a turn under way: it came with `when_busy="steer"`."""
     erased: bool = False
+    """Whether the content was erased."""
     imported: bool = False
     """True when the message was said elsewhere, and came with the chat's creation."""
     wakeup: Wakeup | None = None
-    """The schedule that sent the message; `None` if someone sent it."""
+    """The schedule that sent the message, if one did."""
     agent: str | None = None
     """The agent in whose name the model answered. This and the following fields are set only in a model's messages."""
     agent_version: str | None = None
     """That agent's version."""
     model: str | None = None
+    """The model that answered."""
     provider: str | None = None
+    """The provider of that model."""
     response_id: str | None = None
     """The provider's own id of the reply, where it gives one."""
     finish_reason: str | None = None
@@ -276,7 +308,9 @@ class QueuedMessage(Value, frozen=True, kw_only=True):
     id: str
     """The id the message will keep in the history."""
     parts: tuple[Part, ...]
+    """The content."""
     accepted_at: Time
+    """When the message was accepted."""
     steers: bool = False
     """Whether it enters the next model request of the turn under way; if that ends first, it begins the next one."""
     wakeup: Wakeup | None = None

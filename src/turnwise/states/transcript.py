@@ -23,7 +23,9 @@ class LivePart:
     """A part of the reply under way: its type and the join of its deltas."""
 
     type: str
+    """The type of the part."""
     text: str = ""
+    """What has come so far."""
 
 
 @dataclass(slots=True, config={"defer_build": True})
@@ -31,19 +33,25 @@ class Transcript:
     """What a reader sees of a chat, made from its events."""
 
     state: ChatState | None = None
+    """The chat's state."""
     messages: list[Message] = field(default_factory=list)
     """Finished messages, in order; results in the order of their calls."""
     live: dict[int, LivePart] = field(default_factory=dict)
     """The parts of the reply under way, by index. Empty as soon as the reply is a message."""
     live_step: int | None = None
+    """The step of the reply under way."""
     live_attempt: int | None = None
+    """The attempt of the reply under way."""
     queue: tuple[QueuedMessage, ...] = ()
+    """The messages that wait in the queue."""
     open_calls: tuple[ToolCall, ...] = ()
     """The calls that the client has to answer."""
     stop_reason: StopReason | None = None
     """Why the last finished turn ended."""
     error: e.ErrorInfo | None = None
+    """Why the last turn failed."""
     last_seq: int = 0
+    """The number of the last event in it."""
 
     @property
     def seq(self) -> int:

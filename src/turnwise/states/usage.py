@@ -22,17 +22,17 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
     input_tokens: int | None = None
     """All prompt tokens, cached ones included."""
     output_tokens: int | None = None
+    """Tokens of the reply."""
     reasoning_tokens: int | None = None
+    """Tokens of reasoning."""
     cache_read_tokens: int | None = None
+    """Prompt tokens that were read from the provider's cache."""
     cache_write_tokens: int | None = None
+    """Prompt tokens that were written to the provider's cache."""
     partial: bool = False
     """True when a call is missing from the sums: interrupted, discarded, or silent about its usage."""
     cost: Decimal | None = None
-    """US dollars, by the list prices that the worker knew which made the calls: a later price list changes nothing.
-
-    A decimal number, and text in JSON, so that sums of many small costs are exact: a float would round them, and whole
-    micro-dollars would make a short call on a cheap model cost nothing.
-    """
+    """US dollars, by the list prices at the time of the calls: a decimal number, in JSON as text."""
     cost_partial: bool = False
     """True when `cost` leaves something out: a call without a known price, or one that is missing from the sums."""
     compaction: Usage | None = None

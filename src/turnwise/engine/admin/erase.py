@@ -41,6 +41,7 @@ class Erasure(Value, frozen=True, kw_only=True):
     """The erased messages and labels, and the places where copies may remain."""
 
     chat: Chat
+    """The chat after the erasure."""
     messages: tuple[str, ...]
     """The ids of the messages that are blank now: in the history, cut out of it, or meant for the model alone."""
     queued: tuple[str, ...]

@@ -37,24 +37,33 @@ class Explanation(Value, frozen=True, kw_only=True):
     """The state of a chat, for an operator."""
 
     chat_id: str
+    """The chat's id."""
     state: ChatState
+    """The state of the chat."""
     since: datetime | None
     """When the chat came into this state."""
     agent: str
-    """The agent that a worker must run to go on with the chat."""
+    """The agent that a worker must have to continue the chat."""
     tools_needed: tuple[str, ...]
-    """The tools that it must have for the open local calls."""
+    """The tools that the worker must have for the open local calls."""
     lease_worker: str | None
+    """The worker that holds the chat; `None` if none does."""
     lease_expires: datetime | None
+    """When the lease of that worker ends."""
     next_timer: datetime | None
     """When the next timer of the chat runs out: a retry, a deadline, its lease, or the time of a scheduled message."""
     open_calls: tuple[ToolCall, ...]
+    """The calls of the current step that have no result yet."""
     queued: int
+    """Messages that wait in the queue."""
     schedules: tuple[ScheduledMessage, ...] = ()
-    """What the clock will send, the next one first."""
+    """The scheduled messages, the next one first."""
     last_error: ErrorInfo | None
+    """Why the last turn failed."""
     legal_triggers: tuple[str, ...]
+    """The triggers that the chat accepts now."""
     broken_invariants: tuple[str, ...]
+    """Conditions of its state that do not hold: a defect. Empty for a sound chat."""
     budgets: tuple[Budget, ...] = ()
     """The budgets that the chat spends: its own, and its owner's."""
     unreadable: tuple[IntegrityIssue, ...] = ()

@@ -256,6 +256,16 @@ class ChatManagement(Commanded):
         its own prompt, model, parameters and tools, unless these are given, too.
         The client's tools stay whoever answers: `client_tools` replaces them all.
 
+        Args:
+            chat_id: the chat.
+            agent: the agent that answers.
+            model: the name of a model.
+            parameters: of model calls, each instead of the agent's of that name.
+            active_tools: the tools to offer, as in `Settings.active_tools`.
+            system: the system prompt.
+            client_tools: all tools that only the client can run.
+            if_version: the version that the caller has seen; another one is refused.
+
         Raises:
             VersionMismatch: the chat has changed since `if_version`.
             SettingsError: there is no such agent, model, parameter or tool, the agent has a tool with the name of one
@@ -267,6 +277,10 @@ class ChatManagement(Commanded):
         """Create a chat with the history of another chat as of a version; the other chat does not change.
 
         Calls that were open then are closed. The new chat's audit log names the parent, the version and its hash.
+
+        Args:
+            chat_id: the chat whose history is copied.
+            at_version: the version, from 1 to the chat's own.
 
         Raises:
             SettingsError: the chat has no such version.
@@ -313,6 +327,11 @@ class ChatManagement(Commanded):
         """Erase messages by id, or whole kinds of content, and return what was erased and where copies may remain.
 
         Of a chat that cannot be read only `everything` can be erased: a repair brings it to `error` first.
+
+        Args:
+            chat_id: the chat.
+            messages: the ids of messages.
+            what: kinds of content, such as `title`, or `everything`.
 
         Raises:
             MessageNotFound: the chat never had one of the messages.

@@ -66,6 +66,12 @@ class Turns(Reports):
 
         The same `client_id` with the same content returns the first receipt, `replayed`.
 
+        Args:
+            chat_id: the chat.
+            content: the message.
+            when_busy: what to do while the chat works.
+            client_id: the client's own id of the message.
+
         Raises:
             ChatBusy: the chat works and `when_busy` is "reject".
             QueueFull: the queue has reached its limit of messages or bytes.
@@ -141,6 +147,11 @@ class Turns(Reports):
     ) -> SubmissionReceipt:
         """Answer the open client calls: all of them, each once. The same submission again returns the first receipt.
 
+        Args:
+            chat_id: the chat.
+            results: one result for each open client call.
+            if_version: the version that the caller has seen; another one is refused.
+
         Raises:
             ToolResultMismatch: the results do not name exactly the open client calls.
             ConflictingReplay: a call was answered before, with other content or by an interrupt.
@@ -154,6 +165,10 @@ class Turns(Reports):
         """Stop the chat. The part of the reply that was shown stays, open calls are closed, the queue waits.
 
         A message whose turn has not begun waits in the queue, too.
+
+        Args:
+            chat_id: the chat.
+            reason: why, for operators; an erasure can remove it.
         """
 
     @command("POST", "/chats/{chat_id}/resume", 202)
@@ -176,6 +191,13 @@ class Turns(Reports):
         """Replace a user message; the messages after it and the queue are removed.
 
         The same edit with the same `client_id` again changes nothing and returns the chat as it stands.
+
+        Args:
+            chat_id: the chat.
+            message_id: the user message.
+            content: what the message says from now on.
+            client_id: the client's own id of the edit.
+            if_version: the version that the caller has seen; another one is refused.
 
         Raises:
             MessageNotFound: the history has no such user message.
@@ -218,6 +240,12 @@ class Turns(Reports):
         if_version: Ordinal | None = None,
     ) -> Chat:
         """Replace a queued message; it keeps its place.
+
+        Args:
+            chat_id: the chat.
+            queued_id: the queued message.
+            content: what the message says from now on.
+            if_version: the version that the caller has seen; another one is refused.
 
         Raises:
             VersionMismatch: the chat has changed since `if_version`.

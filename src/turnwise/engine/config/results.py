@@ -37,30 +37,45 @@ class Chat(Value, frozen=True, kw_only=True):
     """A chat as it stood at `version`."""
 
     id: str
+    """The chat's id."""
     agent: str
     """The agent that answers."""
     state: ChatState
+    """The state of the chat."""
     version: int
+    """How many transitions the chat has made: the version of its last audit record."""
     history_version: int
     """The version that last changed messages."""
     last_seq: int
     """The number of the last event: `events(after=last_seq)` yields what comes after it."""
     turn: int
+    """The number of the current or last turn, from 1; 0 before the first message."""
     step: int
+    """The number of the current or last step, counted through the whole chat; 0 before the first."""
     attempt: int
+    """The number of the current or last attempt of that step, from 1; 0 before its first."""
     owner: str | None
+    """The owner, such as a user of your application; `None` for a chat without one."""
     title: str | None
+    """A title for users."""
     metadata: dict[str, Any]
+    """JSON values that the application keeps with the chat."""
     archived: bool
+    """Whether the chat is archived: it accepts nothing but `unarchive`."""
     last_error: ErrorInfo | None
+    """Why the turn failed, in the state `error`."""
     stop_reason: StopReason | None
     """Why the last turn ended; `None` while one is under way."""
     usage: Usage
+    """What all model calls of the chat have used."""
     open_calls: list[ToolCall]
+    """The calls of the current step that have no result yet."""
     queued: int
     """Messages that wait in the queue."""
     settled: bool
+    """False only in `interrupted`, until the partial reply is stored and the chat rests."""
     parent: str | None
+    """The id of another chat: of the parent for a subagent, else what `create_chat` was given."""
     unread: bool = False
     """Whether a turn has ended since the chat was last marked as read (`mark_read`); never of a subagent."""
     awaits: Awaited | None = None
@@ -72,7 +87,7 @@ class Chat(Value, frozen=True, kw_only=True):
     parent_call: str | None = None
     """For a subagent: the call of its parent that it answers."""
     subagents_usage: Usage = NO_USAGE
-    """What its subagents, and theirs, have used in chats of their own, as far as it has read their answers."""
+    """What its subagents, at every depth, have used, as far as the chat has read their answers."""
     model: str | None = None
     """The model that is asked instead of the agent's; `None` for the agent's."""
     parameters: dict[str, Any] | None = None
@@ -82,19 +97,24 @@ class Chat(Value, frozen=True, kw_only=True):
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that only the client can run."""
     created_at: datetime
+    """When the chat was created."""
     updated_at: datetime
+    """When the chat last changed."""
     unreadable: str | None = None
-    """Why the chat cannot be read, and where in the store; `None` for a sound chat. The rest is what could be."""
+    """Why the chat cannot be read, and where in the store; `None` for a sound chat. Other fields may be empty."""
 
 
 class SendReceipt(Value, frozen=True):
     """Proof that a message was accepted."""
 
     chat: Chat
+    """The chat after the message was accepted."""
     message_id: str
+    """The message's id."""
     queued: bool
     """Whether it waits in the queue instead of being answered next: a message that interrupts is next."""
     replayed: bool
+    """Whether the message had been accepted before, under the same client id."""
     seq: int
     """The number of the last event before it was accepted: `events(after=seq)` yields everything after it."""
 
@@ -103,7 +123,9 @@ class Compaction(Value, frozen=True, kw_only=True):
     """A compaction: what the model sees in place of older messages."""
 
     step: int
+    """The step before which the history was compacted."""
     at: datetime
+    """When it was stored."""
     summary: str
     """The text of the new messages, joined: what the model reads, with turnwise's words before a summary."""
     raw: str
@@ -122,17 +144,22 @@ class UsageEntry(Value, frozen=True):
     purpose: Purpose
     """`"step"` for an answer, `"summary"` for a compaction, `"title"` for a title."""
     turn: int
-    """The turn, step and attempt are 0 for a title: it belongs to the chat, and to no turn."""
+    """The turn of the call. Turn, step and attempt are 0 for a title."""
     step: int
+    """The step of the call."""
     attempt: int
+    """The attempt of the call."""
     usage: Usage
+    """What the call used."""
 
 
 class UsageSum(Value, frozen=True, kw_only=True):
     """What the model calls of one group used: of those that the report does not sum up by, the fields are `None`."""
 
     owner: str | None = None
+    """The owner."""
     agent: str | None = None
+    """The agent."""
     model: str | None = None
     """As `provider:name`."""
     day: str | None = None
@@ -149,26 +176,34 @@ class Unspent(Value, frozen=True):
     """What is left of a budget: tokens, and US dollars; `None` without a limit."""
 
     tokens: int | None = None
+    """Tokens that are left."""
     cost: Decimal | None = None
+    """US dollars that are left."""
 
 
 class Budget(Value, frozen=True, kw_only=True):
     """A budget of an owner's chats or of one chat, as it stands."""
 
     owner: str | None
+    """The owner whose chats spend it; `None` for the budget of a chat."""
     chat_id: str | None
+    """The chat that spends it; `None` for the budget of an owner."""
     tokens: int | None
     """The limit of tokens in a period; `None` for none."""
     cost: Decimal | None
     """The limit of US dollars; `None` for none."""
     per: Period | None
+    """The period; `None` if the budget is never renewed."""
     timezone: str
+    """The time zone of the period."""
     until: datetime | None
     """When the next period begins."""
     spent: Amount
+    """What was spent in this period."""
     reserved: Amount
     """What the model calls under way may use at most. A call of unknown price reserves all dollars that are left."""
     left: Unspent
+    """What is left in this period, reservations deducted."""
     unpriced: int
     """How many calls of the period have no known price: `spent.cost` lacks what they cost."""
     actor: str
@@ -198,6 +233,7 @@ class OwnerErasure(Value, frozen=True, kw_only=True):
     """What was erased of an owner."""
 
     owner: str
+    """The owner."""
     deleted: list[str]
     """The chats that were deleted by this call."""
     left: dict[str, str]
@@ -221,8 +257,11 @@ class WorkerInfo(Value, frozen=True, kw_only=True):
     """A worker of the store."""
 
     name: str
+    """The worker's name."""
     host: str
+    """The name of its machine."""
     pid: int | None
+    """The id of its process."""
     is_alive: bool
     """Whether it has reported lately, and its process is not known to be gone."""
     started_at: datetime | None
@@ -232,6 +271,7 @@ class WorkerInfo(Value, frozen=True, kw_only=True):
     agents: dict[str, tuple[str, ...]]
     """The agents that it runs, each with its tools: chats of others it leaves alone."""
     max_running: int | None
+    """How many chats it runs at once."""
     chats: list[HeldChat]
     """The chats that it holds, the one that is longest in its state first; of all workers at most 10,000 are listed."""
 
@@ -240,8 +280,11 @@ class SubmissionReceipt(Value, frozen=True):
     """Proof that tool results were accepted. A replay has the first submission's `receipt_id`."""
 
     chat: Chat
+    """The chat after the results were accepted."""
     receipt_id: str
+    """The id of the submission."""
     replayed: bool
+    """Whether the same results had been accepted before."""
 
 
 @dataclass(frozen=True, slots=True, config={"defer_build": True})
@@ -272,7 +315,9 @@ class Page(Generic[Item]):
     """A part of a long list. `next` goes into `after` to get the following part; `None` ends it."""
 
     items: Sequence[Item]
+    """The items of the page."""
     next: str | None
+    """Pass it as `after` to get the next page; `None` on the last page."""
 
 
 class ChatCounts(Value, frozen=True, kw_only=True):
@@ -281,6 +326,7 @@ class ChatCounts(Value, frozen=True, kw_only=True):
     states: dict[str, int]
     """By state, without those that are archived."""
     archived: int
+    """Archived chats, in any state."""
 
 
 class ChatChange(Value, frozen=True, kw_only=True):
@@ -302,8 +348,11 @@ class InboxItem(Value, frozen=True, kw_only=True):
     calls: list[ToolCall]
     """The open calls that a person, or the client, has to answer."""
     title: str | None
+    """The chat's title."""
     owner: str | None
+    """The chat's owner."""
     agent: str
+    """The chat's agent."""
     since: datetime
     """When the chat changed last."""
     within: str | None

@@ -31,16 +31,17 @@ class Verdict(Value, frozen=True, repr_omit_defaults=True):
     """The result of a check. The check stops at the first problem."""
 
     ok: bool
+    """Whether the log is sound."""
     problem: str | None = None
     """What was found and what should be there, as a sentence; `None` if the log is sound."""
     position: int | None = None
     """The version of the first record that is bad or missing.
 
-    0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound. Of a
-    family it is a version of the subagent that the problem names first, or of the chat which that subagent answered.
+    0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound. With `family=True` it
+    is a version of the subagent that `problem` names first, or of its parent.
     """
     covered: int | None = None
-    """The version up to which published checkpoints bear the log out; `None` if none were asked for."""
+    """The last version that published checkpoints confirm; `None` if none were asked for."""
     place: str | None = None
     """The stored value that is not what the log says: `table[row].column`. `None` if the log itself is wrong."""
 

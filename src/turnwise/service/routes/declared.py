@@ -25,10 +25,11 @@ from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, build
 from turnwise.states.values.limits import JsonObject
 
 _MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
+_ConsumerName = Annotated[str, Path(description="The consumer's name.", examples=["webhook:crm"])]
 _SCHEDULE_ID: Final = Path(description="The schedule's id.", examples=["daily"])
 _CREATED: Final = 201
 _QUERY: Final[Mapping[str, str]] = {
-    "owner": "Whose chats; an owner sees its own only.",
+    "owner": "Only chats of this owner. Owners see only their own.",
     "chat_id": "The budgets that this chat spends: its own and its owner's.",
     "metadata": "Entries that the chats have: a JSON object.",
     "title": "What the title contains.",
@@ -36,9 +37,11 @@ _QUERY: Final[Mapping[str, str]] = {
     "created_after": "The earliest time of creation.",
     "created_before": "A time after the latest.",
     "archived": "Only archived chats, or only others.",
-    "awaiting": "`client` is a person's inbox.",
-    "after": "`next` of the page before, or a chat's id.",
-    "prefix": "What the ids begin with.",
+    "awaiting": "Only chats that wait for the client (a person, too), or for subagents.",
+    "state": "Only chats in this state.",
+    "limit": "The most items of a page.",
+    "after": "`next` of the previous page, or the id of a chat.",
+    "prefix": "Only ids that begin with this.",
     "family": "Also the chat's subagents, and theirs.",
     "files": "Also every file of the chat, byte for byte.",
 }
@@ -130,6 +133,8 @@ def _parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> 
 
 
 def _path_type(command: Command, name: str) -> Any:
-    """Return the type of a path parameter: a schedule's id has a pattern, any other is like a message's."""
+    """Return the type of a path parameter beside the chat's id; only a schedule's id has a pattern."""
+    if name == "name":
+        return _ConsumerName
     pattern = [one for one in getattr(command.hints[name], "__metadata__", ()) if isinstance(one, WithJsonSchema)]
     return Annotated[str, *pattern, _SCHEDULE_ID] if pattern else _MessageId

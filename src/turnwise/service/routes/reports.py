@@ -70,7 +70,7 @@ async def watch_chats(
     after: _After = 0,
     last_event_id: _LastEventId = None,
     *,
-    owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
+    owner: Annotated[str | None, Query(description="Only chats of this owner. Owners see only their own.")] = None,
     agent: Annotated[str | None, Query(description="Only chats that this agent answers.")] = None,
     follow: Annotated[bool, Query(description="Go on with new changes.")] = True,
 ) -> Response:
@@ -97,11 +97,11 @@ async def draw(
     caller: Sender,
     chat_id: ChatId,
     *,
-    rows: Annotated[bool, Query(description="With the list of every row below the graph.")] = True,
-    simple: Annotated[bool, Query(description="The states and the happy path alone.")] = False,
+    rows: Annotated[bool, Query(description="List every row of the table below the graph.")] = True,
+    simple: Annotated[bool, Query(description="Draw only the states and the happy path.")] = False,
     show: Annotated[
         Literal["machine", "timeline", "path", "sticker"],
-        Query(description="The machine with the chat's state lit, or what the chat has lived through."),
+        Query(description="The machine with the chat's state highlighted, or the history of the chat."),
     ] = "machine",
 ) -> Response:
     """Return a diagram of the chat."""

@@ -113,9 +113,9 @@ def _optional_fields(body: type[BaseModel]) -> Iterator[tuple[str, Field]]:
 _IN_PATH: Final = re.compile(r"{(\w+)}")
 _MEANINGS: Final = {
     200: "Done.",
-    201: "Made.",
-    202: "Accepted: the chat goes on by itself.",
-    204: "Done: there is nothing to say.",
+    201: "Created.",
+    202: "Accepted and stored; the work goes on after the answer.",
+    204: "Done; the answer has no body.",
 }
 CHAT: Final = "/chats/{chat_id}"
 _ABOUT: Final = (404, 500)

@@ -27,6 +27,8 @@ from turnwise.states.transcript import Transcript
 _ANY_FORM: Final = format_of("any", {"type": "object"})
 _TRANSCRIPT: Final = TypeAdapter(Transcript)
 
+_View = Annotated[HistoryView, Query(description="What the user sees, what the model sees, or what is stored.")]
+
 
 async def ask(
     caller: Subscriber,
@@ -59,7 +61,7 @@ async def ask(
         return receipt
 
 
-async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: HistoryView = "user") -> list[Message]:
+async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: _View = "user") -> list[Message]:
     """List the messages that the user sees. Operators and auditors may also choose the model's view."""
     if view != "user":
         await caller.check("list_messages.view", chat_id=chat_id)
