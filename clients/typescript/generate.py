@@ -64,7 +64,7 @@ def types() -> str:
         *(_interface(kind, numbered=True) for kind in kinds),
         _union("ChatEvent", [kind.__name__ for kind in kinds]),
         *(_interface(kind, complete=True) for kind in (transcript.LivePart, transcript.Transcript)),
-        *(_interface(kind) for kind in (results.Chat, results.ChatChange)),
+        *(_interface(kind) for kind in (calls.ClientTool, results.Chat, results.ChatChange)),
     ]
     return "\n".join((HEAD, "\n\n".join(blocks), ""))
 

@@ -557,6 +557,17 @@ export interface Transcript {
   last_seq: number;
 }
 
+export interface ClientTool {
+  name: string;
+  description: string;
+  /** JSON schema of the arguments: an object schema. */
+  input_schema: { [key: string]: Json };
+  /** Seconds the client has to answer; `null` waits for ever. */
+  deadline?: number | null;
+  /** JSON schema of its results, but for errors: one that does not fit is refused. `null` takes any. */
+  output_schema?: { [key: string]: Json } | null;
+}
+
 export interface Chat {
   /** The chat's id. */
   id: string;
