@@ -133,7 +133,14 @@ def test_limits_come_from_the_settings() -> None:
     }
     policy: dict[str, Any] = {"threshold_percent": 9, "after_final_step": "rest", "max_reentries": 2}
     limits = Settings(**own, output_limit_bytes=8, compaction=CompactionPolicy(**policy, max_per_turn=3)).limits(1000)
-    own_fields = {"context_limit": 1000, "max_per_turn": 3, "fallbacks": 0, "schedule_limit": 20, "capped_model": ""}
+    own_fields = {
+        "context_limit": 1000,
+        "max_per_turn": 3,
+        "fallbacks": 0,
+        "schedule_limit": 20,
+        "capped_model": "",
+        "asked_model": "",
+    }
     expected = own | policy | own_fields
     assert {name: getattr(limits, name) for name in limits.__slots__} == expected
 
