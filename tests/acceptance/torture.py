@@ -8,6 +8,8 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -39,9 +41,12 @@ _ERRANDS = (
     *("delegate", "delegate note", "delegate ask", "start", "start delegate"),
 )
 _MANNERS = ("", "", "full", "flaky", "slow", "full flaky")
+OWNER: Final = "anna"
+_MOST_TOKENS: Final = 10_000
+"""Which a call reserves."""
 _ROUNDS: Final = 4
 """How often the whole program is done at least."""
-PATIENCE: Final = 90.0
+PATIENCE: Final = 150.0
 """Seconds in which every chat must come to rest once the mischief is over, and half a second more for each of them."""
 
 
@@ -62,6 +67,8 @@ class Torture:
     deeds: Counter[str] = field(default_factory=Counter)
     """What was done, and how often."""
     problems: list[str] = field(default_factory=list)
+    scheduled: dict[str, str] = field(default_factory=dict)
+    """The chat of each scheduled message that was accepted, by id."""
     _accepted: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,9 +81,11 @@ class Torture:
         """Torture, let the chats come to rest, and return every promise that was broken."""
         settings = self.place.settings(run_worker=False)
         async with Engine(self.place.url, model=DemoModel(), settings=settings) as client:
+            await client.set_budget(owner=OWNER, tokens=10**9)
             with Crew.on(self.place) as crew:
                 await self._torment(crew, client)
                 await self._calm_down(crew, client)
+            await self._check_what_is_shared(client)
         return [*self.problems, *await problems_of_all(self.place, self._accepted)]
 
     async def _torment(self, crew: Crew, client: Engine) -> None:
@@ -129,6 +138,8 @@ class Torture:
             (self._die_submitting, 1),
             (self._interrupt, 1),
             (self._say, 5),
+            (self._schedule, 2),
+            (self._raise_budget, 1),
             *([(self._harm, 1)] if self.mischief else []),
         )
 
@@ -162,7 +173,7 @@ class Torture:
     # What clients do
 
     async def _begin(self, client: Engine) -> None:
-        chat = await self._persist(lambda: client.create_chat(client_tools=[ASK]))
+        chat = await self._persist(lambda: client.create_chat(client_tools=[ASK], owner=OWNER))
         self._accepted[chat.id] = []
         await self._send(client, chat.id)
 
@@ -170,11 +181,31 @@ class Torture:
         for chat_id in self._random.sample([*self._accepted], min(5, len(self._accepted))):
             await self._send(client, chat_id)
 
+    async def _schedule(self, _crew: Crew, client: Engine) -> None:
+        """Have the clock send messages, at once or soon."""
+        for chat_id in self._random.sample([*self._accepted], min(2, len(self._accepted))):
+            at = datetime.now(UTC) + timedelta(seconds=self._random.choice((0, 0.5, 2)))
+            said, when_busy = f"{ORDER} {self._random.choice(_ERRANDS)}", self._random.choice(("queue", "steer"))
+            name = f"s{self._random.getrandbits(64)}"
+            try:
+                await self._persist(partial(client.schedule, chat_id, said, at=at, when_busy=when_busy, id=name))
+            except _REFUSALS:
+                continue
+            self.scheduled[name] = chat_id
+
+    async def _raise_budget(self, _crew: Crew, client: Engine) -> None:
+        """Change what all chats may spend together, to another number that they never reach."""
+        tokens = 10**9 + self._random.randrange(10**6)
+        await self._persist(lambda: client.set_budget(owner=OWNER, tokens=tokens))
+
     async def _send(self, client: Engine, chat_id: str) -> None:
         said = f"{ORDER} {self._random.choice(_ERRANDS)} {self._random.choice(_MANNERS)}"
         client_id = f"m{self._random.getrandbits(64)}"
+        when_busy = self._random.choice(("queue", "steer"))
         try:
-            receipt = await self._persist(lambda: client.send_message(chat_id, said, client_id=client_id))
+            receipt = await self._persist(
+                partial(client.send_message, chat_id, said, when_busy=when_busy, client_id=client_id)
+            )
         except _REFUSALS:
             return
         self._accepted[chat_id].append(receipt.message_id)
@@ -235,7 +266,7 @@ class Torture:
         moving: list[Chat] = []
         with anyio.move_on_after(PATIENCE + self.chats / 2):
             while True:
-                moving = [chat async for chat in self._everyone(client) if not _rests(chat)]
+                moving = [chat async for chat in self._everyone(client) if not await self._is_over(client, chat)]
                 if not moving:
                     break
                 for chat in moving:
@@ -249,6 +280,21 @@ class Torture:
             if code not in (0, -signal.SIGTERM):  # the latter, if it had hardly begun
                 self.problems.append(f"a worker that was asked to stop ended with {code}")
 
+    async def _check_what_is_shared(self, client: Engine) -> None:
+        """Check that each scheduled message was sent once, and that the budget is what all calls add up to."""
+        self.deeds["messages of the clock"] = len(self.scheduled)
+        for name, chat_id in self.scheduled.items():
+            sent = [one for one in await client.messages(chat_id) if one.wakeup and one.wakeup.schedule == name]
+            if len(sent) != 1:
+                self.problems.append(f"{chat_id}: the scheduled message {name} was sent {len(sent)} times")
+        (budget,) = await client.budgets(owner=OWNER)
+        calls = [entry.usage async for chat in self._everyone(client) for entry in await client.usage(chat.id)]
+        known = sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in calls)
+        lost = sum(one.partial for one in calls)
+        self.deeds["calls that the budget paid"] = len(calls)
+        if budget.reserved.tokens or not known <= budget.spent.tokens <= known + lost * _MOST_TOKENS:
+            self.problems.append(f"{budget} after calls of {known} tokens, {lost} of them lost")
+
     async def _everyone(self, client: Engine) -> AsyncIterator[Chat]:
         """Yield every chat. Subagents come and go while the others come to rest."""
         after: str | None = None
@@ -261,6 +307,11 @@ class Torture:
             if page.next is None:
                 return
             after = page.next
+
+    async def _is_over(self, client: Engine, chat: Chat) -> bool:
+        return _rests(chat) and (
+            chat.parent_call is not None or not await self._persist(partial(client.schedules, chat.id))
+        )
 
     async def _help(self, client: Engine, chat: Chat) -> None:
         if chat.state == "requires_action":
