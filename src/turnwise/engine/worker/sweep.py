@@ -210,7 +210,7 @@ class Sweeper:
             return False
         if await self._head(chat_id) == pause.head:
             return True
-        del self._pauses[chat_id]
+        self._pauses.pop(chat_id, None)  # unless another sweep has changed the chat meanwhile
         return False
 
     async def _pause(self, chat_id: str) -> None:
