@@ -301,7 +301,7 @@ def test_alerts_use_only_exported_metrics(exported: Mapping[str, set[str]]) -> N
 
 
 def test_reference_lists_every_metric(exported: Mapping[str, set[str]]) -> None:
-    table = re.findall(r"^    \| (`turnwise_.*?) \|", PrometheusObserver.__doc__ or "", re.MULTILINE)
+    table = re.findall(r"^ *\| (`turnwise_.*?) \|", PrometheusObserver.__doc__ or "", re.MULTILINE)
     reported = {name for row in table for name in re.findall(r"turnwise_\w+", row)}
     own = {OPEN_STREAMS, f"{REFUSED_REQUESTS}_total"}
     assert reported | own == {re.sub("_(bucket|count|sum)$", "", name) for name in exported}
