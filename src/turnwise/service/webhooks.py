@@ -220,7 +220,7 @@ class WebhookSender:
     async def deliver(self, engine: Engine) -> None:
         """Send what happens in the engine's chats, until it is closed, or the receiver says that it is gone.
 
-        Then the event that it refused is listed as undelivered, and later ones wait for a process that starts anew.
+        Then the event that it refused is listed as undelivered, and later ones wait until the process restarts.
         """
         name = CONSUMER_PREFIX + self._webhook.name
         async with self._pool:

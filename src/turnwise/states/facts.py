@@ -250,7 +250,7 @@ class Facts(Value, frozen=True, kw_only=True):
     titled: bool = False
     """Whether the chat was given a title or none could be made: turnwise makes none any more."""
     unread: bool = False
-    """Whether a turn has ended that nobody has marked as read. The turns of a subagent are its parent's to read."""
+    """Whether a turn has ended that is not marked as read. The turns of a subagent are its parent's to read."""
     lease: Lease | None = None
     fence: Counter = 0
     """The last fencing token given."""

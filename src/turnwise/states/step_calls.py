@@ -80,7 +80,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
 
     @property
     def action_of(self) -> ActionOf | None:
-        """Whose action is needed: of several the first of operator, owner, client and subagents; `None` of nobody's."""
+        """Whose action is needed: the first that is asked of operator, owner, client and subagents, or `None`."""
         asked = self.asked_of_client
         approvers = {call.approver for call in asked if call.approval == "asked"}
         if approvers:

@@ -134,7 +134,7 @@ def _is_spent(budget: Budget) -> bool:
 def _spent(facts: Facts, budgets: Sequence[Budget]) -> str:
     """Return a sentence for each budget that may have ended the turn, or leaves nothing for a next one.
 
-    One of which nothing is spent or reserved has ended nothing: its period has begun anew.
+    A budget with nothing spent or reserved has stopped no turn: its period started again.
     """
     stopped = facts.stop_reason in (StopReason.token_budget, StopReason.cost_budget)
     used = [one for one in budgets if one.spent + one.reserved != Amount() or _is_spent(one)]

@@ -164,7 +164,7 @@ class Turns(Reports):
     async def interrupt(self, chat_id: str, *, reason: Label | None = None) -> Chat:
         """Stop the chat. The part of the reply that was shown stays, open calls are closed, the queue waits.
 
-        A message whose turn has not begun waits in the queue, too.
+        A message waits in the queue until its turn starts.
 
         Args:
             chat_id: the chat.
