@@ -294,7 +294,7 @@ def test_alerts_use_only_exported_metrics(exported: Mapping[str, set[str]]) -> N
     expressions = {rule["alert"]: rule["expr"] for rule in rules}
     assert {name: wrong for name, one in expressions.items() if (wrong := unknown(one, exported))} == {}
     assert all(ASKED.search(one) and rule["annotations"]["summary"] for rule in rules for one in [rule["expr"]])
-    known = {*ChatState, *get_args(ActionOf), "unknown price", "calls", "5.."}
+    known = {*ChatState, *get_args(ActionOf), "failed", "unknown price", "calls", "5.."}
     known |= {snake_case(name) for name, kind in vars(errors).items() if isinstance(kind, type)}
     quoted = [text for one in expressions.values() for text in re.findall(r'"([^"]*)"', one)]
     assert {value for text in quoted for value in text.split("|")} <= known

@@ -385,6 +385,12 @@ def test_prompt_is_measured_when_it_is_sent(metrics: Watched) -> None:
     assert metrics("cost_dollars_total", **ASKED) == 0.25
 
 
+def test_first_failures_are_an_increase(metrics: Watched) -> None:
+    """Prometheus sees no increase in the first value of a series: those of failures begin at 0."""
+    for trigger, source in (("failed", "streaming"), ("failed", "pending"), ("compaction_failed", "compacting")):
+        assert metrics("transitions_total", trigger=trigger, source=source, target="error") == 0
+
+
 def test_unknown_tool_has_no_label_of_its_own(metrics: Watched) -> None:
     made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
     done = CallOutcome(call_id="c", status=CallStatus.succeeded, output=1, is_error=False)

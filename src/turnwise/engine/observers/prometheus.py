@@ -16,6 +16,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import InvalidArgument, TurnwiseError
 from turnwise.states.events import RetryEvent
 from turnwise.states.names import LEASED, ActionOf, ChatState, snake_case
+from turnwise.states.table import TABLE
 from turnwise.states.values.checked import checked
 
 with needing("observability", __name__):
@@ -84,6 +85,9 @@ class PrometheusObserver(Observer):
         model = ["provider", "model"]
         prompt, times = [*model, "purpose"], partial(histogram, buckets=_SECONDS)
         self._transitions = counter("turnwise_transitions", "Committed transitions.", ["trigger", "source", "target"])
+        for row in TABLE:  # exported as 0 from the start: Prometheus sees no increase in the first value of a series
+            if row.target is ChatState.error and row.source != row.target:
+                self._transitions.labels(row.trigger.name, row.source, row.target.value)
         self._retries = counter("turnwise_retries", "Attempts made again, by error.", [*model, "kind"])
         self._compactions = counter("turnwise_compactions", "Compactions.", [*model, "outcome"])
         self._steps = counter("turnwise_steps", "Finished steps.", model)
