@@ -11,6 +11,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from turnwise.service.problems import ProblemRoute
+
 _MEDIA_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 """A browser keeps the files, and asks by their `ETag` whether they are still the same: modules of two versions never
@@ -45,7 +47,13 @@ def add_file(
     """
     media_type = _MEDIA_TYPES[suffix or Path(path).suffix]
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    routes.add_route(path, _answer(content, media_type, {**_HEADERS, **(headers or {}), "ETag": etag}))
+    routes.add_api_route(
+        path,
+        _answer(content, media_type, {**_HEADERS, **(headers or {}), "ETag": etag}),
+        methods=["GET", "HEAD"],
+        include_in_schema=False,
+        route_class_override=ProblemRoute,
+    )
 
 
 def _answer(content: bytes, media_type: str, headers: Mapping[str, str]) -> Callable[[Request], Awaitable[Response]]:

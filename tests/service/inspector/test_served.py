@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import httpx
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, HTTPException
 
 from support.processes.service_process import running
 from support.served import TOKENS, Served, listening
@@ -62,6 +62,20 @@ async def test_client_is_served_from_a_mounted_router(demo: Served) -> None:
     assert {name: script.headers[name] for name in KEPT} == KEPT
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     assert (known.status_code, imported, others) == (304, [200, 200, 200], [404, 404])
+
+
+async def test_dependencies_cover_files(demo: Served) -> None:
+    """Those that an application gives to `include_router`."""
+
+    def refuse() -> None:
+        raise HTTPException(403, "only at work")
+
+    app = FastAPI()
+    app.include_router(router(demo.engine, auth=TOKENS), prefix="/v1", dependencies=[Depends(refuse)])
+    async with listening(app) as url, httpx.AsyncClient(base_url=f"{url}/v1") as nobody:
+        for path in ("/inspector", "/inspector/service.js", "/client/index.js", "/healthz"):
+            for method in ("GET", "HEAD"):
+                assert (await nobody.request(method, path)).status_code == 403, path
 
 
 def test_inspect_command_serves_a_store_read_only(tmp_path: Path) -> None:
