@@ -10,6 +10,7 @@ from typing import Any, Final
 import anyio
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from support.clock import StillClock
 from support.served import TOKENS, listening, served
@@ -214,7 +215,7 @@ def waits(rates: Rates, principal: Principal, count: int = 1) -> list[float | No
     told: list[float | None] = []
     for _ in range(count):
         try:
-            rates.spend(principal)
+            rates.spend(principal.actor)
             told.append(None)
         except RateLimited as limited:
             told.append(limited.retry_after)
@@ -227,7 +228,7 @@ def test_burst_is_the_limit_at_once(clock: StillClock) -> None:
     assert waits(rates, BOB, 4) == [None, None, None, 0.5]
     assert waits(rates, Principal("ada", "operator")) == [None], "the name alone is nobody"
     with pytest.raises(RateLimited) as refused:
-        rates.spend(ADA)
+        rates.spend(ADA.actor)
     assert refused.value.limit == "2 requests a second, 3 at once"
 
 
@@ -269,19 +270,37 @@ def test_waiting_retry_after_is_enough(clock: StillClock, per_second: float, sta
         for pause in [0.1, 0.37, 0.6, 0.8] * 10:
             with pytest.raises(RateLimited) as refused:  # noqa: PT012 - the second or third is refused
                 for _ in range(4):
-                    rates.spend(ADA)
+                    rates.spend(ADA.actor)
                     clock.now += pause / per_second / 4
             clock.now += as_told(refused.value)
-            rates.spend(ADA)
+            rates.spend(ADA.actor)
 
 
 def test_least_recent_principal_is_forgotten(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_MAX_PRINCIPALS", 2)
     rates = Rates(0, 1)
     for principal in (ADA, BOB):
-        rates.spend(principal)
+        rates.spend(principal.actor)
     assert (waits(rates, BOB), waits(rates, ADA)) == ([60], [60])
     assert (waits(rates, CYD), waits(rates, ADA), waits(rates, BOB)) == ([None], [60], [None])
+
+
+async def test_unknown_senders_are_limited_by_address() -> None:
+    """A principal at the same address is not: `auth` is asked first."""
+    settings = ServiceSettings(requests_per_second=0.1, burst=2, not_found_seconds=0)
+    async with Engine("sqlite://", model="demo") as engine:
+        app = FastAPI()
+        app.include_router(router(engine, auth=TOKENS, settings=settings))
+        answers = {}
+        for host in ("192.0.2.1", "192.0.2.2"):
+            transport = httpx.ASGITransport(app, client=(host, 1))
+            async with httpx.AsyncClient(base_url="http://chats", transport=transport) as client:
+                answers[host] = [await client.get("/chats") for _ in range(3)]
+                known = await client.get("/chats", headers={"Authorization": "Bearer ada-token"})
+            assert known.status_code == 200
+    for told in answers.values():
+        assert [answer.status_code for answer in told] == [401, 401, 429]
+        assert told[2].headers["retry-after"] == "10"
 
 
 def test_stream_limit_counts_open_streams() -> None:

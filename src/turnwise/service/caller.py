@@ -264,16 +264,22 @@ async def authenticate_request(service: Service, request: Request) -> Caller:
     except SettingsError as error:  # a problem of a request to turnwise; here it is one of the application's code
         raise RuntimeError(f"auth failed: {text_of(error, otherwise=type_name(error))}") from error
     if principal is None:
-        raise NotAuthenticated(by_token=is_known_by_token(request))
+        raise _refusal_of_unknown(service, request)
     if not isinstance(principal, Principal):
         raise TypeError(
             f"auth returned {type(principal).__name__!r}; it has to return a Principal, or None for an unknown sender"
         )
     if principal.until is not None and principal.until <= datetime.now(UTC):
-        raise NotAuthenticated(by_token=is_known_by_token(request))
-    service.rates.spend(principal)
+        raise _refusal_of_unknown(service, request)
+    service.rates.spend(principal.actor)
     await service.shared_rates.spend(principal)
     return Caller(service, principal, since)
+
+
+def _refusal_of_unknown(service: Service, request: Request) -> NotAuthenticated:
+    """Return the refusal of an unknown sender, or raise `RateLimited` if too many came from its address."""
+    service.unknown_rates.spend(request.client.host if request.client is not None else "")
+    return NotAuthenticated(by_token=is_known_by_token(request))
 
 
 _OnBehalfOf = Annotated[

@@ -17,7 +17,7 @@ from turnwise.service.settings import ServiceSettings
 from turnwise.states.errors import StoreError
 
 _MAX_PRINCIPALS: Final = 10_000
-"""The most principals whose requests are counted; the least recent is forgotten first."""
+"""The most principals, or addresses, whose requests are counted; the least recent is forgotten first."""
 _DRAWS_PER_BURST: Final = 20
 """In how many draws a replica could take a whole burst: each costs a write."""
 _PROBE_INTERVAL_S: Final = 0.1
@@ -27,23 +27,26 @@ _ENOUGH: Final = 0.99
 
 
 class Rates:
-    """Counts requests to this process by principal: a bucket each, which fills again with time."""
+    """Counts requests to this process by name of their sender: a bucket each, which fills again with time."""
 
     def __init__(self, per_second: float, burst: int) -> None:
         self._per_second, self._burst = per_second, burst
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def spend(self, principal: Principal) -> None:
+    def spend(self, sender: str) -> None:
         """Count a request if it is accepted. Refused ones cost nothing: a client that sends too fast keeps its rate.
 
+        Args:
+            sender: the `actor` of a principal, or the address of an unknown sender.
+
         Raises:
-            RateLimited: the principal has sent as many as it may.
+            RateLimited: the sender has sent as many as it may.
         """
         now = time.monotonic()
-        allowance, at = self._buckets.pop(principal.actor, (float(self._burst), now))
+        allowance, at = self._buckets.pop(sender, (float(self._burst), now))
         allowance = min(self._burst, allowance + (now - at) * self._per_second)
         is_taken = allowance >= _ENOUGH
-        self._buckets[principal.actor] = (allowance - 1 if is_taken else allowance, now)
+        self._buckets[sender] = (allowance - 1 if is_taken else allowance, now)
         if len(self._buckets) > _MAX_PRINCIPALS:
             self._buckets.popitem(last=False)
         if not is_taken:
@@ -169,6 +172,7 @@ class Service:
         self.settings = settings
         self.policy = policy
         self.rates = Rates(settings.requests_per_second, settings.burst)
+        self.unknown_rates = Rates(settings.requests_per_second, settings.burst)
         self.shared_rates = SharedRates(engine, settings.requests_per_second, settings.burst)
         self.streams = Streams(settings.streams_per_owner)
         self.readiness = Readiness(engine)

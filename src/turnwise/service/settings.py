@@ -21,7 +21,7 @@ class ServiceSettings:
     """The permissions and limits of clients. Limits are per process, except for the rate of requests.
 
     Raises:
-        InvalidArgument: a value is out of its range.
+        SettingsError: a value is invalid; the text names it and says what would be right.
     """
 
     body_limit_bytes: Count = 4_194_304
@@ -31,9 +31,10 @@ class ServiceSettings:
     upload_limit_bytes: Count = 1_073_741_824
     """The longest body of a file or an imported chat."""
     requests_per_second: Amount = 50
-    """Requests that each principal may send, on average, to all replicas on one database."""
+    """Requests that each principal may send, on average, to all replicas on one database. Those of unknown senders are
+    counted by address and process: above the limit they get 429, not 401."""
     burst: Count = 200
-    """Requests that each principal may send at once."""
+    """Requests that each principal, or address of unknown senders, may send at once."""
     streams_per_owner: Count = 100
     """Event streams that each principal may have open."""
     reader_timeout: Amount = 30
