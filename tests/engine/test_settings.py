@@ -2,11 +2,14 @@
 
 import math
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from turnwise import CompactionPolicy, Engine, InvalidArgument, RetryPolicy, Settings, SettingsError
+from turnwise.client import ClientSettings
+from turnwise.service import ServiceSettings
 
 
 def test_defaults_are_as_documented() -> None:
@@ -161,6 +164,15 @@ def test_context_limit_overrides_the_models(configured: int | None, limit: int) 
 def test_invalid_setting_is_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=f"^{name}: must"):
         Settings(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [Settings, ServiceSettings, ClientSettings])
+def test_all_settings_raise_the_documented_error(kind: Any) -> None:
+    """One error for the same mistake, whichever settings have it."""
+    assert re.findall(r"^ +(\w+): a value is", kind.__doc__, re.MULTILINE) == ["SettingsError"]
+    for wrong in ({next(iter(fields(kind))).name: object()}, {"no_such_setting": 1}):
+        with pytest.raises(SettingsError, match=f"^{next(iter(wrong))}: "):
+            kind(**wrong)
 
 
 # Parameters

@@ -16,7 +16,7 @@ class ClientSettings:
     """Timeouts of the client, and its retries when the service does not answer.
 
     Raises:
-        InvalidArgument: a value is not a finite number of seconds.
+        SettingsError: a value is not a finite number of seconds.
     """
 
     timeout: Duration = 60

@@ -71,8 +71,8 @@ class Webhook:
     """A webhook that receives events of all chats.
 
     Raises:
-        InvalidArgument: a value is not what it may be. The text never holds the secret.
-        SettingsError: the address is none to which events may be sent.
+        SettingsError: a value is not what it may be, or no events may be sent to the address. The text never holds the
+            secret.
     """
 
     url: str
