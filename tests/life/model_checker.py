@@ -27,7 +27,7 @@ from turnwise.states.table import triggers_in
 from turnwise.states.triggers import Trigger
 from turnwise.states.writes import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
 
-Key = Hashable
+Key = tuple[Hashable, ...]
 _STEP = 2
 _QUEUE = tuple(QueuedMessage(id=f"m{place}", parts=HELLO, accepted_at=NOW) for place in range(1, 9))
 _RUNNING_OUT = (t.Released, t.LeaseExpired)
@@ -92,7 +92,7 @@ def explore(feature: Feature | None = None, *, stop_at: int = 3, **limits: objec
     found = Exploration(feature)
     small = {"max_steps": 2, "max_reentries": 1}
     given = Limits(**{**small, **feature.limits, **limits})  # type: ignore[arg-type]
-    start = (key_of(BLANK), feature.key(BLANK))
+    start = (key_of(BLANK), feature.key(BLANK), None)
     found._places[start] = BLANK
     waiting = deque([start])
     look_again = 100
@@ -110,21 +110,21 @@ def explore(feature: Feature | None = None, *, stop_at: int = 3, **limits: objec
 def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
     facts, feature = found._places[key], found.feature
     found._steps[key] = []
-    known, accepted = triggers_in(facts.place), set[str]()
+    triggers, accepted, (*_, known) = {*triggers_in(facts.place)} - {*feature.without}, set[str](), key
     token = facts.lease.token if facts.lease else None
     moves = [*moves_from(facts, room=limits.queue_limit, tools=feature.tools), *feature.moves(facts, token)]
-    tried = [(facts, each) for move in moves if move.trigger in known for each in feature.under(move)]
+    tried = [(facts, each) for move in moves if move.trigger in triggers for each in feature.under(move)]
     if facts.version and not facts.archived:
         tried += repairs_of(facts)
     for before, move in tried:
         decision, problems = _tried(before, move, limits)
         if decision is not None:
-            problems += feature.wrong_with(before, move, decision)
+            problems += feature.wrong_with(known, before, move, decision)
             found.transitions += 1
             source = "new" if decision.source is None else "unknown" if before.stored_state else decision.source
             found.fired.add((decision.trigger, source, decision.target))
             after = feature.keep(decision.facts, canonical(decision.facts))
-            target = (key_of(after), feature.key(after))
+            target = (key_of(after), feature.key(after), feature.expected(known, move))
             found._steps[key].append(Step(move, target))
             if target not in found._places:
                 found._places[target] = after
@@ -140,7 +140,7 @@ def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
 
 def _wrongly_named(facts: Facts, feature: Feature, accepted: set[str], limits: Limits) -> Iterator[str]:
     """Yield where the triggers that are named as possible are not just those for which some arguments are accepted."""
-    named = set(legal_triggers(facts))
+    named = set(legal_triggers(facts)) - {trigger.name for trigger in feature.without}
     missing, token = named - accepted, facts.lease.token if facts.lease else None
     limits = replace(limits, fallbacks=len(facts.turn.fallback_from) + 1, queue_limit=len(facts.queue) + 1)
     accepted |= {
@@ -200,7 +200,8 @@ def _wrong_with_queue(before: Facts, move: Move, decision: Decision) -> Iterator
         if isinstance(write, InsertMessage) and write.message.role == "user" and not write.message.synthetic
     ]
     still = [queued.id for queued in decision.facts.queue]
-    new = [f"m{decision.facts.serial}"] if move.trigger is t.SendMessage else []
+    sent = move.trigger is t.SendMessage or (move.trigger is t.ScheduleFired and decision.facts.serial > before.serial)
+    new = [f"m{decision.facts.serial}"] if sent else []
     for message_id in [*waits, *new]:
         places = still.count(message_id) + said_.count(message_id) + (gone.get(message_id) == "deleted")
         if places != 1:

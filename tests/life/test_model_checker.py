@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.life.model_checker import explore
-from tests.life.model_checker_features import Budgets, Fallback, Feature, Steering
+from tests.life.model_checker_features import Budgets, Fallback, Feature, Schedules, Steering
 
-from support.planted_faults import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
+from support.planted_faults import always, never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
 from turnwise.states import TABLE, ChatState, guards, refusals
 from turnwise.states import actions as a
 from turnwise.states import triggers as t
@@ -21,8 +21,9 @@ HANDED_BACK = (t.Claimed, S.pending, S.requires_action)
 """No trigger leaves a chat so: the row hands back to the client what a worker finds to be the client's."""
 SECOND_STEPS = ((t.ToolsFinished, S.executing_tools), (t.StepFinished, S.streaming))
 """A compaction also leads to the step before which it is due."""
-NO_MOVES = {t.Repaired, t.Imported, t.Schedule, t.Unschedule, t.ScheduleFired, t.FallbackStarted}
-"""What comes to a chat that is damaged or from another store, schedules, held by `tests/properties`, and fallback."""
+SCHEDULING = {t.Schedule, t.Unschedule, t.ScheduleFired}
+NO_MOVES = {t.Repaired, t.Imported, t.FallbackStarted, *SCHEDULING}
+"""What comes to a chat that is damaged or from another store, and what is explored by itself."""
 UNPAID = {(t.AttemptStarted, state, S.pending) for state in (S.streaming, S.compacting)}
 """What only a budget brings about: it is explored by itself, as fallback and messages that steer are."""
 SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
@@ -54,6 +55,14 @@ FEATURES: dict[str, tuple[Feature, set[Any]]] = {
     "messages that steer": (Steering(), set()),
     "another model": (Fallback(), {(t.FallbackStarted, state, state) for state in (S.streaming, S.compacting)}),
     "budgets": (Budgets(), UNPAID),
+    "a schedule": (
+        Schedules(),
+        {
+            (row.trigger, str(row.source), row.target)
+            for row in TABLE
+            if row.trigger in SCHEDULING and row.source != S.compacting
+        },
+    ),
 }
 """Each with the rows that no other scope reaches."""
 
@@ -71,6 +80,9 @@ def test_a_feature_alone_keeps_its_promises(feature: str) -> None:
 FEATURE_FAULTS: dict[str, tuple[Feature, Any, Any, str]] = {
     "a model that failed is forgotten": (Fallback(), a.fall_back, nothing, "models have failed"),
     "calls that no budget pays": (Budgets(), guards.budget_short, never, "begins a call that no budget pays"),
+    "a firing that a crash repeats": (Schedules(), a.fire_schedule, nothing, "was sent before"),
+    "a firing after it was taken back": (Schedules(), a.remove_schedule, nothing, "taken back"),
+    "a firing of what was read before": (Schedules(), guards.schedule_is_due, always, "sends what is not due"),
 }
 
 

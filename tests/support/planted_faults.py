@@ -52,3 +52,8 @@ def nothing(_draft: Draft[Any]) -> None:
 def never(_draft: Draft[Any]) -> bool:
     """Agree to nothing."""
     return False
+
+
+def always(_draft: Draft[Any]) -> bool:
+    """Agree to everything."""
+    return True
