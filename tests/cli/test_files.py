@@ -216,6 +216,8 @@ def test_doctor_names_missing_files(terminal: Terminal, chat_id: str) -> None:
     line = f"messages[m1].body, part 1: the file scan.png (image/png), {digest_of(SCAN)} is not there"
     assert chat_id in report.words
     assert line in report.words
+    assert max(map(len, report.out.splitlines())) <= 80, report.out
+    assert digest_of(SCAN) in report.out.split()
     assert "turnwise erase CHAT MESSAGE" in report.words
     (found,) = json.loads(terminal.run("doctor", "--json", *NAMED).out)
     assert (found["chat_id"], found["issues"]) == (chat_id, [])

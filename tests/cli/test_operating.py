@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -63,7 +64,8 @@ def test_workers_are_listed(terminal: Terminal) -> None:
                     await anyio.sleep(0.01)
             run = await anyio.to_thread.run_sync(terminal.run, "workers")
             gate.set()
-            assert chat.id in run.words
+            assert {chat.id, f"{socket.gethostname()}:{os.getpid()}"} <= set(run.out.split())
+            assert max(map(len, run.out.splitlines())) <= 80
             return str(run.words)
 
     words = anyio.run(look)

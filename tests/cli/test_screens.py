@@ -23,6 +23,7 @@ from support.audit_records import AT
 from support.terminal import Terminal
 from turnwise import ChatNotFound, ClientTool, Engine, Event, ModelError, Settings, SettingsError, tool
 from turnwise.cli import style
+from turnwise.cli.app import app
 from turnwise.cli.connect import AmbiguousChat, Chats, ChatSource
 from turnwise.cli.diagram import diagram
 from turnwise.cli.show import _table, explanation_table
@@ -88,22 +89,58 @@ def test_states_are_whole_on_narrow_screens(terminal: Terminal, monkeypatch: pyt
             assert state in printed.out.split(), printed.out
 
 
-COMMANDS: Final = ("list", "inbox", "undelivered", "consumers", "budgets", "schedules {}", "explain {}", "show {}")
+OWNER: Final = "a-long-name@customers.example"
+ENDLESS: Final = {"demo", "chat", "inspect", "worker", "serve"}
+"""Commands that show a conversation, or run until somebody ends them."""
+REPORTS: Final = {
+    "list": ["{chat}", "requires_action"],
+    "show {chat}": ["{chat}", "refund_the_order(cents=450)"],
+    "audit {chat}": ["step_finished", "requires_action"],
+    "replay {chat}": ["requires_action"],
+    "verify {chat}": ["transition"],
+    "explain {chat}": ["submit_tool_results,", "'webhook:billing':"],
+    "schedules {chat}": ["s5", "Europe/Berlin"],
+    "undelivered": ["{chat}", "webhook:billing"],
+    "consumers": ["webhook:billing"],
+    "inbox": ["{chat}", OWNER, "refund_the_order"],
+    "budget --owner " + OWNER + " --tokens 100000000 --cost 12345.50 --per month": [OWNER, "100,000,000", "$12345.50"],
+    "budgets": [OWNER, "{chat}", "100,000,000", "$12345.50"],
+    "usage --by owner --by agent --by model --by day": [OWNER, "scripted:scripted"],
+    "workers": [],
+    "doctor": ["'webhook:billing':", "undelivered.error:", "`drop_consumer`"],
+    "send {chat} hello": ["{chat}", "m3"],
+    "submit {chat} call_1=false": ["{chat}"],
+    "schedule {chat} Hello. --id nightly --at 2031-01-01T00:00:00Z": ["nightly"],
+    "unschedule {chat} s5": [],
+    "interrupt {chat}": ["{chat}", "interrupted"],
+    "mark {chat}": ["{chat}"],
+    "archive {chat}": ["{chat}"],
+    "unarchive {chat}": ["{chat}"],
+    "resume {chat}": ["{chat}"],
+    "export {chat} --output chat.jsonl": ["chat.jsonl"],
+    "migrate --store sqlite:///other.db": ["sqlite:///other.db"],
+    "import chat.jsonl --store sqlite:///other.db": ["{chat}"],
+    "diagram {chat} --out path.svg": ["path.svg"],
+    "keygen audit.pem": ["audit.pem.pub,"],
+    "erase {chat} m1 --yes": ["{chat}", "m1"],
+    "interrupt  {chat}": ["{chat}", "interrupted"],
+    "delete {chat} --yes": ["{chat}"],
+}
+"""Lines as they are typed, each with words of its report that must be whole."""
 
 
 def test_80_columns_show_whole_words(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No id, name, time or state is cut, and no id of a chat is broken over lines."""
+    """No line is longer, nothing is cut, and what people copy is not broken over lines: of every command."""
+    assert {line.split()[0] for line in REPORTS} | ENDLESS == {command.name for command in app.registered_commands}
     monkeypatch.setattr(style.console, "width", 80)
     chat_id = eventful(terminal)
-    for command in COMMANDS:
-        printed = terminal.run(*command.format(chat_id).split())
-        assert printed.code == 0, printed.err
-        assert max(map(len, printed.out.splitlines())) <= 80, printed.out
+    for line, whole in REPORTS.items():
+        printed = terminal.run(*line.format(chat=chat_id).split())
+        assert printed.code == (1 if line == "doctor" else 0), printed
+        assert max(map(len, printed.out.splitlines()), default=0) <= 80, printed.out
         assert "…" not in printed.out, printed.out
-        if command not in ("consumers", "schedules {}", "explain {}"):
-            assert chat_id in printed.out.split(), printed.out
-    assert "requires_action" in terminal.run("list").out.split()
-    assert f"{datetime.now(UTC):%Y-}" in terminal.run("list").out
+        assert {word.format(chat=chat_id) for word in whole} - set(printed.out.split()) == set(), printed.out
+    assert f"{datetime.now(UTC):%Y-}" in terminal.run("list", "--store", "sqlite:///other.db").out
 
 
 def eventful(terminal: Terminal) -> str:
@@ -120,7 +157,7 @@ def eventful(terminal: Terminal) -> str:
     async def made() -> str:
         model = ScriptedModel([Reply(calls=[Call("refund_the_order", {"cents": 450})])])
         async with Engine(url_of(terminal), model=model, tools=[refund_the_order]) as engine:
-            chat = await engine.create_chat(owner="a-long-name@customers.example", message="Give me my money back!")
+            chat = await engine.create_chat(owner=OWNER, message="Give me my money back!")
             await engine.wait(chat.id)
             await engine.schedule(chat.id, "Ask again.", every="0 9 * * 1", timezone="Europe/Berlin")
             await engine.set_budget(chat_id=chat.id, tokens=1_000_000, per="month")
@@ -160,9 +197,12 @@ def test_list_fits_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(style.console, "width", 30)
     assert look(_table(chats), width=30) == [
-        "[dim]chat          state           [/]",
-        "c1            [green]waiting         [/]",
-        "ccccccccccc…  [green]waiting[/][dim green] archived[/]",
+        "[dim]chat [/]  c1~~~~~~~~~~~~~~~~~~~~~",
+        "[dim]state[/]  [green]waiting                [/]",
+        "~" * 30,
+        f"[dim]chat [/]  {'c' * 23}",
+        "       ccc~~~~~~~~~~~~~~~~~~~~",
+        "[dim]state[/]  [green]waiting[/][dim green] archived[/][green]       [/]",
     ]
     long = replace(CHAT, title="t" * 61)
     monkeypatch.setattr(style.console, "width", 100)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import anyio
 import typer
+from rich.padding import Padding
 from rich.text import Text
 
 from turnwise.cli.connect import OPERATOR, ChatSource, attached_to_store, chosen_id, every_chat
@@ -20,6 +21,8 @@ from turnwise.engine.admin.diagnose import Diagnosis
 from turnwise.engine.blobs.lost import LostFile
 from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import SettingsError
+
+_INDENT = (0, 0, 0, 2)
 
 
 def doctor(  # noqa: PLR0913 - the options of a command
@@ -74,11 +77,10 @@ def _print_diagnoses(diagnoses: list[Diagnosis], *, read: bool, as_json: bool) -
         print_json(diagnoses)
     for diagnosis in () if as_json else diagnoses:
         console.print(clean(diagnosis.chat_id or "of no chat"), style="bold red", soft_wrap=True)
-        for issue in diagnosis.issues:
-            console.print(f"  {clean(issue.column)}: {clean(issue.problem)}", soft_wrap=True)
-        for lost in diagnosis.files:
-            console.print(f"  {clean(_lost_line(lost))}", soft_wrap=True)
-        console.print(f"  {diagnosis.advice}", style="dim", soft_wrap=True)
+        problems = [f"{issue.column}: {issue.problem}" for issue in diagnosis.issues]
+        for problem in (*problems, *(_lost_line(lost) for lost in diagnosis.files)):
+            console.print(Padding(clean(problem), _INDENT))
+        console.print(Padding(diagnosis.advice, _INDENT, style="dim"))
     if diagnoses:
         raise typer.Exit(1)
     if not as_json:

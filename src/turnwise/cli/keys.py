@@ -142,8 +142,10 @@ def keygen(
         file.unlink()
         raise
     for line in (
-        f"wrote {clean(str(file))}, which signs: keep it where those who may write to the database cannot read it",
-        f"wrote {clean(str(public))}, which checks: give it to auditors (key {key.key_id})",
+        f"wrote {clean(str(file))}, which signs",
+        "  keep it where those who may write to the database cannot read it",
+        f"wrote {clean(str(public))}, which checks",
+        f"  give it to auditors (key {key.key_id})",
     ):
         console.print(line, soft_wrap=True)
 

@@ -15,7 +15,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pydantic_core
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -45,6 +46,10 @@ errors: Final = Console(stderr=True, highlight=False, markup=False, emoji=False,
 _LEAST: Final = Decimal("0.0001")
 """The smallest amount of dollars that is shown as a number."""
 _ROOM_FOR_IDS: Final = 60
+_LONGEST_WORD: Final = 48
+"""Cells of the longest word that a column has to have room for; longer ones are broken."""
+_GAP: Final = 2
+"""Cells between two columns."""
 MAX_WIDTH: Final = 100
 """Cells beyond which lines of prose are tiring to read."""
 
@@ -150,12 +155,46 @@ def dollars(cost: Decimal) -> str:
     return f"${cost:,.2f}" if cost >= 1 or not cost else f"${cost:.4f}"
 
 
+class _PlainTable(Table):
+    """A table that cuts no word. Where the screen has no room for that, each cell gets a line, behind its column."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = [[column.header, *column.cells] if self.show_header else [*column.cells] for column in self.columns]
+        measured = [[Measurement.get(console, options, cell) for cell in column] for column in cells]
+        most = [max((one.maximum for one in column), default=0) for column in measured]
+        words = [min(max((one.minimum for one in column), default=0), _LONGEST_WORD) for column in measured]
+        least = [max(word, column.min_width or 0) for word, column in zip(words, self.columns, strict=True)]
+        rest = options.max_width - _GAP * (len(cells) - 1) - sum(least)
+        if rest < 0 and self.show_header:
+            yield self._cell_by_cell()
+            return
+        if rest < 0:
+            least[-1] = max(1, least[-1] + rest)
+        # Columns that need little get it; those that need more share the rest.
+        by_need = sorted(range(len(cells)), key=lambda place: most[place] - least[place])
+        for done, place in enumerate(by_need):
+            more = max(0, min(most[place] - least[place], rest // (len(cells) - done)))
+            self.columns[place].width = least[place] + more
+            rest -= more
+        yield from super().__rich_console__(console, options)
+
+    def _cell_by_cell(self) -> Table:
+        lines = labelled(())
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            if lines.row_count:
+                lines.add_row()
+            for column, cell in zip(self.columns, row, strict=True):
+                if str(cell):
+                    lines.add_row(Text(str(column.header), style="dim"), cell)
+        return lines
+
+
 def plain_table(*columns: str) -> Table:
     """Return a table without a frame, and with a head unless its columns have no names.
 
     An id of a chat stays on one line, where the screen has room for it: people copy it.
     """
-    table = Table(box=None, show_header=any(columns), header_style="dim", pad_edge=False)
+    table = _PlainTable(box=None, show_header=any(columns), header_style="dim", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column == "chat" and console.width >= _ROOM_FOR_IDS)
     return table
