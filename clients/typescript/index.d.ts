@@ -251,8 +251,11 @@ export interface QueuedMessage {
 export interface Answer {
   /** The salted digest of the answer; empty once the answer is erased. */
   digest: string;
+  /** The receipt of the submission. */
   receipt_id: string;
+  /** When it was stored. */
   at: string;
+  /** Random text that the digest covers, so that it does not reveal the answer. */
   salt?: string;
 }
 
@@ -327,11 +330,15 @@ export interface ErrorInfo {
 }
 
 export interface PartDelta {
+  /** The kind of part. */
   type: "text" | "reasoning" | "tool_call" | "tool_result" | "source" | "file";
   /** Text, reasoning, or a fragment of a tool call's arguments. */
   delta?: string | null;
+  /** The call's id, of a tool call or its result. */
   call_id?: string | null;
+  /** The name of the tool or file. */
   name?: string | null;
+  /** Who runs the call. */
   executor?: Executor | null;
   /** The finished part, as it will be in the message. */
   complete?: { [key: string]: Json } | null;
@@ -477,6 +484,7 @@ export interface CompactionEvent extends Numbered {
   messages_after?: number | null;
   /** About how many tokens these have: an estimate, the next step brings the provider's figure. */
   tokens_after?: number | null;
+  /** Why it failed. */
   error?: ErrorInfo | null;
 }
 
@@ -558,7 +566,9 @@ export interface Transcript {
 }
 
 export interface ClientTool {
+  /** The tool's name. */
   name: string;
+  /** What the tool does; the model chooses by it. */
   description: string;
   /** JSON schema of the arguments: an object schema. */
   input_schema: { [key: string]: Json };

@@ -15,6 +15,7 @@ import pytest
 import typer
 
 import turnwise
+from support.served import referred_to
 from turnwise import Engine, client, diagrams, importers, service, states, testing
 from turnwise.cli.app import app
 
@@ -115,6 +116,20 @@ def test_reference_has_every_route_and_type(folder: Path) -> None:
     assert [heading for heading in [*routes, *types] if page.count(f"{heading} ") != 1] == []
     links = set(re.findall(r"\]\(#(schema-[^)]*)\)", page))
     assert links <= set(re.findall(r"\{#([^}]*)\}", page))
+
+
+def test_reference_explains_every_field_and_parameter(folder: Path) -> None:
+    """All of turnwise's own: what AG-UI sends is explained by AG-UI."""
+    auth = service.StaticTokens({"t": service.Principal("ops", "operator")})
+    schemas = service.create_app(Engine("sqlite://", model="demo"), auth=auth).openapi()["components"]["schemas"]
+    agui, found = set[str](), {"RunAgentInput"}
+    while found - agui:
+        agui |= found
+        found = {name for one in agui for name in referred_to(schemas[one])}
+    _, *sections = re.split(r"^### `(.+?)`", staged(folder, "http.md"), flags=re.MULTILINE)
+    texts = zip(sections[::2], sections[1::2], strict=True)
+    rows = [(name, row) for name, text in texts if name not in agui for row in text.splitlines()]
+    assert [(name, row) for name, row in rows if re.search(r"\|\s*\|$", row)] == []
 
 
 def test_reference_says_who_may_use_a_route(folder: Path) -> None:

@@ -28,7 +28,9 @@ class ClientTool(Value, metaclass=CheckedCall, frozen=True, omit_defaults=False)
     """A tool that the model may call and only the client can run."""
 
     name: Name
+    """The tool's name."""
     description: Description
+    """What the tool does; the model chooses by it."""
     input_schema: Annotated[dict[str, Any], AfterValidator(json_at_most(262_144))]
     """JSON schema of the arguments: an object schema."""
     deadline: float | None = None
@@ -106,8 +108,11 @@ class Answer(Value, frozen=True):
     digest: str
     """The salted digest of the answer; empty once the answer is erased."""
     receipt_id: str
+    """The receipt of the submission."""
     at: Time
+    """When it was stored."""
     salt: str = ""
+    """Random text that the digest covers, so that it does not reveal the answer."""
 
     def is_for(self, digest: str) -> bool:
         """Whether this proves an answer of that digest, without salt: any, once the answer is erased."""

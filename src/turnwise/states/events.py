@@ -53,11 +53,15 @@ class PartDelta(Value, metaclass=Checked, frozen=True, kw_only=True):
     """A piece of a part of a reply under way. A complete part has `complete` set and no `delta`."""
 
     type: Literal["text", "reasoning", "tool_call", "tool_result", "source", "file"]
+    """The kind of part."""
     delta: str | None = None
     """Text, reasoning, or a fragment of a tool call's arguments."""
     call_id: str | None = None
+    """The call's id, of a tool call or its result."""
     name: str | None = None
+    """The name of the tool or file."""
     executor: Executor | None = None
+    """Who runs the call."""
     complete: dict[str, Any] | None = None
     """The finished part, as it will be in the message."""
 
@@ -235,6 +239,7 @@ class CompactionEvent(_Event, frozen=True, kw_only=True):
     tokens_after: int | None = None
     """About how many tokens these have: an estimate, the next step brings the provider's figure."""
     error: ErrorInfo | None = None
+    """Why it failed."""
 
 
 class HistoryResetEvent(_Event, frozen=True, kw_only=True):

@@ -326,7 +326,9 @@ class ScheduledMessage(Value, frozen=True, kw_only=True):
     """A scheduled message of a chat: once, or at each time of a series."""
 
     id: str
+    """The schedule's id."""
     parts: tuple[Part, ...]
+    """What is sent."""
     due: Time
     """When it is sent next."""
     every: str | None = None
@@ -334,6 +336,7 @@ class ScheduledMessage(Value, frozen=True, kw_only=True):
     timezone: str | None = None
     """The time zone in which `every` counts."""
     when_busy: WhenDue = "queue"
+    """What becomes of it while the chat works."""
     by: str = SYSTEM
     """Who scheduled it."""
 

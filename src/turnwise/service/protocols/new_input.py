@@ -79,8 +79,11 @@ class UIMessage(BaseModel):
     """A message of the AI SDK."""
 
     id: str
+    """The message's id."""
     role: str
+    """`user`, `assistant` or `system`."""
     parts: list[dict[str, Any]]
+    """Its parts, as the AI SDK declares them."""
 
 
 class AISDKRequest(BaseModel):
@@ -98,8 +101,8 @@ class AISDKRequest(BaseModel):
     )
 
     id: str = Field(description="The client's own name of the chat, or the id of a chat.", min_length=1)
-    messages: list[UIMessage]
-    trigger: str | None = None
+    messages: list[UIMessage] = Field(description="What the page shows, the new message last.")
+    trigger: str | None = Field(None, description="`submit-message` or `regenerate-message`.")
     message_id: str | None = Field(None, alias="messageId", description="The message that the page has edited.")
     when_busy: WhenBusy = Field("queue", description="What becomes of a new message while the chat works.")
     agent: str | None = Field(None, description="Who answers, if the chat is new.")

@@ -43,6 +43,10 @@ _QUERY: Final[Mapping[str, str]] = {
     "after": "`next` of the previous page, or the id of a chat.",
     "prefix": "Only ids that begin with this.",
     "family": "Also the chat's subagents, and theirs.",
+    "by": "What to sum up by; all in one sum by default.",
+    "since": "The time of the earliest model calls.",
+    "until": "A time after the latest.",
+    "timezone": "The time zone of days.",
     "files": "Also every file of the chat, byte for byte.",
 }
 """Descriptions of what a query says."""
@@ -114,7 +118,7 @@ def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signat
     for name in command.fields if command.is_read else ():
         if name not in _CHECKED_BY_CLIENTS:
             bounds = [one for one in getattr(command.hints[name], "__metadata__", ()) if isinstance(one, FieldInfo)]
-            described = Query(description=_QUERY.get(name))
+            described = Query(description=_QUERY[name])
             own: Any = _JSON_TEXT if command.hints[name] == _JSON else get_type_hints(command.function)[name]
             query: Any = Annotated[own, *bounds, described]
             parameters.append(_parameter(name, query, command.parameters[name].default))
