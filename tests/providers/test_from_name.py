@@ -5,6 +5,8 @@ import sys
 from contextlib import suppress
 
 import pytest
+from google.auth.exceptions import DefaultCredentialsError
+from pydantic_ai.exceptions import UserError
 
 from turnwise import Engine, SettingsError
 from turnwise.providers import from_name
@@ -19,6 +21,8 @@ KEYS = (
     "GEMINI_API_KEY",
     "OPENAI_BASE_URL",
     "DEEPSEEK_API_KEY",
+    "AZURE_OPENAI_ENDPOINT",
+    "OLLAMA_BASE_URL",
 )
 
 
@@ -62,6 +66,10 @@ def test_url_may_follow_the_name() -> None:
         ("anthropic:claude-opus-5", "ANTHROPIC_API_KEY is not set"),
         ("google:gemini-2.5-flash", "GOOGLE_API_KEY is not set"),
         ("deepseek:chat", "DEEPSEEK_API_KEY"),
+        ("azure:gpt-5", "is not set up: Must provide the `azure_endpoint` argument or set the `AZURE_OPENAI_ENDPOINT`"),
+        ("ollama:qwen3", "is not set up: Set the `OLLAMA_BASE_URL`"),
+        ("litellm:gpt-5", "write 'openai-compatible:NAME@https://host/v1', and set OPENAI_COMPATIBLE_API_KEY"),
+        ("litellm:gpt-5@http://127.0.0.1:1", "write 'openai-compatible:NAME@https://host/v1'"),
         ("nonsense:model", "known are demo, alibaba, anthropic, azure, bedrock,"),
         ("gpt-5", "'provider:name' as in 'openai:gpt-5'"),
         ("openai:", "'provider:name' as in 'openai:gpt-5'"),
@@ -75,6 +83,7 @@ def test_invalid_name_error_says_what_would_be_right(name: str, wish: str) -> No
         Engine("sqlite://", model=name)
     assert refused.value.field == "model"
     assert isinstance(refused.value, CannotAsk) == ("is not set" in wish or "DEEPSEEK" in wish)
+    assert ("needs a key" in str(refused.value)) == ("_API_KEY is not set" in wish)
     assert wish in refused.value.problem
     assert repr(name) in refused.value.problem
 
@@ -117,6 +126,32 @@ def test_missing_library_and_defect_have_their_own_errors(monkeypatch: pytest.Mo
     monkeypatch.setattr(naming, "infer_model", broken)
     with pytest.raises(SettingsError, match="cannot be used: TypeError: a defect"):
         model_named("openai:gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "wish"),
+    [
+        (
+            "bedrock:claude",
+            UserError("You must provide a `region_name`."),
+            "`region_name`; set AWS_DEFAULT_REGION,",
+        ),
+        ("google-cloud:gemini", DefaultCredentialsError("None found."), "None found; set GOOGLE_CLOUD_PROJECT, too"),
+    ],
+)
+def test_missing_region_or_credentials_are_no_missing_key(
+    name: str, error: Exception, wish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As their libraries say it, with the variable to set."""
+
+    def refuse(*_args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(naming, "infer_model", refuse)
+    with pytest.raises(CannotAsk) as refused:
+        model_named(name)
+    assert f"is not set up: {error.args[0].rstrip('.')}" in refused.value.problem
+    assert wish in refused.value.problem
 
 
 def test_missing_extra_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

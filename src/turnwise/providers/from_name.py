@@ -27,7 +27,8 @@ def model_named(name: str) -> Model:
     `@URL` after a name is the base URL of a proxy, or of a service of your own, as in `ollama:qwen3@http://host:11434/v1`.
 
     Raises:
-        CannotAsk: the `models` extra or a provider's library is missing, or its key is not set; a `SettingsError`.
+        CannotAsk: the `models` extra or a provider's library is missing, or its key, region or address is not set; a
+            `SettingsError`.
         SettingsError: no such provider, or it takes no such address.
     """
     provider, _, rest = name.partition(":")

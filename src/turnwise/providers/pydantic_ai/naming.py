@@ -26,6 +26,11 @@ _KEYS: Final = {
     "google": "GOOGLE_API_KEY",
 }
 _COMPATIBLE_KEY: Final = "OPENAI_COMPATIBLE_API_KEY"
+_SET: Final = {
+    "bedrock": "; set AWS_DEFAULT_REGION, and AWS credentials or AWS_BEARER_TOKEN_BEDROCK",
+    "google-cloud": "; set GOOGLE_CLOUD_PROJECT, too",
+}
+"""What to set where the provider's own words do not name the variable."""
 
 
 def their_model(text: str) -> Model:
@@ -41,10 +46,13 @@ def their_model(text: str) -> Model:
     name, base_url = (at["name"], at["url"]) if at else (rest, None)
     if kind == "openai-compatible" and base_url is None:
         raise SettingsError("model", f"{text!r} has no address; write 'openai-compatible:NAME@https://host/v1'")
+    if kind == "litellm":  # its provider reads neither an address nor a key, and would ask OpenAI
+        problem = f"write 'openai-compatible:NAME@https://host/v1', and set {_COMPATIBLE_KEY} to your proxy's key"
+        raise SettingsError("model", f"{text!r} does not name your LiteLLM proxy; {problem}")
     try:
         return infer_model(f"{_KINDS.get(kind, kind)}:{name}", lambda their_kind: _provider(kind, their_kind, base_url))
     except Exception as error:  # whatever a provider's library says of addresses, in the environment, too
-        refusal = CannotAsk if isinstance(error, ImportError | UserError) else SettingsError
+        refusal = CannotAsk if isinstance(error, ImportError) or _is_not_set_up(error) else SettingsError
         raise refusal("model", f"{text!r}{_problem(error, kind, base_url)}") from error
 
 
@@ -55,15 +63,20 @@ def _problem(error: Exception, kind: str, base_url: str | None) -> str:
             return f" names no known provider; known are {', '.join(known_providers())}"
         case ImportError():
             return f" needs a library that is not installed: {error}"
-        case UserError():
-            key = _KEYS.get(kind)
-            wish = f"{key} is not set; set it, or pass a PydanticAIModel that has its key" if key else str(error)
-            return f" needs a key: {wish}"
+        case UserError() if key := _KEYS.get(kind):
+            return f" needs a key: {key} is not set; set it, or pass a PydanticAIModel that has its key"
+        case _ if _is_not_set_up(error):
+            return f" is not set up: {str(error).rstrip('.')}{_SET.get(kind, '')}"
         case TypeError() if base_url is not None:
             instead = f"write 'openai-compatible:NAME@{base_url}' if it speaks Chat Completions"
             return f": {kind} takes no address; {instead}"
         case _:
             return f" cannot be used: {type_name(error)}: {error}"
+
+
+def _is_not_set_up(error: Exception) -> bool:
+    """Whether a key, an address, a region or credentials are missing in the environment."""
+    return isinstance(error, UserError) or type_name(error) == "DefaultCredentialsError"  # google.auth's
 
 
 def known_providers() -> list[str]:
@@ -73,7 +86,7 @@ def known_providers() -> list[str]:
     """
     named = {name.partition(":")[0] for name in get_args(KnownModelName.__value__)} - {"test"}
     theirs = {*named, *get_args(OpenAIChatCompatibleProvider.__value__)}
-    return ["demo", *sorted({*_KEYS, *_KINDS, *theirs})]
+    return ["demo", *sorted({*_KEYS, *_KINDS, *theirs} - {"litellm"})]
 
 
 def _is_known(their_kind: str) -> bool:
