@@ -46,7 +46,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, HistoryFacts, Lease
-from turnwise.states.messages import QueuedMessage, TextPart
+from turnwise.states.messages import QueuedMessage, ScheduledMessage, TextPart
 from turnwise.states.names import CallStatus, ChatState, StopReason, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.testing import ManualClock
@@ -214,6 +214,7 @@ WAITS: Final = replace(
 WAITS_FOR_ALL: Final = replace(WAITS, arguments={})
 QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), accepted_at=NOW) for n in range(2))
 UNANSWERED: Final = HistoryFacts(tail=Tail.awaits_answer)
+SCHEDULE: Final = ScheduledMessage(id="s5", parts=(TextPart(text="x"),), due=later(60), by="jane")
 NO_WORKER: Final = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
 ANSWERING: Final = "The request of step 3 is being made, or the model is answering it, attempt 2"
 UNSETTLED: Final = "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
@@ -266,11 +267,28 @@ REASONS: Final = [
         "The user said stop; 2 queued message(s) wait; resume it or send a message to go on.",
         queue=QUEUED,
     ),
-    resting(S.error, "The chat cannot go on without the user: an unknown error"),
-    resting(
-        S.error,
-        "The chat cannot go on without the user: no money",
-        last_error=ErrorInfo(kind="quota", message="no money"),
+    resting(S.error, "The chat cannot go on without the user: an unknown error."),
+    *(
+        resting(
+            S.error,
+            f"The chat cannot go on without the user: no money.{scheduled}",
+            last_error=ErrorInfo(kind="quota", message=message),
+            **more,
+        )
+        for message in ("no money", "no money.")
+        for scheduled, more in (
+            ("", {}),
+            (" Schedule 's5' of jane sends a message at 2026-11-01 12:01:00 UTC.", {"schedules": (SCHEDULE,)}),
+        )
+    ),
+    *(
+        resting(
+            S.error,
+            "The chat cannot go on without the user: Too big. The provider does not take message 'm1': "
+            "edit or erase it, clear the context, or configure another model.",
+            last_error=ErrorInfo(kind="bad_request", message=message, message_id="m1"),
+        )
+        for message in ("Too big", "Too big.")
     ),
     resting(
         S.requires_action,

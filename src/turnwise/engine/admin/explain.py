@@ -184,7 +184,7 @@ def _resting(facts: Facts, around: Circumstances) -> str:
         case ChatState.requires_action:
             return _awaiting_others(facts, around)
         case ChatState.error:
-            return f"The chat cannot go on without the user: {_problem(facts.last_error)}"
+            return f"The chat cannot go on without the user: {_problem(facts.last_error).removesuffix('.')}."
         case ChatState.interrupted:
             return _explain_interrupt(facts, may_resume=may_resume)
         case ChatState.pending:
@@ -213,7 +213,7 @@ def _problem(error: ErrorInfo | None) -> str:
     if error is None or error.message_id is None:
         return error.message if error is not None else "an unknown error"
     ways = "edit or erase it, clear the context, or configure another model"
-    return f"{error.message.rstrip('.')}. The provider does not take message {error.message_id!r}: {ways}"
+    return f"{error.message.removesuffix('.')}. The provider does not take message {error.message_id!r}: {ways}"
 
 
 def _waiting(stop_reason: StopReason | None, budgets: Sequence[Budget]) -> str:
