@@ -47,6 +47,24 @@ async def test_postgres_listing_reads_no_extra_row(
     assert sum(node["Actual Rows"] for node in found if node.get("Relation Name") == "chats") <= 6, found
 
 
+async def test_postgres_counts_chats_at_work_along_an_index(store: PostgresStore, beside: asyncpg.Connection) -> None:
+    """However many chats wait, it reads those that workers hold, and sorts none of them."""
+    for number in range(3):
+        await plans.created(store, f"held-{number}", plans.send("hello"), plans.claim(), owner=f"o{number % 2}")
+    await beside.execute(
+        "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, owner, calls, fair_key)"
+        " SELECT 'c' || n, 'pending', true, false, version, event_seq, head, since, 'everyone', calls, 'everyone'"
+        " FROM chats, generate_series(1, $1::int) AS n WHERE id = 'held-0'",
+        MANY,
+    )
+    await beside.execute("ANALYZE")
+
+    found = await _explained(store, lists.at_work)
+    assert _reads_nothing_in_vain(found), found
+    assert not _kinds(found) & {"Sort", "Incremental Sort", "Bitmap Heap Scan"}, found
+    assert [node["Actual Rows"] for node in found if node.get("Index Name") == "chats_leased"] == [3], found
+
+
 async def _nodes_asked(
     store: PostgresStore, question: dict[str, Any], beside: asyncpg.Connection
 ) -> list[dict[str, Any]]:

@@ -225,7 +225,7 @@ class ReadableStore(Protocol):
         """
 
     async def at_work(self) -> list[AtWork]:
-        """Return how many chats of each key, agent and model workers hold, but for those that settle an interrupt."""
+        """Return how many chats of a key, agent and model each worker holds, those apart that settle an interrupt."""
 
     async def count_states(self, *, owner: str | None = None) -> dict[str, StateCount]:
         """Return how many chats are in each state that there is, of all or of an owner."""

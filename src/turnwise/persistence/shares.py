@@ -10,7 +10,7 @@ import msgspec
 
 
 class AtWork(NamedTuple):
-    """How many chats of one key, agent and model workers hold, those apart that settle an interrupt."""
+    """How many chats of one key, agent and model a worker holds, those apart that settle an interrupt."""
 
     fair_key: str
     agent: str

@@ -95,7 +95,7 @@ async def waiting_since(db: SQLDatabase) -> Waiting:
 
 
 async def at_work(db: SQLDatabase) -> list[AtWork]:
-    """Return how many chats of each key, agent and model workers hold."""
+    """Return how many chats of each key, agent and model each worker holds."""
     return [AtWork(*row) for row in _with_keys(await db.fetch("at_work"))]
 
 

@@ -215,7 +215,8 @@ def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a chat, but for its lease, by table."""
     tables = {**chat.rows.tables, "chats": [chat.rows.chat], "quarantine": chat.quarantine}
     rows = {table: [{name: row[name] for name in COLUMNS[table]} for row in stored] for table, stored in tables.items()}
-    rows["chats"][0] |= {name: chat.rows.chat[name] for name in (*QUERIED, "wake_at")}
+    changed_seldom = (*QUERIED, "wake_at", "agent", "fair_key", "capped_model")
+    rows["chats"][0] |= {name: chat.rows.chat[name] for name in changed_seldom}
     return rows | {"audit": [_record(entry) for entry in chat.rows.audit]}
 
 

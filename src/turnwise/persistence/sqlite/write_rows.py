@@ -18,10 +18,11 @@ from turnwise.persistence.sql.budgets import funds_of, store_funds
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
-from turnwise.states.facts import QUERIED
+from turnwise.states.facts import QUERIED, Facts
 from turnwise.states.values.digests import canonical_row
 
 _LEASE: Final = ", worker = ?, token = ?, expires = ?, lasts = ?"
+_SHARE: Final = ", agent = ?, fair_key = ?, capped_model = ?"
 _WAKE_AT: Final = ", wake_at = ?"
 _PUT_QUERIED: Final = "".join(f", {name} = ?" for name in QUERIED)
 _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat, body, salt) VALUES (?, ?, ?)"
@@ -37,8 +38,9 @@ def insert(commit: Commit, parent: tuple[str, int] | None, db: SQLiteDatabase, *
     if parent is not None:
         run_sync(check_parent(db, *parent, unchanged=unchanged))
     run_sync(check_not_deleted(db, commit.chat_id))
-    profile, knows_budgets = commit.after.facts.profile, commit.funds is not None
-    values = (*_chat_row(commit), *profile.queried.values(), *_lease(commit), commit.chat_id)
+    facts, knows_budgets = commit.after.facts, commit.funds is not None
+    profile = facts.profile
+    values = (*_chat_row(commit), *_share(facts), *profile.queried.values(), *_lease(commit), commit.chat_id)
     row = db.connection.execute(SQL["insert_chat"], (*values, knows_budgets, profile.owner)).fetchone()
     if row is None:
         if not knows_budgets and run_sync(funds_of(db, commit.after.facts, commit.before.at)) is not None:
@@ -69,6 +71,8 @@ def update(commit: Commit, connection: sqlite3.Connection, *, if_unchanged: bool
         more, values = _PUT_QUERIED, (*values, *commit.after.facts.profile.queried.values())
     if commit.tables.lease is not None or (commit.after.facts.lease is None and current.facts.lease is not None):
         more, values = more + _LEASE, (*values, *_lease(commit))
+    if (share := _share(commit.after.facts)) != _share(current.facts):
+        more, values = more + _SHARE, (*values, *share)
     wake_at = commit.after.facts.wake_at
     if wake_at != current.facts.wake_at:
         more, values = more + _WAKE_AT, (*values, None if wake_at is None else micros_of(wake_at))
@@ -110,9 +114,13 @@ def _chat_row(commit: Commit) -> tuple[Any, ...]:
     _, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
-    found_by = (rested, facts.agent_needed, canonical_row(facts.calls.needs).decode(), facts.awaits)
-    shares = (facts.action_of, facts.fair_key, facts.capped_model)
-    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *found_by, *shares)
+    found_by = (rested, canonical_row(facts.calls.needs).decode(), facts.awaits, facts.action_of)
+    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *found_by)
+
+
+def _share(facts: Facts) -> tuple[str, str, str]:
+    """Return the columns by which fair claims find and count a chat."""
+    return (facts.agent_needed, facts.fair_key, facts.capped_model)
 
 
 def _lease(commit: Commit) -> tuple[Any, ...]:

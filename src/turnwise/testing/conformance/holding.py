@@ -72,8 +72,10 @@ class HoldingConformance:
 
         assert await claimed() == ["none", "a1", "b1", "a2"]
         assert sorted(row.chats for row in await store.at_work()) == [1, 1, 2]
-        await store.change("a3", plans.plan(plans.move(Interrupt())))
+        for chat_id in ("a3", "b1"):
+            await store.change(chat_id, plans.plan(plans.move(Interrupt())))
         assert await claimed() == ["a3"]
+        assert sorted(row.chats for row in await store.at_work()) == [1, 2], "what settles is not at work"
 
     async def test_only_chats_that_want_a_worker_are_claimed(self, store: ChatStore) -> None:
         """Pending ones, and interrupted ones that are unsettled and unleased; none that rests or is held."""

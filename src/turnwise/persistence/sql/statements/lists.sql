@@ -116,9 +116,12 @@ ORDER BY usage.chat, usage.version, usage.number LIMIT :limit;
 SELECT worker, body, seen FROM worker_reports ORDER BY worker;
 
 -- name: at_work
--- How many chats of each key, agent and model workers hold. One that settles an interrupt asks no model.
+-- How many chats of each key, agent and model each worker holds: the index of leases answers, in its order. One that
+-- settles an interrupt asks no model.
 SELECT fair_key, agent, capped_model, count(*) FROM chats
-WHERE worker IS NOT NULL AND state <> 'interrupted' GROUP BY fair_key, agent, capped_model;
+WHERE worker IS NOT NULL AND number NOT IN (
+    SELECT number FROM chats WHERE NOT archived AND state = 'interrupted' AND NOT settled)
+GROUP BY worker, fair_key, agent, capped_model;
 
 -- part: walk
 -- Steps from key to key along the index of fair claims, until `depth` keys are found that may have a chat more at work.

@@ -30,7 +30,8 @@ CREATE TABLE chats (
     -- clock was set back since.
     lasts       INTEGER
 );
-CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
+-- Beyond the worker: what caps count.
+CREATE INDEX chats_leased ON chats (worker, fair_key, agent, capped_model) WHERE worker IS NOT NULL;
 CREATE INDEX chats_by_expiry ON chats (expires) WHERE expires IS NOT NULL;
 CREATE INDEX chats_to_wake ON chats (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX chats_by_change ON chats (changed);
@@ -41,8 +42,7 @@ CREATE INDEX chats_of_owner_and_state ON chats (owner, (state || ''), number) WH
 CREATE INDEX chats_claimable ON chats (agent, since, number) WHERE NOT archived AND state = 'pending' AND worker IS NULL;
 CREATE INDEX chats_fair ON chats (agent, capped_model, fair_key, since, number)
     WHERE NOT archived AND state = 'pending' AND worker IS NULL;
-CREATE INDEX chats_unsettled ON chats (since, number) 
-    WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;
+CREATE INDEX chats_unsettled ON chats (since, number) WHERE NOT archived AND state = 'interrupted' AND NOT settled;
 CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
 CREATE INDEX chats_by_action ON chats (action_of, since) WHERE action_of IS NOT NULL AND NOT archived;

@@ -43,8 +43,8 @@ UPDATE chats SET expires = :now + lasts WHERE expires > :now + lasts;
 
 -- name: insert_chat
 -- A commit that knows of no budget is not stored if the owner has one.
-INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
-    awaits, action_of, fair_key, capped_model, {queried: NAME}, worker, token, expires, lasts, id, changed)
+INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, needs, awaits,
+    action_of, agent, fair_key, capped_model, {queried: NAME}, worker, token, expires, lasts, id, changed)
 SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {queried: ?}, ?, ?, ?, ?, ?, {next_change}
 WHERE ? OR NOT EXISTS (SELECT 1 FROM budgets WHERE key = 'owner:' || ?)
 ON CONFLICT (id) DO NOTHING RETURNING number, changed;
@@ -52,8 +52,8 @@ ON CONFLICT (id) DO NOTHING RETURNING number, changed;
 -- name: update_chat
 -- By what changes seldom, and would cost an index each time, {more} is replaced.
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ?,
-    action_of = ?, fair_key = ?, capped_model = ?, changed = {next_change}{more} WHERE id = ?;
+    head = ?, since = ?, salt = ?, rested = ?, needs = ?, awaits = ?, action_of = ?,
+    changed = {next_change}{more} WHERE id = ?;
 
 -- name: if_unchanged
 -- Follows `update_chat` if the chat was not read before: the row must still match the cached one, and spend no budget.
