@@ -22,7 +22,7 @@ from turnwise import Agent, Chat, Engine, ModelError, Settings, tool
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service.routes import threads
-from turnwise.states.messages import FilePart
+from turnwise.states.messages import FilePart, ToolResultPart
 
 DIALECTS = ("agui", "ai-6", "ai-7")
 
@@ -178,7 +178,7 @@ def called(call_id: str) -> dict[str, Any]:
     return {"id": f"a-{call_id}", "role": "assistant", "content": "", "toolCalls": [call]}
 
 
-def result(call_id: str, content: str) -> dict[str, Any]:
+def result(call_id: str, content: Any) -> dict[str, Any]:
     return {"id": f"r-{call_id}", "role": "tool", "toolCallId": call_id, "content": content}
 
 
@@ -221,6 +221,27 @@ async def test_thread_begins_with_its_owner_agent_and_tools() -> None:
     assert "x-vercel-ai-ui-message-stream" not in begun[1].headers
     assert begun[0].text.endswith("data: [DONE]\n\n")
     assert "[DONE]" not in begun[1].text
+
+
+async def test_agui_result_brings_files() -> None:
+    """The model sees them beside the text, and a page that sends the same again is told no conflict."""
+    seen: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> Reply | str:
+        seen.append(request)
+        return "Nice." if len(seen) > 1 else Reply(calls=[Call("pick_date", {}, id="k")])
+
+    source = {"type": "data", "value": "iVBORw==", "mimeType": "image/png"}
+    content = [{"type": "text", "text": "as on "}, {"type": "image", "source": source}, {"type": "text", "text": "it"}]
+    conversation = (said("u", "When?"), called("k"), result("k", content))
+    async with served(Engine("sqlite://", model=ScriptedModel(answer))) as service, service.client() as ada:
+        await run(ada, conversation[0])
+        answers = [await run(ada, *conversation) for _ in range(2)]
+    (given,) = [part for one in seen[1].messages for part in one.parts if isinstance(part, ToolResultPart)]
+    assert [words(one) for one in answers] == ["Nice.", "Nice."]
+    assert (given.output, [(file.media_type, file.data) for file in given.attachments]) == (
+        "as on it", [("image/png", "iVBORw==")]
+    )  # fmt: skip
 
 
 async def test_two_tabs_start_a_thread_at_once() -> None:

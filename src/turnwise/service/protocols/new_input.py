@@ -176,9 +176,12 @@ def new_input_of_agui(request: RunAgentInput) -> NewInput:
         if message.role == "user":
             messages.insert(0, (message.id, _agui_content(message.content)))
         elif message.role == "tool":
-            content = message.content if isinstance(message.content, str) else _texts(message.content)
-            wrong = message.error is not None
-            answers[message.tool_call_id] = ToolResult(message.tool_call_id, message.error or content, is_error=wrong)
+            parts = _agui_content(message.content)
+            text = "".join(part.text for part in parts if isinstance(part, TextPart))
+            files = tuple(part for part in parts if isinstance(part, FilePart))
+            answers[message.tool_call_id] = ToolResult(
+                message.tool_call_id, message.error or text, message.error is not None, files
+            )
     for entry in request.resume or ():
         payload = entry.payload if entry.status == "resolved" else False
         answers[entry.interrupt_id] = ToolResult(entry.interrupt_id, payload)
@@ -194,10 +197,6 @@ def _worth_saying(messages: list[tuple[str, Content]]) -> list[tuple[str, Conten
         for name, content in messages
         if any(isinstance(part, FilePart) or part.text.strip() for part in content)
     ]
-
-
-def _texts(parts: Any) -> str:
-    return "".join(part.text for part in parts if part.type == "text")
 
 
 def _agui_content(content: Any) -> Content:
