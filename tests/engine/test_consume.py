@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter, defaultdict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,50 @@ async def test_every_event_comes_if_the_process_dies_anywhere(store: str, reques
     report = await crash_everywhere(them.engine, them.live, check=them.check, reset=them.reset, store=url)
     for words in ("advance_consumer", "set_aside", "deliver_again", "delivered_after_all", "create"):
         assert [point for point in report.points if words in point], words
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
+@pytest.mark.parametrize("number", [-1, 10**9, 2**62, 2**62 - 1])
+async def test_damaged_number_hides_no_commit(url: str, number: int, running: bool) -> None:
+    """Whatever the number of the newest commit was changed to: consumers get what comes after, of all chats."""
+    handled, steady = Handled(), Settings(poll_interval=0.05)
+
+    async def has(chat_id: str) -> bool:
+        return {*await durable(engine, chat_id)} <= {*handled.seen[chat_id]}
+
+    async with engine_on(url, steady) as engine:
+        other, damaged = [(await engine.create_chat(message="hi")).id for _ in range(2)]
+        for chat in (other, damaged):
+            await engine.wait(chat)
+        async with consuming(engine, handled):
+            await until(partial(has, damaged))
+            await until(partial(has, other))
+            if running:
+                await damage(url, damaged, number)
+                await engine.ask(other, "again")
+                await until(partial(has, other))
+                await engine.ask(damaged, "again")
+                await until(partial(has, damaged))
+        if not running:
+            await damage(url, damaged, number)
+        for chat in (other, damaged):
+            await engine.ask(chat, "more")
+        async with consuming(engine, handled):
+            await until(partial(has, other))
+            await until(partial(has, damaged))
+
+
+async def damage(url: str, chat_id: str, number: int) -> None:
+    """Change the number of a chat's last commit."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+            connection.execute("UPDATE chats SET changed = ? WHERE id = ?", (number, chat_id))
+        return
+    address, schema = url.split("&schema=")
+    connection = await asyncpg.connect(address, server_settings={"search_path": schema})
+    sql = "UPDATE facts SET changed = $1 WHERE chat = (SELECT number FROM chats WHERE id = $2)"
+    await connection.execute(sql, number, chat_id)
+    await connection.close()
 
 
 async def test_lease_ends_though_the_clock_is_set_back(tmp_path: Path) -> None:

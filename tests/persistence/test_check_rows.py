@@ -36,6 +36,7 @@ HINTS = {
     "facts.changed": "in PostgreSQL: as chats.changed",
     "chats.changed": "the number of the last commit among those of all chats: an import gives another",
     "events.changed": "the same",
+    "changes": "the number that the last commit got: of the store, of no chat",
     "budgets": "what owners and chats may spend, and have spent: of the store",
     "consumers": "how far consumers are: of the store, of no chat",
     "undelivered": "what a consumer could not handle: of the consumer",

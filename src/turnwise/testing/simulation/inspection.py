@@ -34,7 +34,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine
     clients: Clients
     subscribers: Sequence[Subscriber]
-    consumer: Consumer | None
+    consumer: Consumer
     """`None` if what it got is not looked at."""
     outside: Outside
     victim: str
@@ -52,7 +52,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
             problems += self._problems_of_witnesses(chat_id, chat)
             problems += _problems_of_errors(chat)
             growth = [*self.clients.schedules.problems(chat)]
-            growth += () if self.consumer is None else self.consumer.problems(chat)
+            growth += self.consumer.problems(chat)
             problems += [f"{chat_id}: {problem}" for problem in growth]
             problems += self._problems_of_erasure(chat_id)
             problems += [problem async for problem in self._problems_of_files(chat)]

@@ -1,10 +1,14 @@
+-- part: given
+-- A number that no commit got counts for nothing.
+changed <= (SELECT last_value FROM changes);
+
 -- name: last_change in sqlite
-SELECT {next_change} - 1;
+SELECT last_value FROM changes;
 
 -- name: last_change in postgres
 -- Not what the sequence says: on a standby that is ahead of the numbers that were given.
-SELECT greatest(
-    (SELECT coalesce(max(changed), 0) FROM facts), (SELECT coalesce(max(changed), 0) FROM tombstones));
+SELECT greatest((SELECT coalesce(max(changed), 0) FROM facts WHERE {given}),
+    (SELECT coalesce(max(changed), 0) FROM tombstones WHERE {given}));
 
 -- name: in_flight
 -- In PostgreSQL: the id of the oldest transaction under way, and the id that the next one gets. A snapshot's `xmax` is
@@ -16,29 +20,31 @@ FROM pg_current_snapshot() AS at;
 -- Chats that were changed or deleted by commits of higher numbers, each by its last one.
 SELECT * FROM (
     SELECT id, changed, NULL AS whose FROM chats
-    WHERE changed > :after AND changed < '' AND (:owner IS NULL OR owner = :owner) AND NOT changed = ANY (:seen)
+    WHERE changed > :after AND {given} AND (:owner IS NULL OR owner = :owner) AND NOT changed = ANY (:seen)
     ORDER BY changed LIMIT :limit)
 UNION ALL SELECT * FROM (
-    SELECT id, changed, whose FROM tombstones WHERE changed > :after AND changed < '' AND NOT changed = ANY (:seen)
+    SELECT id, changed, whose FROM tombstones WHERE changed > :after AND {given} AND NOT changed = ANY (:seen)
     ORDER BY changed LIMIT :limit)
 ORDER BY changed LIMIT :limit;
 
 -- name: changed_since in postgres
 SELECT * FROM (
     SELECT id, changed, NULL AS whose FROM facts JOIN chats ON number = chat
-    WHERE changed > :after AND (:owner::text IS NULL OR owner = :owner) AND NOT changed = ANY (:seen::bigint[])
+    WHERE changed > :after AND {given}
+      AND (:owner::text IS NULL OR owner = :owner) AND NOT changed = ANY (:seen::bigint[])
     ORDER BY changed LIMIT :limit) AS chat
 UNION ALL SELECT * FROM (
-    SELECT id, changed, whose FROM tombstones WHERE changed > :after AND NOT changed = ANY (:seen)
+    SELECT id, changed, whose FROM tombstones WHERE changed > :after AND {given} AND NOT changed = ANY (:seen)
     ORDER BY changed LIMIT :limit) AS tombstone
 ORDER BY changed LIMIT :limit;
 
 -- name: changes_above in sqlite
-SELECT changed FROM chats WHERE changed > :after AND changed < '' UNION ALL
-SELECT changed FROM tombstones WHERE changed > :after AND changed < '';
+SELECT changed FROM chats WHERE changed > :after AND {given} UNION ALL
+SELECT changed FROM tombstones WHERE changed > :after AND {given};
 
 -- name: changes_above in postgres
-SELECT changed FROM facts WHERE changed > :after UNION ALL SELECT changed FROM tombstones WHERE changed > :after;
+SELECT changed FROM facts WHERE changed > :after AND {given} UNION ALL
+SELECT changed FROM tombstones WHERE changed > :after AND {given};
 
 -- name: events_of_changes in sqlite
 -- Events of a chat that commits of higher numbers stored; work under way is shown between commits, and has no number.

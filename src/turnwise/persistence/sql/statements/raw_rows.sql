@@ -1,8 +1,6 @@
 -- part: next_change in sqlite
--- The number of the next commit. The lock of the one writer is held. A garbled number, 2^62 or no number at all, counts
--- for nothing: the chats behind it would get numbers that no one can read.
-(SELECT 1 + max(coalesce((SELECT max(changed) FROM chats WHERE changed < 4611686018427387904), 0),
-    coalesce((SELECT max(changed) FROM tombstones WHERE changed < 4611686018427387904), 0)));
+-- The number of the next commit. The lock of the one writer is held; a trigger then counts.
+(SELECT last_value + 1 FROM changes);
 
 -- part: next_change in postgres
 nextval('changes');

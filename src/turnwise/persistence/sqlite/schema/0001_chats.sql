@@ -181,6 +181,16 @@ CREATE TABLE tombstones (
 ) WITHOUT ROWID;
 CREATE INDEX tombstones_by_change ON tombstones (changed);
 
+-- Numbers commits. Not the highest number in the tables: where a damaged one hides it, the next commit would get it again,
+-- and consumers that have seen it would skip that commit.
+CREATE TABLE changes (
+    last_value  INTEGER NOT NULL
+);
+INSERT INTO changes VALUES (0);
+CREATE TRIGGER number_created AFTER INSERT ON chats BEGIN UPDATE changes SET last_value = last_value + 1; END;
+CREATE TRIGGER number_changed AFTER UPDATE OF changed ON chats BEGIN UPDATE changes SET last_value = last_value + 1; END;
+CREATE TRIGGER number_deleted AFTER INSERT ON tombstones BEGIN UPDATE changes SET last_value = last_value + 1; END;
+
 -- Consumers of events of all chats: how far each is, and which process delivers for it.
 CREATE TABLE consumers (
     name        TEXT    PRIMARY KEY,
