@@ -1,6 +1,7 @@
 """Histories of other libraries become histories that chats begin with."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from pydantic_ai import messages as theirs
 
 from turnwise import Engine, InvalidArgument
 from turnwise.importers import ImportedChat, from_langchain, from_openai_agents, from_pydantic_ai
+from turnwise.states.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import CallStatus
 from turnwise.testing import StrictModel
 
 CALL: Any = {"name": "price", "args": {"to": "Lyon"}, "id": "c1", "type": "tool_call"}
@@ -74,15 +77,149 @@ async def test_call_without_a_result_gets_one_that_says_so() -> None:
     assert (last.result.outcome, last.result.output) == ("cancelled", "No result of this call was imported.")
 
 
+def call(arguments: dict[str, Any], call_id: str = "c1") -> ToolCallPart:
+    return ToolCallPart(call_id=call_id, name="price", arguments=arguments)
+
+
+def result(output: Any, outcome: CallStatus, *, is_error: bool = False, call_id: str = "c1") -> ToolResultPart:
+    return ToolResultPart(call_id=call_id, name="price", output=output, outcome=outcome, is_error=is_error)
+
+
+def asked(arguments: Any, call_id: str = "c1") -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "price", "arguments": arguments}
+
+
+def request(**part: Any) -> dict[str, Any]:
+    return {"kind": "request", "parts": [part]}
+
+
+HI, AT = TextPart(text="Hi"), datetime(2026, 1, 2, tzinfo=UTC)
+NONE = result("No result of this call was imported.", CallStatus.cancelled)
+PICTURE = theirs.BinaryContent(b"\0\0\0", media_type="image/gif")
+GIF = FilePart(media_type="image/gif", data="AAAA")
+LINK = FilePart(media_type="image/png", url="https://example.org/a.png")
+ASK = theirs.ModelResponse([theirs.ToolCallPart("price", {}, "c1")])
+EACH_KIND: list[tuple[Any, list[Any], list[tuple[Any, ...]]]] = [
+    (
+        from_langchain,
+        [
+            AIMessage(""),
+            HumanMessage(
+                [
+                    "Hi",
+                    {"type": "image_url", "image_url": {"url": "data:image/gif;base64,AAAA"}},
+                    {"type": "image_url", "image_url": LINK.url},
+                    {"type": "image_url", "image_url": "data:;base64,AAAA"},
+                ]
+            ),
+            AIMessage([{"type": "text", "text": " "}, "Hi"], tool_calls=[{**CALL, "args": {}}]),
+            ToolMessage("broken", tool_call_id="c1", status="error"),
+            ToolMessage("of no call", tool_call_id="c9"),
+            HumanMessage(""),
+        ],
+        [
+            ("user", HI, GIF, LINK, FilePart(media_type="image/png", data="AAAA")),
+            ("assistant", HI, call({})),
+            ("tool", result("broken", CallStatus.failed, is_error=True)),
+        ],
+    ),
+    (
+        from_openai_agents,
+        [
+            {"role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+            *(asked(said, f"c{place}") for place, said in enumerate(("", "{", "[1]", {"to": "Lyon"}))),
+            *({"type": "function_call_output", "call_id": f"c{place}", "output": place} for place in range(3)),
+            {"role": "assistant", "content": "Hi"},
+            asked("{}"),
+            {"role": "user", "content": "Hi"},
+        ],
+        [
+            (
+                "assistant",
+                TextPart(text="No."),
+                call({}, "c0"),
+                call({"arguments": "{"}),
+                call({"arguments": [1]}, "c2"),
+                call({"to": "Lyon"}, "c3"),
+            ),
+            *(("tool", result(place, CallStatus.succeeded, call_id=f"c{place}")) for place in range(3)),
+            ("tool", result(NONE.output, CallStatus.cancelled, call_id="c3")),
+            ("assistant", HI, call({})),
+            ("tool", NONE),
+            ("user", HI),
+        ],
+    ),
+    (
+        from_pydantic_ai,
+        [
+            theirs.ModelRequest([theirs.UserPromptPart(["Hi", PICTURE, theirs.ImageUrl(str(LINK.url))])]),
+            theirs.ModelResponse([theirs.ThinkingPart("Hm."), theirs.NativeToolCallPart("web_search", {}, "w1")]),
+            ASK,
+            request(part_kind="retry-prompt", content="No such town.", tool_name="price", tool_call_id="c1"),
+            ASK,
+            theirs.ModelRequest([theirs.ToolReturnPart("price", "denied", "c1", outcome="denied")]),
+            ASK,
+            theirs.ModelRequest([theirs.RetryFeedbackPart("Hi", retry=theirs.RetryInfo("model_retry"))]),
+            request(part_kind="retry-prompt", content=[{"type": "missing"}]),
+            request(part_kind="user-prompt", content=[{"data": "AAAA", "media_type": "image/gif"}]),
+            theirs.ModelRequest([theirs.UserPromptPart([theirs.TextContent("Hi")])]),
+        ],
+        [
+            ("user", HI, GIF, LINK),
+            ("assistant", ReasoningPart(text="Hm."), call({})),
+            ("tool", result("No such town.", CallStatus.failed, is_error=True)),
+            ("assistant", call({})),
+            ("tool", result("denied", CallStatus.failed, is_error=True)),
+            ("assistant", call({})),
+            ("tool", NONE),
+            ("user", HI),
+            ("user", TextPart(text='[{"type": "missing"}]')),
+            ("user", GIF),
+            ("user", HI),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("convert", "given", "wanted"), EACH_KIND, ids=["langchain", "openai-agents", "pydantic-ai"])
+def test_each_kind_of_part_is_imported(convert: Any, given: Any, wanted: Any) -> None:
+    """Blank messages and results of no call are left out; a call without a result gets one before the next message."""
+    imported = convert(given)
+    assert [(message.role, *message.parts) for message in imported.history] == wanted
+    assert imported.system == ("Be kind." if convert is from_openai_agents else None)
+
+
+def test_origin_and_times_of_pydantic_ai_are_kept() -> None:
+    response = theirs.ModelResponse([theirs.TextPart("Hi")], model_name="opus", provider_name="anthropic", timestamp=AT)
+    replies = [response, theirs.ModelResponse([theirs.TextPart("!")], model_name="other")]
+    user = theirs.UserPromptPart("Hi", timestamp=AT.replace(tzinfo=None))
+    before = datetime.now(UTC)
+    given = theirs.ModelMessagesTypeAdapter.dump_json([theirs.ModelRequest([user]), *replies])
+    said, reply = from_pydantic_ai(given).history
+    assert (reply.model, reply.provider, reply.created_at, reply.text) == ("opus", "anthropic", AT, "Hi!")
+    assert said.created_at >= before, "a time without a zone is none"
+
+
 @pytest.mark.parametrize(
     ("convert", "given"),
     [
         (from_langchain, [{"type": "video", "data": {"type": "video"}}]),
         (from_langchain, [HumanMessage([{"type": "video", "url": "x"}])]),
+        (from_langchain, [HumanMessage([{"type": "image_url", "image_url": {"video": 1}}])]),
         (from_openai_agents, [{"type": "image_generation_call"}]),
-        (from_pydantic_ai, [{"kind": "request", "parts": [{"part_kind": "film"}]}]),
+        (from_openai_agents, [{"role": "film", "content": "x"}]),
+        (from_pydantic_ai, [{"kind": "film"}]),
+        (from_pydantic_ai, [request(part_kind="film")]),
+        (from_pydantic_ai, [{"kind": "response", "parts": [{"part_kind": "film"}]}]),
+        (
+            from_pydantic_ai,
+            [request(part_kind="user-prompt", content=[{"kind": "film"}])],
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_named(convert: Any, given: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"^(messages|items)\[0\]: .*(video|image_generation_call|film)"):
+    with pytest.raises(
+        InvalidArgument, match=r"^(messages|items)\[0\]: .*(video|image_url|image_generation_call|film)"
+    ):
         convert(given)

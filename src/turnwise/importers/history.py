@@ -140,7 +140,6 @@ class HistoryBuilder:
                 turn=0,
                 step=0,
                 created_at=at or self._now,
-                imported=True,
                 model=origin[0],
                 provider=origin[1],
             )

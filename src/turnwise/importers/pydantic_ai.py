@@ -50,7 +50,7 @@ def _add_request(history: HistoryBuilder, place: str, part: Any) -> None:
             history.result(field_of(part, "tool_call_id"), content, at, is_error=failed)
         case "retry-prompt" if field_of(part, "tool_name") is not None:
             history.result(field_of(part, "tool_call_id"), content, at, is_error=True)
-        case "retry-prompt":
+        case "retry-prompt" | "retry-feedback":
             history.user([TextPart(text=content if isinstance(content, str) else json.dumps(content))], at)
         case other:
             raise InvalidArgument(place, f"has a part of the kind {other!r:.60}, which is not imported; leave it out")
