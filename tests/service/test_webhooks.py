@@ -27,7 +27,14 @@ from turnwise import Engine, InvalidArgument, SettingsError
 from turnwise.client import Client
 from turnwise.service import Webhook, create_app
 from turnwise.service import webhooks as tested
-from turnwise.service.webhooks import PublicNetwork, is_public, retry_after_in, signature
+from turnwise.service.webhooks import (
+    NotDelivered,
+    PublicNetwork,
+    WebhookSender,
+    is_public,
+    retry_after_in,
+    signature,
+)
 
 KEY = base64.b64encode(b"k" * 32).decode()
 SECRET = f"whsec_{KEY}"
@@ -46,7 +53,9 @@ class Receiver:
             request = Request(scope, receive)
             self.got.append((dict(request.headers), await request.body()))
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-            await Response(status_code=status, headers={"location": "/elsewhere"})(scope, receive, send)
+            await Response(status_code=status, headers={"location": "/elsewhere", "retry-after": "7"})(
+                scope, receive, send
+            )
 
     async def _has(self, count: int) -> bool:
         return len(self.got) >= count
@@ -93,6 +102,7 @@ async def test_receiver_can_check_who_sent_an_event(tmp_path: Path) -> None:
         signed = hmac.new(b"k" * 32, f"{identity}.{timestamp}.".encode() + body, hashlib.sha256).digest()
         assert headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
         assert abs(int(timestamp) - time.time()) < 60
+        assert (headers["content-type"], said["timestamp"]) == ("application/json", said["data"]["at"])
         async with Client(service, token="operator-token") as client:  # noqa: S106 - of a test
             assert [(one.name, one.undelivered) for one in await client.consumers()] == [("webhook:all", 0)]
 
@@ -143,6 +153,20 @@ def test_retry_after_is_seconds_or_a_time() -> None:
     assert found[:4] == [7, None, None, 999_999_999]
     assert 90 < (found[4] or 0) <= 100
     assert retry_after_in([]) is None
+
+
+async def test_receiver_says_when_to_try_again(free_tcp_port: int) -> None:
+    async with listening(Receiver(503)) as url, Engine("sqlite://", model="demo") as engine:  # type: ignore[arg-type]
+        chat = await engine.create_chat()
+        event = await anext(engine.events(chat.id, follow=False))
+        for address, problem, wait in (
+            (url, "127.0.0.1 answered with status 503", 7),
+            (f"http://127.0.0.1:{free_tcp_port}", "127.0.0.1 did not answer: .+", None),
+        ):
+            hook = Webhook(url=address, secret=SECRET, name="all", allow_private=True)
+            with pytest.raises(NotDelivered, match=problem) as refused:
+                await WebhookSender(hook).send(event)
+            assert (refused.value.retry_after, refused.value.ends) == (wait, False)
 
 
 async def test_webhook_goes_on_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +223,12 @@ async def test_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         ("::ffff:127.0.0.1", False),
         ("::ffff:93.184.216.34", True),
         ("64:ff9b::a00:1", False),
+        ("64:ff9b::5db8:d822", True),
         ("2002:7f00:1::", False),
+        ("2002:5db8:d822::", True),
+        ("2001:0:5db8:d822::a24b:27dd", False),  # Teredo
+        ("ff0e::1", False),
+        ("::ffff:224.0.0.1", False),
     ],
 )
 def test_private_addresses_are_known(address: str, public: bool) -> None:
@@ -218,7 +247,7 @@ async def test_host_that_resolves_to_a_private_address_is_refused() -> None:
 
 
 def test_webhook_is_checked_when_it_is_made(tmp_path: Path) -> None:
-    for wrong in ("k", "whsec_c2hvcnQ=", KEY, f"{SECRET} k"):
+    for wrong in ("k", "whsec_c2hvcnQ=", KEY, f"{SECRET} k", f"{SECRET}!"):
         with pytest.raises(InvalidArgument, match=r"webhook\.secret: must be `whsec_`") as refused:
             Webhook(url="https://example.com/hook", secret=wrong, name="all")
         assert wrong == "k" or wrong not in str(refused.value)
@@ -230,6 +259,8 @@ def test_webhook_is_checked_when_it_is_made(tmp_path: Path) -> None:
     (tmp_path / "hooks.toml").write_text(f'{entry}secret = "{SECRET}"\n')
     (hook,) = Webhook.from_file(tmp_path / "hooks.toml")
     assert (hook.name, hook.kinds, SECRET in repr(hook)) == ("all", ("error",), False)
-    (tmp_path / "none.toml").write_text("")
-    with pytest.raises(SettingsError, match=r"must hold tables named \[\[webhooks\]\]"):
-        Webhook.from_file(tmp_path / "none.toml")
+    tables = r"must hold tables named \[\[webhooks\]\]"
+    for text, problem in (("", tables), ("webhooks = [1]", tables), ("=", "cannot be read: TOMLDecodeError")):
+        (tmp_path / "wrong.toml").write_text(text)
+        with pytest.raises(SettingsError, match=problem):
+            Webhook.from_file(tmp_path / "wrong.toml")

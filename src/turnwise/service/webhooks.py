@@ -131,7 +131,6 @@ def is_public(address: str) -> bool:
     ip = ip_address(address.partition("%")[0])
     if isinstance(ip, IPv6Address):
         inner: list[IPv4Address] = [one for one in (ip.ipv4_mapped, ip.sixtofour) if one is not None]
-        inner += [] if ip.teredo is None else [*ip.teredo]
         inner += [IPv4Address(int(ip) & _LAST_32_BITS)] if ip in _NAT64 else []
         if inner:
             return all(one.is_global and not one.is_multicast for one in inner)
@@ -156,7 +155,7 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         try:
             with anyio.fail_after(timeout):
                 found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             raise httpcore.ConnectError(f"{host} has no address: {error}") from error
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
         for address in addresses:
@@ -168,14 +167,6 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
                 return await self._inner.connect_tcp(address, port, share, local_address, socket_options)
         return await self._inner.connect_tcp(addresses[-1], port, share, local_address, socket_options)
 
-    async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
-        """Refuse."""
-        raise httpcore.ConnectError("a webhook has no socket of this machine")
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await self._inner.sleep(seconds)
-
 
 class WebhookSender:
     """Sends events to one webhook. Redirects are not followed; of the answer its status and `Retry-After` are read."""
@@ -184,7 +175,7 @@ class WebhookSender:
         self._webhook = webhook
         network = httpcore.AnyIOBackend() if webhook.allow_private else PublicNetwork()
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=ssl.create_default_context(), network_backend=network, keepalive_expiry=5, retries=0
+            ssl_context=ssl.create_default_context(), network_backend=network, keepalive_expiry=5
         )
 
     async def send(self, event: Event) -> None:
