@@ -183,4 +183,4 @@ class Funds(Value, frozen=True):
             elif isinstance(write, RecordUsage):
                 is_title = write.purpose == "title"
                 budgets = tuple(one.settle(chat_id, write.usage, title=is_title) for one in budgets)
-        return self if budgets is self.budgets else replace(self, budgets=budgets)
+        return replace(self, budgets=budgets)
