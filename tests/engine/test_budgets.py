@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -19,13 +19,14 @@ from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.persistence.sql.budgets import in_period
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states import triggers as t
-from turnwise.states.budgets import Amount, StoredBudget
+from turnwise.states.budgets import Amount, Reservation, StoredBudget
 from turnwise.states.names import ChatState, Need, Stage
 from turnwise.states.usage import Usage
 from turnwise.testing import ManualClock, crash_everywhere
 
 WORDS: Final = Settings(parameters={"max_output_tokens": 40})
 LOOK: Final = Reply(calls=[Call("look", {})], usage=(60, 20))
+HELD: Final = {"c": Reservation(5, None)}
 DONE: Final = Reply("Done.", usage=(60, 20))
 
 
@@ -135,10 +136,26 @@ def test_call_that_nothing_pays_for_is_left() -> None:
             lost.fire(trigger, funds=NO_FUNDS, **arguments)
 
 
-def test_periods_are_those_of_the_calendar() -> None:
-    month = StoredBudget(owner="ada", per="month", timezone="Europe/Berlin")
-    for day, until in ((30, datetime(2026, 12, 31, 23, tzinfo=UTC)), (31, datetime(2027, 1, 31, 23, tzinfo=UTC))):
-        assert in_period(month, datetime(2026, 12, day, 23, tzinfo=UTC)).until == until
+@pytest.mark.parametrize(
+    ("per", "until", "now", "ends", "spent"),
+    [
+        ("month", None, (2026, 12, 30, 23), (2026, 12, 31, 23), 7),
+        ("month", (2026, 12, 31, 23), (2026, 12, 31, 23), (2027, 1, 31, 23), 0),
+        ("month", (2026, 12, 31, 23), (2026, 12, 31, 22), (2026, 12, 31, 23), 7),
+        ("day", (2026, 12, 30, 23), (2026, 12, 30, 23), (2026, 12, 31, 23), 0),
+        (None, (2026, 12, 30, 23), (2026, 12, 30, 23), None, 7),
+        (None, None, (2026, 12, 30, 23), None, 7),
+    ],
+)
+def test_periods_are_those_of_the_calendar(per: Any, until: Any, now: Any, ends: Any, spent: int) -> None:
+    """In the time zone of the budget. A new period forgets what was spent; a budget that has none now does not."""
+    times = [None if time is None else datetime(*time, tzinfo=UTC) for time in (until, now, ends)]
+    stored = StoredBudget(
+        owner="ada", per=per, timezone="Europe/Berlin", until=times[0], spent=Amount(7), unpriced=1, reservations=HELD
+    )
+    found = in_period(stored, times[1])  # type: ignore[arg-type]
+    assert (found.until, found.spent.tokens, bool(found.unpriced)) == (times[2], spent, bool(spent))
+    assert found.reservations == HELD
 
 
 async def test_every_crash_settles_once() -> None:

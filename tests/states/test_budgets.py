@@ -87,5 +87,5 @@ def test_open_calls_leave_less_than_is_spent() -> None:
     assert held.reserved == Amount(107, D("0.5"))
     funds = Funds((held,))
     assert (funds.shortage(1), funds.spent(1)) == ((held, "token_budget"), None)
-    assert CallEstimator().most(4) == Reservation(4100, None)
+    assert CallEstimator(input_price=D(1)).most(4) == Reservation(4100, None)
     assert PRICED.most(60) == Reservation(100, D("1.4"))
