@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -9,6 +10,8 @@ from zoneinfo import ZoneInfo
 from turnwise.states.errors import InvalidArgument
 
 _LONGEST_NAME: Final = 200
+_OF_THE_MACHINE: Final = ("localtime", "posixrules", "Factory", "posix/", "right/")
+"""Files beside the time zones: they differ between machines, count leap seconds, or repeat the others."""
 
 
 def time_zone(name: str) -> tzinfo:
@@ -19,8 +22,8 @@ def time_zone(name: str) -> tzinfo:
     """
     if name == "UTC":
         return UTC
-    try:
-        return ZoneInfo(name[:_LONGEST_NAME])
-    except (LookupError, ValueError, OSError):  # names may look like paths, or be those of folders
-        problem = f"must be the name of a time zone, such as 'Europe/Berlin'; it was {name[:_LONGEST_NAME]!r}"
-        raise InvalidArgument("timezone", problem) from None
+    with suppress(LookupError, ValueError, OSError):  # names may look like paths, or be those of folders
+        if not name.startswith(_OF_THE_MACHINE):
+            return ZoneInfo(name[:_LONGEST_NAME])
+    problem = f"must be the name of a time zone, such as 'Europe/Berlin'; it was {name[:_LONGEST_NAME]!r}"
+    raise InvalidArgument("timezone", problem)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,26 @@ async def test_unknown_option_values_are_refused(open_chat: OpenChat) -> None:
             await engine.send_message(chat.id, "hi", when_busy="wait")
         with pytest.raises(SettingsError, match="limit: must be at least 1; it was 0"):
             await engine.list_chats(limit=0)
+
+
+async def test_odd_numbers_are_refused_in_words(open_chat: OpenChat) -> None:
+    """Comparing a Decimal with a signalling NaN raises; so does asking some of them whether they are above zero."""
+    async with open_chat([]) as (engine, chat, _):
+        for cost in ("NaN", "sNaN", "Infinity", "-1"):
+            with pytest.raises(InvalidArgument, match=r"cost: must be .* nothing was written"):
+                await engine.set_budget(owner="ada", cost=Decimal(cost))
+        for wrong in (partial(engine.rename, chat.id), engine.get_chat, partial(engine.wait, chat.id)):
+            with pytest.raises(InvalidArgument, match="nothing was written"):
+                await wrong(Decimal("sNaN"))
+        assert await engine.budgets() == []
+
+
+async def test_long_ids_are_cut_in_errors(open_chat: OpenChat) -> None:
+    async with open_chat([]) as (engine, chat, _):
+        for call in (engine.get_chat, partial(engine.edit_message, chat.id, content="x")):
+            with pytest.raises((ChatNotFound, MessageNotFound), match=r"x'\.\.\. \(1,000,000 long\)") as refused:
+                await call("x" * 10**6)
+            assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections import Counter, defaultdict
 from contextlib import asynccontextmanager, closing
@@ -269,6 +270,14 @@ async def test_bad_kind_and_closed_engine_are_said(url: str) -> None:
     async with engine_on(url) as engine:
         with pytest.raises(InvalidArgument, match="message"):
             await engine.consume("them", Handled(), kinds=["part"])
+        for wrong, problem in (
+            ({"handler": None}, "handler: must be a function"),
+            ({"handler": "print"}, "handler: must be a function"),
+            ({"kinds": []}, "kinds: must name a kind"),
+            ({"delays": [math.inf]}, r"delays\[0\]: must be finite"),
+        ):
+            with pytest.raises(InvalidArgument, match=problem):
+                await engine.consume("them", **{"handler": Handled(), **wrong})  # type: ignore[arg-type]
         handled = Handled()
         task = asyncio.create_task(engine.consume("them", handled))
         await engine.create_chat()

@@ -9,7 +9,7 @@ import pytest
 from support.engines import OpenEngine
 from support.served import served
 from support.sql_by_hand import raw
-from turnwise import Engine, FilePart, QueueFull, Settings, TextPart, wake_me
+from turnwise import Engine, FilePart, QueueFull, Settings, TextPart, time_zones, wake_me
 from turnwise.client import Client
 from turnwise.engine.transactions.schedules import Times
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -73,6 +73,25 @@ async def test_message_waits_while_a_budget_is_spent() -> None:
         assert (await engine.messages(chat.id))[0].wakeup == due.wakeup
 
 
+async def test_series_outlives_a_machine_without_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that does not know the time zone leaves the series due; other messages of the chat are sent."""
+    clock, settings = ManualClock(), Settings(poll_interval=0.05)
+    async with Engine("sqlite://", model=ScriptedModel(["ok"] * 2), settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        series = await engine.schedule(chat.id, "weekly", every="* * * * *", timezone="Europe/Berlin")
+        with monkeypatch.context() as slim:
+            slim.setattr(time_zones, "ZoneInfo", {}.__getitem__)
+            await clock.advance(3600)
+            await engine.schedule(chat.id, "once", at=clock.now())
+            await engine._worker._sweeper.sweep()  # type: ignore[union-attr]
+            await engine.wait(chat.id)
+            assert [one.text for one in await engine.messages(chat.id) if one.role == "user"] == ["once"]
+            assert await engine.schedules(chat.id) == [series]
+        for _ in range(9):  # the chat is skipped for a few sweeps
+            await engine._worker._sweeper.sweep()  # type: ignore[union-attr]
+        assert (await engine.schedules(chat.id))[0].due > clock.now()
+
+
 async def test_model_has_itself_woken_up() -> None:
     calls = [Call("wake_me", {"at": at, "note": "look"}, id=at) for at in ("2025-01-01T00:00Z", LATER.isoformat())]
     model = ScriptedModel([Reply(calls=calls), "good night", "good morning"])
@@ -98,6 +117,8 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"at": "9999-12-31T23:59:59", "timezone": "America/New_York"}, "at"),
     *(({"every": every}, "every") for every in ("", "@daily", "* * * * * *", "0 0 30 2 *", "1#" * 9000, "é * * * *")),
     *(({"every": "* * * * *", "timezone": zone}, "timezone") for zone in ("../passwd", "America", "\0", "x" * 9000)),
+    *(({"every": "* * * * *", "timezone": zone}, "timezone") for zone in ("", "localtime", "posix/UTC", "right/UTC")),
+    ({"at": "2030-01-01T00:00:00", "timezone": ""}, "timezone"),
     ({"at": "2030-01-01T00:00:00Z", "id": "x" * 65}, "id"),
     ({"at": "2030-01-01T00:00:00Z", "id": "a/b"}, "id"),
 ]

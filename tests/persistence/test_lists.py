@@ -1,6 +1,9 @@
 """Filters of lists, counts by state, and everything of one owner: on both stores."""
 
-from datetime import datetime, timedelta
+import json
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,8 @@ async def test_lists_are_filtered(either_url: str) -> None:
         assert await ids(archived=False, agent="support") == await ids(owner="ada", agent="support") == [other.id]
         with pytest.raises(InvalidArgument, match="time zone"):
             await ids(created_after=datetime(2026, 1, 1))  # noqa: DTZ001 - the point
+        with pytest.raises(InvalidArgument, match="between the years 1 and 9999"):
+            await ids(created_before=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=23))))
 
 
 @BOTH
@@ -103,12 +108,54 @@ async def test_owner_moves_to_another_store(either_url: str) -> None:
         with pytest.raises(ImportRefused, match="cut off"):
             await engine.import_owner(lines[:-1])
         first = await engine.import_owner(lines)
-        assert (first.imported, sorted(first.present), first.budgets) == ([], sorted(chat.id for chat in chats), 1)
+        assert (first.imported, sorted(first.present), first.budgets) == ([], sorted(chat.id for chat in chats), 0)
         assert [one.id for one in (await engine.list_chats(owner="ada")).items] == [chat.id for chat in chats]
         assert await engine.schedules(chats[0].id) == due
         budgets = {(one.owner, one.chat_id): (one.tokens, one.cost, one.per) for one in await engine.budgets()}
         assert budgets == {("ada", None): (1000, None, "day"), (None, chats[1].id): (None, 5, None)}
         assert (await engine.import_owner(lines)).budgets == 0
+
+
+async def test_damaged_owner_is_refused_line_by_line() -> None:
+    """Whatever is wrong in it is an `ImportRefused`; neither budgets nor chats of another owner come in."""
+    async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
+        for owner in ("ada", "bob"):
+            await engine.create_chat(owner=owner)
+            await engine.set_budget(owner=owner, tokens=1000, cost=Decimal("2.50"))
+        ada, bob = [[line async for line in engine.export_owner(owner)] for owner in ("ada", "bob")]
+    header = json.loads(ada[0])
+
+    def with_header(**fields: Any) -> list[str]:
+        return [f"{json.dumps(header | fields)}\n", *ada[1:]]
+
+    def with_budget(**fields: Any) -> list[str]:
+        return with_header(budgets=[header["budgets"][0] | fields])
+
+    damaged = [
+        *(with_header(owner=value) for value in (None, 7, "bob", "\0", "x" * 2000)),
+        *(with_header(budgets=value) for value in (None, 7, {}, [7], [{}])),
+        *(with_budget(owner=value) for value in (None, "bob")),
+        *(with_budget(tokens=value) for value in (-1, True, "1", 1e400, 10**30)),
+        *(with_budget(cost=value) for value in ("NaN", "-1", "1e999", [])),
+        with_budget(per="year"),
+        with_budget(timezone="Mars/X"),
+        with_header(more=1),
+        *([line, *ada[1:]] for line in ("\ud800", "[", "[" * 100_000, "7")),
+        [ada[0], *bob[1:-1], ada[-1]],
+        [*ada[:-1], bob[-1]],
+        [*ada, "{}"],
+    ]
+    for lines in damaged:
+        async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
+            with pytest.raises((ImportRefused, InvalidArgument)):
+                await engine.import_owner(lines)
+            assert (await engine.list_chats(owner="bob")).items == await engine.budgets(owner="bob") == []
+    async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
+        for wrong in ([7], b"x", None):
+            with pytest.raises(InvalidArgument, match="lines"):
+                await engine.import_owner(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="owner: must be a string"):
+            engine.export_owner(None)  # type: ignore[arg-type]
 
 
 @BOTH

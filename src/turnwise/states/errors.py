@@ -40,7 +40,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
+
+_LONGEST_ID: Final = 200
+
+
+def _id(value: str | None) -> str:
+    """Return an id as texts show it: callers name ids of any length."""
+    return (
+        repr(value)
+        if value is None or len(value) <= _LONGEST_ID
+        else f"{value[:_LONGEST_ID]!r}... ({len(value):,} long)"
+    )
 
 
 class TurnwiseError(Exception):
@@ -63,7 +74,7 @@ class ChatNotFound(TurnwiseError):
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
-        super().__init__(f"there is no chat {chat_id!r} in this store; nothing was written")
+        super().__init__(f"there is no chat {_id(chat_id)} in this store; nothing was written")
 
 
 class ChatDeleted(ChatNotFound):
@@ -73,7 +84,7 @@ class ChatDeleted(ChatNotFound):
         super().__init__(chat_id)
         self.deleted_at = deleted_at
         at = deleted_at.isoformat(timespec="seconds")
-        self.args = (f"chat {chat_id!r} was deleted at {at}, for good; nothing was written",)
+        self.args = (f"chat {_id(chat_id)} was deleted at {at}, for good; nothing was written",)
 
 
 class MessageNotFound(TurnwiseError):
@@ -83,7 +94,7 @@ class MessageNotFound(TurnwiseError):
         self.chat_id = chat_id
         self.message_id = message_id
         self.expected = expected
-        super().__init__(f"chat {chat_id!r} has no {expected} {message_id!r}; nothing was written")
+        super().__init__(f"chat {_id(chat_id)} has no {expected} {_id(message_id)}; nothing was written")
 
 
 class FileNotFound(TurnwiseError):
@@ -97,7 +108,7 @@ class FileNotFound(TurnwiseError):
         self.digest = digest
         self.problem = f"the file {digest[:80]} {problem}"
         super().__init__(
-            f"chat {chat_id!r}: {self.problem}; put it into this chat with put_file first; nothing was written"
+            f"chat {_id(chat_id)}: {self.problem}; put it into this chat with put_file first; nothing was written"
         )
 
 
@@ -152,11 +163,11 @@ class ConflictingReplay(TurnwiseError):
         self.outcome = outcome
         self.message_id = message_id
         if call_id is None:
-            text = f"client_id {client_id!r} was used before for a message with other content"
+            text = f"client_id {_id(client_id)} was used before for a message with other content"
         elif outcome is None:
-            text = f"call {call_id!r} was answered before with another result"
+            text = f"call {_id(call_id)} was answered before with another result"
         else:
-            text = f"call {call_id!r} was closed before any result came: {outcome}"
+            text = f"call {_id(call_id)} was closed before any result came: {outcome}"
         super().__init__(f"{text}; the first one stays; nothing was written")
 
 
@@ -185,9 +196,8 @@ class NotResting(ChatBusy):
     def __init__(self, chat_id: str, state: str) -> None:
         super().__init__(state)
         self.chat_id = chat_id
-        self.args = (
-            f"chat {chat_id!r} is at work ({state!s}): interrupt it, and delete it once it rests; nothing was written",
-        )
+        text = f"chat {_id(chat_id)} is at work ({state!s}): interrupt it, and delete it once it rests"
+        self.args = (f"{text}; nothing was written",)
 
 
 class QueueFull(TurnwiseError):
@@ -219,7 +229,7 @@ class ChatArchived(TurnwiseError):
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
-        super().__init__(f"chat {chat_id!r} is archived; unarchive it first; nothing was written")
+        super().__init__(f"chat {_id(chat_id)} is archived; unarchive it first; nothing was written")
 
 
 class VersionMismatch(TurnwiseError):
@@ -230,7 +240,7 @@ class VersionMismatch(TurnwiseError):
         self.if_version = if_version
         self.version = version
         super().__init__(
-            f"chat {chat_id!r} is at version {version}, not {if_version}; read it again and decide again; "
+            f"chat {_id(chat_id)} is at version {version}, not {if_version}; read it again and decide again; "
             "nothing was written"
         )
 
@@ -240,9 +250,8 @@ class NothingToCompact(TurnwiseError):
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
-        super().__init__(
-            f"chat {chat_id!r} has no message to compact since its last boundary; send one first; nothing was written"
-        )
+        problem = "has no message to compact since its last boundary; send one first; nothing was written"
+        super().__init__(f"chat {_id(chat_id)} {problem}")
 
 
 class StaleLease(TurnwiseError):
@@ -258,7 +267,7 @@ class StaleLease(TurnwiseError):
         held = "no worker holds the chat" if current is None else f"token {current} holds the chat"
         if token == current:
             held = "the database went back, and granted the same token to another worker"
-        super().__init__(f"the lease of chat {chat_id!r} with token {token} is lost: {held}; nothing was written")
+        super().__init__(f"the lease of chat {_id(chat_id)} with token {token} is lost: {held}; nothing was written")
 
 
 class BrokenInvariant(TurnwiseError):
@@ -272,7 +281,7 @@ class BrokenInvariant(TurnwiseError):
         self.trigger = trigger
         self.invariants = tuple(invariants)
         super().__init__(
-            f"{trigger!s} would leave chat {chat_id!r} breaking {_listed(self.invariants)}; nothing was written"
+            f"{trigger!s} would leave chat {_id(chat_id)} breaking {_listed(self.invariants)}; nothing was written"
         )
 
 
@@ -335,7 +344,7 @@ class ChatExists(StoreError):
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
-        super().__init__(f"there is a chat {chat_id!r} in this store already; nothing was written")
+        super().__init__(f"there is a chat {_id(chat_id)} in this store already; nothing was written")
 
 
 class ImportRefused(TurnwiseError):
@@ -384,8 +393,8 @@ class ChatUnreadable(StoreError):
         self.chat_id = chat_id
         self.column = column
         super().__init__(
-            f"chat {chat_id!r} cannot be read: {column}: {problem}; nothing was written, other chats are not affected;"
-            " `turnwise doctor` says what to do"
+            f"chat {_id(chat_id)} cannot be read: {column}: {problem}; nothing was written, "
+            "other chats are not affected; `turnwise doctor` says what to do"
         )
         self.problem = problem
 

@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from pydantic import SkipValidation
 
 from turnwise.engine.config.results import Budget, OwnerErasure, OwnerImport
 from turnwise.persistence.archive.format import each_line, is_checkpoint
-from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, ImportRefused, NotResting, TurnwiseError
+from turnwise.persistence.audit.record import object_of
+from turnwise.states.errors import (
+    ChatDeleted,
+    ChatExists,
+    ChatNotFound,
+    ImportRefused,
+    InvalidArgument,
+    NotResting,
+    TurnwiseError,
+)
 from turnwise.states.names import RESTING
+from turnwise.states.values.checked import checked
+from turnwise.states.values.limits import Key
 
 FORMAT: Final = "turnwise-owner"
 FORMAT_VERSION: Final = 1
@@ -53,6 +65,13 @@ async def export_owner(chats: Any, owner: str) -> AsyncGenerator[str, None]:
     yield json.dumps({"owner": owner, "chats": count}) + "\n"
 
 
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line of an exported owner."""
+
+    owner: str
+    budgets: tuple[Budget, ...]
+
+
 class OwnerImporter:
     """Imports what `export_owner` yielded. A chat that is there already is left as it is."""
 
@@ -60,6 +79,7 @@ class OwnerImporter:
         self._chats = chats
         self._lines = each_line(lines)
         self._count = 0
+        self._owner = ""
         self._end: dict[str, Any] | None = None
 
     async def run(self) -> OwnerImport:
@@ -71,13 +91,12 @@ class OwnerImporter:
         imported: list[str] = []
         present: list[str] = []
         async with aclosing(self._lines):
-            header = self._read(await self._next())
-            if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
-                raise ImportRefused(
-                    self._count, f"the header of an exported owner belongs here, with format {FORMAT!r}"
-                )
+            header = self._header(await self._next())
+            self._owner = header.owner
+            # First, so that chats that go on at once spend from them.
+            budgets = [await self._import_budget(one) for one in header.budgets]
             while (first := await self._next()) is not None and not self._is_end(first):
-                rest = self._chat(first)
+                rest = self._chat(first, self._checked_row(await self._next()))
                 try:
                     imported.append((await self._chats.import_chat(rest)).id)
                 except ChatExists as there:
@@ -86,13 +105,22 @@ class OwnerImporter:
                         pass
                 finally:
                     await rest.aclose()
-            if self._end is None or self._end.get("chats") != len(imported) + len(present):
+            if self._end != {"owner": self._owner, "chats": len(imported) + len(present)}:
                 raise ImportRefused(self._count, "the end of the owner is missing: the file was cut off here")
-            budgets = [await self._import_budget(one) for one in header.get("budgets", [])]
-        return OwnerImport(owner=header["owner"], imported=imported, present=present, budgets=sum(budgets))
+            if await self._next() is not None:
+                raise ImportRefused(self._count, "nothing may follow the end of the owner; all before it is imported")
+        return OwnerImport(owner=self._owner, imported=imported, present=present, budgets=sum(budgets))
 
-    async def _chat(self, first: str) -> AsyncGenerator[str, None]:
-        line: str | None = first
+    def _checked_row(self, line: str | None) -> str | None:
+        """Return the second line of a chat, its row, unless it names another owner."""
+        row = None if line is None else self._read(line).get("row")
+        if isinstance(row, dict) and row.get("owner") != self._owner:
+            raise ImportRefused(self._count, "the chat belongs to another owner than the header names")
+        return line
+
+    async def _chat(self, first: str, second: str | None) -> AsyncGenerator[str, None]:
+        yield first
+        line = second
         while line is not None:
             yield line
             if is_checkpoint(line):
@@ -101,15 +129,26 @@ class OwnerImporter:
 
     async def _next(self) -> str | None:
         async for line in self._lines:
+            if not isinstance(line, str):
+                raise InvalidArgument(f"lines[{self._count}]", f"must be a line of text; it was {type(line).__name__}")
             self._count += 1
             if line.strip():
                 return line if line.endswith("\n") else f"{line}\n"
         return None
 
+    def _header(self, line: str | None) -> _Header:
+        fields = self._read(line)
+        if fields.pop("format", None) != FORMAT or fields.pop("format_version", None) != FORMAT_VERSION:
+            raise ImportRefused(self._count, f"the header of an exported owner belongs here, with format {FORMAT!r}")
+        try:
+            return msgspec.convert(fields, _Header)
+        except msgspec.ValidationError as error:
+            raise ImportRefused(self._count, f"the header of the owner is damaged: {error}") from None
+
     def _read(self, line: str | None) -> dict[str, Any]:
         try:
-            return msgspec.json.decode(line or "", type=dict[str, Any])
-        except msgspec.DecodeError as error:
+            return object_of(line or "")
+        except ValueError as error:
             raise ImportRefused(self._count, f"it is no line of JSON: {error}") from None
 
     def _is_end(self, line: str) -> bool:
@@ -119,13 +158,17 @@ class OwnerImporter:
         self._end = fields
         return True
 
-    async def _import_budget(self, fields: dict[str, Any]) -> bool:
+    async def _import_budget(self, budget: Budget) -> bool:
         """Set the limits of a budget, unless the owner has one here; what was spent is not taken over."""
-        budget = msgspec.convert(fields, Budget, strict=False)
-        if [one for one in await self._chats.budgets(owner=budget.owner) if one.owner == budget.owner]:
-            return False
+        if budget.owner != self._owner:
+            raise ImportRefused(self._count, "a budget belongs to another owner than the header names")
         limits = {"tokens": budget.tokens, "cost": budget.cost, "per": budget.per, "timezone": budget.timezone}
-        await self._chats.set_budget(owner=budget.owner, **limits)
+        try:
+            if await self._chats.budgets(owner=self._owner):
+                return False
+            await self._chats.set_budget(owner=self._owner, **limits)
+        except InvalidArgument as error:
+            raise ImportRefused(self._count, f"the header of the owner is damaged: {error}") from None
         return True
 
 
@@ -162,14 +205,16 @@ async def _delete(chats: Any, chat_id: str) -> Any:
 class OwnerTransfer:
     """Everything of an owner as lines, and back: for chats that are exported and imported one by one."""
 
-    def export_owner(self, owner: str) -> AsyncGenerator[str, None]:
+    @checked
+    def export_owner(self, owner: Key) -> AsyncGenerator[str, None]:
         """Yield everything of an owner as lines: its budgets, and each chat as `export_chat` has it, subagents first.
 
         Chats that are made meanwhile are left out. `import_owner` takes the lines in.
         """
         return export_owner(self, owner)
 
-    async def import_owner(self, lines: Iterable[str] | AsyncIterable[str]) -> OwnerImport:
+    @checked
+    async def import_owner(self, lines: Annotated[Iterable[str] | AsyncIterable[str], SkipValidation]) -> OwnerImport:
         """Import what `export_owner` yielded, chat by chat; those that are there already are left as they are.
 
         After a crash, import the same lines again: it goes on where it was. Of the owner's budgets the limits are taken

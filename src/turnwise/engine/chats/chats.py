@@ -19,7 +19,7 @@ from turnwise.engine.config.results import Chat, SendReceipt
 from turnwise.engine.subscriptions.consumer import Handler
 from turnwise.engine.subscriptions.turns import after_receipt
 from turnwise.states.transcript import Transcript
-from turnwise.states.values.limits import Name, Positive, Seconds
+from turnwise.states.values.limits import Duration, Name, Positive
 
 
 class Chats(ChatManagement, Turns, Budgets):
@@ -94,10 +94,10 @@ class LocalChats(Chats, OwnerTransfer):
     async def consume(
         self,
         name: Name,
-        handler: Annotated[Handler, SkipValidation],
+        handler: Handler,
         *,
         kinds: Collection[str] | None = None,
-        delays: Sequence[Seconds] = (1, 5, 30, 120),
+        delays: Sequence[Duration] = (1, 5, 30, 120),
         parallel: Positive = 10,
         start: Literal["first", "now"] = "first",
     ) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Sequence
-from datetime import datetime
 
 from turnwise.engine.admin.erase import Erasable, Erasure
 from turnwise.engine.chats.declaration import UNCHANGED, Commanded, Unchanged, command
@@ -16,7 +15,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool
 from turnwise.states.messages import Content
 from turnwise.states.names import Answerer, ChatState
-from turnwise.states.values.limits import JsonObject, Key, Label, Name, Ordinal, PageSize
+from turnwise.states.values.limits import JsonObject, Key, Label, Moment, Name, Ordinal, PageSize
 
 
 class ChatManagement(Commanded):
@@ -84,8 +83,8 @@ class ChatManagement(Commanded):
         agent: Name | None = None,
         title: Label | None = None,
         metadata: JsonObject | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
+        created_after: Moment | None = None,
+        created_before: Moment | None = None,
         archived: bool | None = None,
         limit: PageSize = 50,
         after: str | None = None,

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,7 +26,8 @@ from turnwise.states.names import RESTING, ChatState, UsageKey
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked
-from turnwise.states.values.limits import Key, Label, Name, Ordinal, Seconds
+from turnwise.states.values.limits import Key, Label, Moment, Name, Ordinal, Seconds
+from turnwise.states.values.plain import shown
 
 
 class Reports(Commanded):
@@ -77,8 +77,8 @@ class Reports(Commanded):
         self,
         *,
         by: Sequence[UsageKey] = (),
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         owner: Key | None = None,
         timezone: Name = "UTC",
     ) -> list[UsageSum]:
@@ -227,4 +227,4 @@ def state_of(state: ChatState | str, argument: str = "state") -> ChatState:
     try:
         return ChatState(state)
     except ValueError:
-        raise SettingsError(argument, f"must be one of {', '.join(ChatState)}; it was {state!r}") from None
+        raise SettingsError(argument, f"must be one of {', '.join(ChatState)}; it was {shown(state)}") from None

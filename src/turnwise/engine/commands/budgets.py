@@ -58,7 +58,7 @@ async def set_budget(  # noqa: PLR0913 - the contract
 ) -> Budget | None:
     """Set, change or remove a budget, as `Chats.set_budget` promises."""
     if (owner is None) == (chat_id is None):
-        raise InvalidArgument("owner", "pass either an owner or a chat_id; nothing was written")
+        raise InvalidArgument("owner", "pass either an owner or a chat_id")
     time_zone(timezone)
     if chat_id is not None:
         await store.facts(chat_id)

@@ -95,9 +95,6 @@ class Handlers(ReportHandlers):
     ) -> Page[Chat]:
         filters = ListFilter(**wanted)
         has_filters = filters != ListFilter()
-        for name in ("created_after", "created_before"):
-            if (time := wanted.get(name)) is not None and time.tzinfo is None:
-                raise InvalidArgument(name, f"must have a time zone, such as UTC; it was {time.isoformat()}")
         indexed: dict[str, Any] = {
             "state": None if state is None else state_of(state),
             "owner": owner,
@@ -172,6 +169,8 @@ class Handlers(ReportHandlers):
         parallel: int = 1,
         start: Literal["first", "now"] = "first",
     ) -> None:
+        if kinds is not None and not kinds:
+            raise InvalidArgument("kinds", "must name a kind of event; leave it out for all kinds")
         for kind in kinds or ():
             if kind not in DURABLE_KINDS:
                 raise InvalidArgument("kinds", f"must be among {', '.join(DURABLE_KINDS)}; one was {shown(kind)}")

@@ -136,9 +136,6 @@ class ReportHandlers(LocalChats):
         owner: str | None = None,
         timezone: str = "UTC",
     ) -> list[UsageSum]:
-        for name, time in (("since", since), ("until", until)):
-            if time is not None and time.tzinfo is None:
-                raise InvalidArgument(name, f"must have a time zone, such as UTC; it was {time.isoformat()}")
         report = UsageReport(tuple(dict.fromkeys(by)), time_zone(timezone), since=since, until=until)
         return await report.read(self._store, owner)
 

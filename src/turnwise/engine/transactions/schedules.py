@@ -42,9 +42,10 @@ class Times(msgspec.Struct, frozen=True):
         """
         if (at is None) == (every is None):
             raise InvalidArgument("at", "give either `at` or `every`, not both")
-        zone = time_zone(timezone or "UTC")
+        name = "UTC" if timezone is None else timezone
+        zone = time_zone(name)
         if at is None:
-            return cls(None, every, timezone or "UTC")
+            return cls(None, every, name)
         if at.utcoffset() is None:
             if timezone is None:
                 raise InvalidArgument("at", f"{_AT}; it was {at.isoformat()}")
@@ -132,17 +133,28 @@ def fire_due(unit: UnitOfWork) -> None:
     Raises:
         IllegalTransition: the queue has room for none of it: it stays due.
         BudgetSpent: so it does while a budget is spent.
+        InvalidArgument: this machine does not know the time zone of a series: it stays due for another worker.
     """
     due = sorted((one for one in unit.facts.schedules if one.due <= unit.now), key=lambda one: one.due)
-    fired = [ScheduleFired(message=one, next_due=_next_due(one, unit.now)) for one in due]
+    fired: list[ScheduleFired] = []
+    unknown: InvalidArgument | None = None
+    for one in due:
+        try:
+            fired.append(ScheduleFired(message=one, next_due=_next_due(one, unit.now)))
+        except InvalidArgument as error:
+            unknown = error
     for trigger in fired:
         with suppress(IllegalTransition, BudgetSpent):
             unit.fire(trigger)
     if fired and not unit.decisions:
         unit.fire(fired[0])
+    if unknown is not None and not unit.decisions:
+        raise unknown
 
 
 def _next_due(message: ScheduledMessage, now: datetime) -> datetime | None:
+    if message.every is not None:
+        time_zone(message.timezone or "UTC")
     try:
         return Times(None, message.every, message.timezone).after(now)
     except InvalidArgument:  # its last time has come

@@ -5,9 +5,10 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from enum import Enum
 from functools import cache
-from math import inf
+from math import inf, isnan
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, PlainValidator, SkipValidation, Strict, TypeAdapter
@@ -62,6 +63,7 @@ _SCALARS: Final[Mapping[Any, Any]] = {
     int: Annotated[int, Field(ge=-BIGGEST, le=BIGGEST - 1)],
     float: Annotated[float, Field(ge=-inf)],  # which NaN is not
     bytes: bytes,
+    Decimal: Annotated[Decimal, Field(allow_inf_nan=False)],
     types.NoneType: _NOTHING,
     Callable: Callable[..., Any],
 }
@@ -204,7 +206,7 @@ def _misfit(error: ErrorDetails) -> Misfit:
         return Misfit("must be well-formed text; it holds half a character (a lone surrogate)", unstorable=True)
     if kind == "missing":  # in a tuple
         return Misfit("must be given")
-    if value != value:  # noqa: PLR0124 - what NaN is known by
+    if (isinstance(value, float) and isnan(value)) or (isinstance(value, Decimal) and value.is_nan()):
         return Misfit("must be a number; it was nan")
     if kind in _KINDS:
         return Misfit(f"must be {_KINDS[kind].format(**context)}{was}", type_only=True)

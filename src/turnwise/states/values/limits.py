@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -117,6 +118,15 @@ def _schedule_id(value: str) -> str:
     return value
 
 
+def _in_utc(time: datetime) -> datetime:
+    if time.utcoffset() is None:
+        raise Misfit(f"must have a time zone, such as UTC; it was {time.isoformat()}")
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise Misfit(f"must be between the years 1 and 9999 in UTC; it was {time.isoformat()}") from None
+
+
 def _no_worker(actor: str) -> str:
     if actor.startswith(WORKER):
         raise Misfit(f"must not begin with {WORKER!r}: that is how the log names turnwise's workers")
@@ -143,6 +153,8 @@ PageSize = Annotated[int, Field(ge=1, le=10_000)]
 """How many items a page has."""
 Ordinal = Annotated[int, Field(ge=0, le=2**53)]
 """The number of an event or a version; 0 is before the first."""
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+"""A time with an offset from UTC."""
 Seconds = Annotated[float, Field(ge=0)]
 """A time to wait; 0 looks once, and waits for nothing."""
 Duration = Annotated[Seconds, Field(allow_inf_nan=False)]
