@@ -79,6 +79,14 @@ def test_navigation_has_every_page_once() -> None:
     assert sorted(listed(nav)) == PAGES
 
 
+def test_manual_is_short() -> None:
+    """No written page exceeds 1,500 words, and all of them together 35,000, as `wc -w` counts."""
+    pages = [page for page in PAGES if not page.startswith("reference/") and page != "machine/matrix.md"]
+    words = {page: len((DOCS / page).read_text(encoding="utf-8").split()) for page in pages}
+    assert {page: count for page, count in words.items() if count > 1_500} == {}
+    assert sum(words.values()) <= 35_000
+
+
 def test_reference_has_every_public_name_once() -> None:
     pages = [page.read_text() for page in (DOCS / "reference").glob("*.md")]
     reported = [name for page in pages for name in re.findall(r"^::: (.+)$", page, re.MULTILINE)]
