@@ -209,6 +209,24 @@ def test_list_fits_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(_table([long]), width=150)[1].endswith(f" {'t' * 59}…")
 
 
+def test_list_marks_unread_chats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the longest state, whole ids and times fit on 80 columns."""
+    asks = replace(CHAT, id="c" * 26, state=ChatState.requires_action, unread=True)
+    monkeypatch.setattr(style.console, "width", 80)
+    assert [line.rstrip("~") for line in look(_table([asks, replace(CHAT, unread=True)]), width=80)[1:]] == [
+        f"{'c' * 26}  [bold yellow]requires_action unread[/]  1      2026-01-02 03:04",
+        f"c1{' ' * 26}[green]waiting[/][bold green] unread[/][green]        [/]  1      2026-01-02 03:04",
+    ]
+
+
+def test_list_shows_what_is_unread_until_it_is_read(terminal: Terminal) -> None:
+    chat = chat_with(terminal, Reply("hi"))
+    assert f"{chat} waiting unread" in terminal.run("list").words
+    assert terminal.run("mark", chat).code == 0
+    assert "unread" not in terminal.run("list").words
+    assert [one["unread"] for one in json.loads(terminal.run("list", "--json").out)] == [False]
+
+
 def test_list_limit_takes_newest_first(terminal: Terminal) -> None:
     first, second, third = [chat_with(terminal, *replies) for replies in ([], [Reply(error=ModelError("quota"))], [])]
 

@@ -103,6 +103,12 @@ def _print_counts(counts: ChatCounts, *, as_json: bool) -> None:
     console.print(table)
 
 
+def _state(chat: Chat) -> Text:
+    """Return the state with the chat's marks."""
+    state = state_text(chat.state).append(" unread" if chat.unread else "", style="bold")
+    return state.append(" archived" if chat.archived else "", style="dim")
+
+
 def _table(chats: Sequence[Chat]) -> Table:
     """Return the chats as a table. On a narrow screen ids are cut - their beginning names a chat - but no state is."""
     narrow, dated = is_narrow(), console.width >= _ROOM_FOR_TIMES
@@ -110,7 +116,7 @@ def _table(chats: Sequence[Chat]) -> Table:
     for column in table.columns[:4]:
         column.no_wrap = True
     table.columns[0].overflow = "ellipsis"
-    rows = [(chat, state_text(chat.state).append(" archived" if chat.archived else "", style="dim")) for chat in chats]
+    rows = [(chat, _state(chat)) for chat in chats]
     table.columns[1].width = max(state.cell_len for _, state in rows)
     if narrow:
         rest = table.columns[1].width + 2 + (_TIMES_WIDTH if dated else 0)
