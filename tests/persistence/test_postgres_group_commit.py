@@ -14,7 +14,9 @@ from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.states.errors import BrokenInvariant, StaleLease, StoreError
+from turnwise.states.budgets import StoredBudget
+from turnwise.states.errors import BrokenInvariant, ChatDeleted, ChatExists, ChatNotFound, StaleLease, StoreError
+from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.writes import RecordReceipt
 from turnwise.testing.conformance import plans
@@ -62,6 +64,54 @@ async def test_leased_chats_commit_in_one_statement(store: PostgresStore, statem
     for chat_id in CHATS:
         assert [message.text for message in await store.history(chat_id)] == ["hello", "hi"]
         assert verify_records(await store.audit(chat_id)).ok
+
+
+async def test_new_chats_are_created_in_one_statement(store: PostgresStore, statements: list[str]) -> None:
+    """An id that is taken or was deleted is refused alone, and an owner's budget is asked; the others do not notice."""
+    await store.delete("chat-1", lambda _read, _at: None, actor="client")
+    budget = StoredBudget(owner="spender", tokens=9)
+    await store.change_budget(budget.key, lambda _stored, _at: budget)
+    refused: dict[str, type[Exception]] = {}
+    statements.clear()
+
+    async def create(chat_id: str, owner: str | None = None) -> None:
+        plan = plans.plan(plans.create(owner=owner))
+        try:
+            await store.create(chat_id, lambda facts, now, _funds=None: plan(facts, now))
+        except (ChatExists, ChatDeleted) as error:
+            refused[chat_id] = type(error)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(create, f"new-{number}")
+        tasks.start_soon(create, "chat-0")
+        tasks.start_soon(create, "chat-1")
+        tasks.start_soon(create, "spent", "spender")
+    assert refused == {"chat-0": ChatExists, "chat-1": ChatDeleted}
+    assert len([line for line in statements if line.startswith("-- name: commit")]) <= 5
+    for chat_id in ("spent", *(f"new-{number}" for number in range(20))):
+        assert verify_records(await store.audit(chat_id)).ok
+
+
+async def test_questions_about_chats_share_one_statement(store: PostgresStore, statements: list[str]) -> None:
+    statements.clear()
+    facts: dict[str, Facts] = {}
+
+    async def ask(chat_id: str) -> None:
+        facts[chat_id] = await store.facts(chat_id)
+        await store.append_events(chat_id, 1, ChatState.streaming, ())
+
+    async with anyio.create_task_group() as tasks:
+        for chat_id in CHATS:
+            tasks.start_soon(ask, chat_id)
+    assert {chat_id: one.chat_id for chat_id, one in facts.items()} == {chat_id: chat_id for chat_id in CHATS}
+    assert len(statements) <= 4
+    with pytest.raises(StaleLease):
+        await store.append_events("chat-0", 2, ChatState.streaming, ())
+    with pytest.raises(ChatNotFound):
+        await store.facts("nowhere")
+    with pytest.raises(ChatNotFound):
+        await store.append_events("nowhere", 1, ChatState.streaming, ())
 
 
 async def test_parts_of_many_jobs_share_one_statement(store: PostgresStore, statements: list[str]) -> None:

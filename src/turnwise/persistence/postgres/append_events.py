@@ -23,7 +23,7 @@ from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event
 from turnwise.states.values.digests import canonical_row
 
-_HELD: Final = "SELECT state, token, worker, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
+_HELD: Final = "SELECT id, state, token, worker, event_seq, clock_timestamp() AS at FROM chats WHERE id = ANY ($1)"
 _TABLE_OF: Final = "SELECT relname FROM pg_class WHERE oid = pg_partition_root(to_regclass(quote_ident($1)))"
 LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
@@ -81,16 +81,19 @@ class EventAppender:
         self._cache = cache
         self._notify = notify
         self._entries = StatementBatches(pool, self._store)
+        self._holders = StatementBatches(pool, _holders)
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
         await self._entries.close()
+        await self._holders.close()
 
     async def add(self, chat_id: str, held: RequiredLease, events: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job and return them as stored."""
         job_events = _JobEvents(chat_id, held, events)
         if not events:
-            await self._pool.run(lambda connection: _held(connection, job_events, _HELD))
+            if not await self._is_held(job_events):
+                await self._pool.run(lambda connection: _held(connection, job_events, _HELD))
             return ()
         # One after another: the next events of the chat are numbered after these.
         async with self._cache.lock(chat_id):
@@ -100,6 +103,14 @@ class EventAppender:
             self._cache.move(chat_id, stored[-1].seq)
         self._notify(chat_id)
         return stored
+
+    async def _is_held(self, job_events: _JobEvents) -> bool:
+        """Whether the job still holds the chat, asked together with others; false also if that failed."""
+        try:
+            row = await self._holders.add(job_events.chat_id)
+        except NoResponse:
+            return False
+        return row is not None and job_events.held.is_so(row["token"], row["worker"], row["state"])
 
     async def _together(self, job_events: _JobEvents) -> tuple[Event, ...] | None:
         """Store events in a batch, after the cached number; `None` if that failed, or it is unknown whether it did."""
@@ -149,6 +160,11 @@ class EventAppender:
         return [entry.job["chat_id"] in stored for entry in entries]
 
 
+async def _holders(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record | None]:
+    rows = {row["id"]: row for row in await connection.fetch(_HELD, chat_ids)}
+    return [rows.get(chat_id) for chat_id in chat_ids]
+
+
 async def _held(connection: asyncpg.Connection, job_events: _JobEvents, question: str) -> asyncpg.Record:
     """Return the chat's row if the job still holds the chat.
 
@@ -156,7 +172,7 @@ async def _held(connection: asyncpg.Connection, job_events: _JobEvents, question
         ChatNotFound: there is no such chat.
         StaleLease: the chat is in another state, or held under another token.
     """
-    row, held = await connection.fetchrow(question, job_events.chat_id), job_events.held
+    row, held = await connection.fetchrow(question, [job_events.chat_id]), job_events.held
     if row is None:
         raise await missing(PostgresDatabase(connection, None), job_events.chat_id)
     if not held.is_so(row["token"], row["worker"], row["state"]):

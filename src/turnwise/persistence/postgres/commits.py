@@ -8,17 +8,19 @@ from contextlib import AsyncExitStack
 import asyncpg
 
 from turnwise.persistence.audit.digests import WriteRecord
+from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
 from turnwise.persistence.postgres.append_events import LOCK, contradiction, table_of
 from turnwise.persistence.postgres.database import SQL, DatabaseClock
-from turnwise.persistence.postgres.group_commit import StatementBatches
+from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.refusals import Refused
 from turnwise.persistence.postgres.write_rows import parameters_of
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
 from turnwise.persistence.sql.budgets import store_funds
 from turnwise.persistence.sql.raw_rows import wipe_all
+from turnwise.persistence.sql.tombstones import deleted_among
 from turnwise.states.budgets import Funds
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, StoreError
@@ -38,10 +40,13 @@ class Commits:
         self._notify = notify
         self.batches = StatementBatches(pool, self.store)
         """Stores a commit together with those of other chats; answers whether the chat was unchanged before."""
+        self.creations = StatementBatches(pool, self.create)
+        """Stores the first commit of a chat together with those of others; answers whether the chat was created."""
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
         await self.batches.close()
+        await self.creations.close()
 
     async def run(self, chat_id: str, work: Work, unconfirmed: list[Commit] | None = None) -> list[Committed]:
         """Run `work` and return its commits, even if the connection was lost before the server answered.
@@ -84,6 +89,37 @@ class Commits:
         else:
             self._cache.put(commit.after)
         self._notify(commit.chat_id)
+
+    async def add(
+        self, batches: StatementBatches[Commit, bool], commit: Commit, unconfirmed: list[Commit]
+    ) -> Committed | None:
+        """Store a commit in a batch; return `None` if it was not stored, or is `unconfirmed` now."""
+        try:
+            if not await batches.add(commit):
+                return None
+        except NoResponse as failure:
+            if failure.lost:
+                # The caller asks alone next, and looks first whether this commit was stored.
+                unconfirmed.append(commit)
+            return None
+        self.note(commit)
+        return commit.committed
+
+    async def create(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
+        """Create chats; return for each whether it was.
+
+        It is not if its id is taken or was deleted, or if its owner has a budget.
+        """
+        ids, since = [commit.chat_id for commit in commits], [commit.before.at for commit in commits]
+        async with connection.transaction():
+            new = {row["id"] for row in await connection.fetch(SQL["blanks"], GENESIS, ids, since)}
+            # Not before: a deletion under way holds the id up until it has committed.
+            deleted = await deleted_among(self._clock.database(connection), new)
+            free = [commit for commit in commits if commit.chat_id in new - deleted]
+            stored = {commit.chat_id for commit, ok in zip(free, await self.store(connection, free), strict=True) if ok}
+            if new != stored:
+                await connection.execute(SQL["drop_blanks"], [*(new - stored)])
+        return [chat_id in stored for chat_id in ids]
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
         """Store commits of different chats; return for each whether its chat was unchanged and it was stored.

@@ -13,7 +13,7 @@ from pydantic import Field
 from turnwise.logger import logger
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.commit import RequiredLease
-from turnwise.persistence.postgres.database import PostgresDatabase, prompts
+from turnwise.persistence.postgres.database import PostgresDatabase, prompts, stored_among
 from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import check_migrated, migrate
@@ -27,9 +27,11 @@ from turnwise.persistence.sql.migrations import UNCHANGED, migrations
 from turnwise.persistence.sql.store import SQLStore, Work
 from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.store_url import check_password, without_password
+from turnwise.persistence.stored_chat import facts_of
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.errors import InvalidArgument, SettingsError
+from turnwise.states.errors import ChatUnreadable, InvalidArgument, SettingsError
 from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
@@ -109,6 +111,7 @@ class PostgresStore(SQLStore):
             self._pool, now=now, cache=self._cache, notify=self._notifications.notify
         )
         self._prompts = StatementBatches(self._pool, prompts)
+        self._facts = StatementBatches(self._pool, stored_among)
         self._migrates = migrates
         self._is_open = False
 
@@ -137,6 +140,7 @@ class PostgresStore(SQLStore):
         self._pool.end_calls_within(CLOSE_S)
         await self._transactions.close()
         await self._prompts.close()
+        await self._facts.close()
         if was_open:
             await self._liveness.leave()
         await self._notifications.close()
@@ -180,6 +184,15 @@ class PostgresStore(SQLStore):
 
     def end_calls_within(self, seconds: float) -> None:
         self._pool.end_calls_within(seconds)
+
+    async def facts(self, chat_id: str) -> Facts:
+        try:
+            stored = await self._facts.add(chat_id)
+            if stored is not None:
+                return facts_of(stored)
+        except (NoResponse, ChatUnreadable):
+            pass  # asked alone, it is read again, or the error names the place
+        return await super().facts(chat_id)
 
     async def prompt(self, chat_id: str) -> list[Message]:
         try:

@@ -5,7 +5,7 @@ was read and does nothing if it differs, so no lock is held while Python runs. A
 locks the row first; so does every claim.
 
 A chat under a lease is not even read: the plan decides on the cached chat, and the statement makes the same
-comparison. These commits, and the events of running jobs, share statements with those of other chats.
+comparison. These commits, new chats, and the events of running jobs share statements with those of other chats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, SerializationConflict, find_stored
 from turnwise.persistence.postgres.database import SQL, DatabaseClock, current_rows, stored_in
-from turnwise.persistence.postgres.group_commit import NoResponse
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.session import BEFORE_ALL
 from turnwise.persistence.postgres.timeouts import RENEW_S
@@ -103,7 +102,20 @@ class PostgresTransactions:
                     return await store(funds, decisions_on(blank, plan, funds))
 
         async with self._cache.lock(chat_id):
-            return (await self._commits.run(chat_id, work))[0]
+            unconfirmed: list[Commit] = []
+            created = None if parent is not None else await self._create_batched(chat_id, plan, unconfirmed)
+            return created or (await self._commits.run(chat_id, work, unconfirmed))[0]
+
+    async def _create_batched(self, chat_id: str, plan: Plan, unconfirmed: list[Commit]) -> Committed | None:
+        """Create a chat together with others; return `None` if it must be created alone."""
+        at = self._clock.now()
+        if at is None:
+            return None
+        blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
+        decisions = tuple(plan(blank.facts, at))
+        if not decisions:
+            return blank.without_decisions
+        return await self._commits.add(self._commits.creations, commit_of(blank, decisions, ()), unconfirmed)
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
         """Change a chat, as `ChatStore.change` promises."""
@@ -158,16 +170,7 @@ class PostgresTransactions:
         if not decisions or erasing(decisions):
             return None
         commit = commit_of(replace(cached, at=at), decisions, shown)
-        try:
-            if not await self._commits.batches.add(commit):
-                return None
-        except NoResponse as failure:
-            if failure.lost:
-                # The caller reads the chat next, and looks first whether this commit was stored.
-                unconfirmed.append(commit)
-            return None
-        self._commits.note(commit)
-        return commit.committed
+        return await self._commits.add(self._commits.batches, commit, unconfirmed)
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         """Repair a chat, as `ChatStore.repair` promises."""

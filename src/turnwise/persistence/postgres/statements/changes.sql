@@ -35,6 +35,16 @@ SELECT at FROM partial_events WHERE chat = {chat} AND seq = :seq AND kind = :kin
 INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
 VALUES (:chat_id, 'waiting', true, false, 0, 0, :head, :since, '{}');
 
+-- name: blanks
+-- The same of many chats, but for those whose ids are taken. In one order: no two such statements wait in a ring.
+INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
+SELECT id, 'waiting', true, false, 0, 0, :head, since, '{}'
+FROM unnest(:chat_ids::text[], :since::timestamptz[]) AS new (id, since) ORDER BY id
+ON CONFLICT (id) DO NOTHING RETURNING id;
+
+-- name: drop_blanks
+DELETE FROM chats WHERE id = ANY (:chat_ids);
+
 -- name: claimable
 -- Chats that want a worker with these agents and tools, longest waiting first, from one of them on. Of each agent no
 -- more are read than are wanted, along the index; `tools` holds those of an agent with spaces between them.
