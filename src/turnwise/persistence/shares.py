@@ -55,8 +55,8 @@ class Caps(msgspec.Struct, frozen=True):
             ("agent", lane.agent, self.per_agent),
             ("model", lane.model, self.per_model),
         ):
-            if cap is not None and counts[kind, name] >= cap and (name or kind == "owner"):
-                return ReachedCap(kind, name, counts[kind, name], cap)
+            if cap is not None and counts[kind][name] >= cap and (name or kind == "owner"):
+                return ReachedCap(kind, name, counts[kind][name], cap)
         return None
 
 
@@ -81,29 +81,31 @@ class Counts:
 
     def __init__(self, caps: Caps, at_work: Iterable[AtWork]) -> None:
         self._caps = caps
-        self.of = Counter[tuple[str, str]]()
+        self.of = {kind: Counter[str]() for kind in ("owner", "agent", "model")}
         for fair_key, agent, model, chats in at_work:
             self.add(fair_key, Lane(agent, model), chats)
 
     def add(self, fair_key: str, lane: Lane, chats: int = 1) -> None:
         """Count chats."""
-        self.of.update({("owner", fair_key): chats, ("agent", lane.agent): chats, ("model", lane.model): chats})
+        self.of["owner"][fair_key] += chats
+        self.of["agent"][lane.agent] += chats
+        self.of["model"][lane.model] += chats
 
     def lane_is_open(self, lane: Lane) -> bool:
         """Whether another chat of the agent and model may work. No cap holds for an unnoted model."""
         per_agent, per_model = self._caps.per_agent, self._caps.per_model
-        return (per_agent is None or self.of["agent", lane.agent] < per_agent) and (
-            per_model is None or not lane.model or self.of["model", lane.model] < per_model
+        return (per_agent is None or self.of["agent"][lane.agent] < per_agent) and (
+            per_model is None or not lane.model or self.of["model"][lane.model] < per_model
         )
 
     def key_is_open(self, fair_key: str) -> bool:
         """Whether another chat of the key may work."""
-        return self._caps.per_key is None or self.of["owner", fair_key] < self._caps.per_key
+        return self._caps.per_key is None or self.of["owner"][fair_key] < self._caps.per_key
 
     @property
     def full_keys(self) -> list[str]:
         """The keys with as many chats at work as they may have."""
-        return [key for kind, key in self.of if kind == "owner" and not self.key_is_open(key)]
+        return [key for key in self.of["owner"] if not self.key_is_open(key)]
 
 
 class Shares:
