@@ -101,7 +101,8 @@ async def second_turn(path: Path, counts: Counter[str]) -> Counter[str]:
         return counted
 
 
-EXACTLY = {"decisions": 7, "commits": 4, "statements": 34}
+EXACTLY = {"decisions": 7, "commits": 4, "statements": 42}
+"""SQLite reports the statement that numbers a commit three times: its trigger counts as two more."""
 AT_MOST = {"tasks": 5, "futures": 20, "callbacks": 42, "iterations": 36}
 """Somewhat more than was counted, except for tasks: a thread that answers late may cost an iteration more."""
 
