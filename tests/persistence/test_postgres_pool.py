@@ -102,6 +102,28 @@ async def test_passing_error_is_retried_with_backoff(
     assert [connection.is_closed() for connection in given] == [True, True, True, False]
 
 
+async def test_call_on_an_ended_connection_is_retried(make_pool: MakePool, waited: list[float]) -> None:
+    """A bare `AttributeError` is what asyncpg raises if another task ends the connection between two of its steps."""
+    opened = make_pool()
+    await opened.open()
+    given: list[asyncpg.Connection] = []
+
+    async def work(connection: asyncpg.Connection) -> str:
+        given.append(connection._con)
+        if len(given) == 1:
+            given[0].terminate()
+            given[0]._protocol.bind_execute()
+        return str(await connection.fetchval("SELECT 'done'"))
+
+    async def fail(_: asyncpg.Connection) -> None:
+        raise AttributeError("a bug")
+
+    assert await opened.run(work) == "done"
+    assert (waited, given[0] is given[1]) == ([0.02], False)
+    with pytest.raises(AttributeError, match="a bug"):
+        await opened.run(fail)
+
+
 @pytest.mark.parametrize(
     "error",
     [

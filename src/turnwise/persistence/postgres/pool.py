@@ -219,7 +219,7 @@ class Pool:
             try:
                 connection = await pool.acquire()
                 with anyio.CancelScope(shield=True), Watch(self._servers, connection.server):
-                    return await work(connection)
+                    return await _call(work, connection)
             except (*GONE, *PASSING, asyncpg.ReadOnlySQLTransactionError) as error:
                 if not may_pass(error):
                     raise self._refusal(error, lost=lost) from error
@@ -266,6 +266,15 @@ class Pool:
         if self._pool is None:
             raise Refused(f"the store {self.name} is not open; open it, or enter the engine, first", lost=lost)
         return self._pool
+
+
+async def _call(work: Callable[[Any], Awaitable[_T]], connection: Any) -> _T:
+    try:
+        return await work(connection)
+    except AttributeError as error:
+        if connection.is_closed():  # by another task, between two steps of asyncpg, which then misses its protocol
+            raise asyncpg.InterfaceError("the connection was ended during the call") from error
+        raise
 
 
 async def _give_back(pool: asyncpg.Pool, connection: Any) -> None:
