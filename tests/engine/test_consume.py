@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from support.processes.postgres_server import Server
-from turnwise import ChatStore, Engine, EngineClosed, Event, InvalidArgument
+from turnwise import ChatStore, Engine, EngineClosed, Event, InvalidArgument, StoreError
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.subscriptions.changes import ChangeReader
@@ -331,3 +331,61 @@ async def test_handler_may_ask_for_a_later_try(asked: float, waits: float) -> No
                 while len(times) == 1:
                     await clock.advance(waits / 10)
     assert waits <= times[1] - times[0] < 100 * waits
+
+
+USED = (
+    "hold_consumer",
+    "due_again",
+    "changes",
+    "changed_events",
+    "changed_event",
+    "set_aside",
+    "delivered_after_all",
+    "advance_consumer",
+)
+AWAY, BROKEN = StoreError("it is away", passing=True), StoreError("it is broken")
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        *((method, error) for method in USED for error in (AWAY, BROKEN)),
+        ("advance_consumer", False),
+    ],
+)
+async def test_store_that_is_away_only_delays_events(
+    method: str, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that fails for good ends the deliveries, and a lease that is lost is taken again."""
+    clock, answers, refused, seen = ManualClock(), [answer], [DeliveryRefused("not yet")], list[int]()
+
+    def handle(event: Event) -> None:
+        if refused:
+            raise refused.pop()
+        seen.append(event.seq)
+
+    model = ScriptedModel(lambda _: Reply("yes"))
+    async with Engine("sqlite://", model=model, clock=clock, settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat(message="hi")
+        await engine.wait(chat.id)
+        wanted, call = await durable(engine, chat.id), getattr(engine._store, method)
+
+        async def fail_once(*given: Any, **more: Any) -> Any:
+            if not answers:
+                return await call(*given, **more)
+            if isinstance(answers[0], Exception):
+                raise answers.pop()
+            return answers.pop()
+
+        setattr(engine._store, method, fail_once)
+        async with consuming(engine, handle, delays=()) as task:
+            with anyio.fail_after(20):
+                while not task.done() and (sorted({*seen}) != wanted or await engine.undelivered("them") or answers):
+                    await engine.deliver_again("them")
+                    await clock.advance(1)
+            if answer is BROKEN:
+                with pytest.raises(StoreError, match="it is broken"):
+                    await task
+            assert task.done() is (answer is BROKEN)
+            assert answer is not AWAY or sorted(seen) == wanted, "none came twice"
+    assert ("consumer_lost" in caplog.text) is (answer is False)
