@@ -33,14 +33,13 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         if self.tokens is None and self.cost is None:
             return None
         budget = stored or StoredBudget(owner=self.owner, chat_id=self.chat_id)
-        stays = (budget.per, budget.timezone) == (self.per, self.timezone)
         return replace(
             budget,
             tokens=self.tokens,
             cost=self.cost,
             per=self.per,
             timezone=self.timezone,
-            until=budget.until if stays else None,
+            until=None,  # the store computes it
             actor=self.actor,
         )
 
@@ -74,7 +73,7 @@ async def set_budget(  # noqa: PLR0913 - the contract
 
 async def list_budgets(store: ChatStore, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
     """Return budgets, as `Chats.budgets` promises."""
-    keys = None if owner is None and chat_id is None else [] if owner is None else [key_of_owner(owner)]
-    if keys is not None and chat_id is not None:
+    keys = [] if owner is None else [key_of_owner(owner)]
+    if chat_id is not None:
         keys += keys_of(chat_id, (await store.facts(chat_id)).profile.owner)
-    return [budget_of(stored) for stored in await store.budgets(keys=keys)]
+    return [budget_of(stored) for stored in await store.budgets(keys=keys or None)]
