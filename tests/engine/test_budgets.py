@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -13,13 +14,17 @@ from tests.states.table_cases import NO_FUNDS
 from support.life import client, compacting, streaming
 from support.lives import SLOW_STORES, lives_in
 from support.served import served
+from support.sql_by_hand import by_hand
 from turnwise import Agent, BudgetSpent, ChatNotFound, ChatStore, Engine, InvalidArgument, Settings, delegate, tool
 from turnwise.client import Client
 from turnwise.engine.observers.prometheus import PrometheusObserver
+from turnwise.persistence.archive.format import chain_hash
+from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.sql.budgets import in_period
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states import triggers as t
 from turnwise.states.budgets import Amount, Reservation, StoredBudget
+from turnwise.states.errors import ChatUnreadable, ImportRefused
 from turnwise.states.names import ChatState, Need, Stage
 from turnwise.states.usage import Usage
 from turnwise.testing import ManualClock, crash_everywhere
@@ -177,6 +182,80 @@ async def test_every_crash_settles_once() -> None:
         assert known + 40 * lost <= budget.spent.tokens <= known + 140 * lost
 
     assert len((await crash_everywhere(engine, scenario, check=check)).points) > 12
+
+
+UNREADABLE: Final = (
+    *(
+        "",
+        "null",
+        "7",
+        "{",
+        "{}",
+        '{"owner":"bob","tokens":1}',
+        '{"owner":"ada","tokens":-1}',
+        '{"owner":"ada","per":"year"}',
+    ),
+    *('{"owner":"ada","cost":"NaN"}', '{"owner":"ada","cost":"1","spent":{"cost":"sNaN"}}'),
+    *(
+        '{"owner":"ada","tokens":9,"unpriced":-1}',
+        '{"owner":"ada","cost":"1","reservations":{"c":{"tokens":1,"cost":"-1"}}}',
+    ),
+    '{"owner":"ada","tokens":9,"per":"day","timezone":"Mars/X"}',
+)
+
+
+@pytest.mark.parametrize("place", SLOW_STORES)
+async def test_unreadable_budget_stops_its_owner_alone(place: str, request: pytest.FixtureRequest) -> None:
+    """Its chats wait with an error that names it, others go on; `doctor` finds it, and new limits replace it."""
+    url, idle = lives_in(place, request).url, Settings(run_worker=False)
+    problem = r"the budget of owner ada: .*turnwise budget"
+
+    async def poison(body: str) -> None:
+        await by_hand(url, f"UPDATE budgets SET body = '{body}' WHERE key = 'owner:ada'")  # noqa: S608 - of the test
+
+    async with Engine(url, model=ScriptedModel([]), settings=idle) as engine:
+        for owner in ("ada", "bob"):
+            await engine.set_budget(owner=owner, tokens=10**6)
+        chat, resting = await engine.create_chat(owner="ada", message="hi"), await engine.create_chat(owner="ada")
+        for body in UNREADABLE:
+            await poison(body)
+            for refused in (engine.send_message(resting.id, "hi"), engine.budgets(owner="ada")):
+                with pytest.raises(ChatUnreadable, match=problem):
+                    await refused
+            assert [one.owner for one in await engine.budgets()] == ["bob"], body
+            assert "the budget of owner ada" in (await engine.explain(chat.id)).reason, body
+            columns = [one.issues[0].column async for one in engine.diagnose()]
+            assert columns == ["budgets.body"], body
+            await engine.set_budget(owner="ada", tokens=10**6)
+        await poison("7")
+    observer = PrometheusObserver(registry=CollectorRegistry())
+    quick, model = Settings(poll_interval=0.05), ScriptedModel(lambda _: "ok")
+    async with Engine(url, model=model, settings=quick, observers=[observer]) as engine:
+        theirs = await engine.create_chat(owner="bob")
+        assert (await engine.ask(theirs.id, "hi", timeout=60)).text == "ok"
+        assert (await engine.get_chat(chat.id)).state == "pending"
+        await engine.set_budget(owner="ada", tokens=10**6)
+        await engine.wait(chat.id, until=["waiting"], timeout=60)
+        await poison("{")
+        assert (await engine.erase_owner("ada")).left == {}
+        assert [one async for one in engine.diagnose()] == []
+
+
+async def test_import_refuses_a_budget_no_store_wrote() -> None:
+    """A chat that comes with one would be refused by every later command."""
+    async with Engine("sqlite://", model=ScriptedModel([])) as engine:
+        chat = await engine.create_chat()
+        await engine.set_budget(chat_id=chat.id, cost=1)
+        lines = [line async for line in engine.export_chat(chat.id)]
+        await engine.delete_chat(chat.id)
+    for amount in ("NaN", "-1", "Infinity"):
+        async with Engine("sqlite://", model=ScriptedModel([])) as engine:
+            header = json.loads(lines[0])
+            del header["hash"]
+            header["budget"] = header["budget"].replace('"1.0"', f'"{amount}"')
+            header["hash"] = chain_hash(GENESIS, header)
+            with pytest.raises(ImportRefused, match=r"in the header, the budget of chat .* below zero"):
+                await engine.import_chat([json.dumps(header), *lines[1:]])
 
 
 async def test_budgets_over_http() -> None:

@@ -16,7 +16,8 @@ import asyncpg
 import pytest
 
 from support.processes.postgres_server import Server
-from turnwise import ChatStore, Engine, EngineClosed, Event, InvalidArgument, StoreError
+from support.sql_by_hand import by_hand
+from turnwise import ChatStore, ChatUnreadable, Engine, EngineClosed, Event, InvalidArgument, StoreError
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import sleep
 from turnwise.engine.subscriptions.changes import ChangeReader
@@ -264,6 +265,24 @@ async def test_waiting_process_looks_once_in_a_poll(tmp_path: Path) -> None:
             await clock.advance(2)
             await until(lambda: looks["look"] == 2)
             waiting.cancel()
+
+
+async def test_consumer_without_a_readable_position_is_said(database: Path) -> None:
+    """Its process gets the error, the list and `doctor` go on, and forgetting it lets it begin anew."""
+    url, handled = f"sqlite:///{database}", Handled()
+    async with engine_on(url) as engine, consuming(engine, handled):
+        await engine.create_chat()
+        await until(lambda: bool(handled.seen))
+    await by_hand(url, "UPDATE consumers SET position = 'x'")
+    async with engine_on(url) as engine:
+        with pytest.raises(ChatUnreadable, match="position of 'them' is no number"):
+            await engine.consume("them", handled)
+        assert [(one.name, one.position) for one in await engine.consumers()] == [("them", 0)]
+        assert [one.issues[0].column async for one in engine.diagnose()] == ["consumers.position"]
+        assert await engine.drop_consumer("them")
+        handled.seen.clear()
+        async with consuming(engine, handled):
+            await until(lambda: bool(handled.seen))
 
 
 async def test_bad_kind_and_closed_engine_are_said(url: str) -> None:

@@ -186,7 +186,7 @@ class ReadableStore(Protocol):
         """
 
     async def orphans(self) -> list[IntegrityIssue]:
-        """Return an issue for each table and id whose rows belong to no chat."""
+        """Return an issue for each table and id whose rows belong to no chat, and each unreadable budget."""
 
     async def lease_expiry(self, chat_id: str, /) -> Expiry | None:
         """Return when the chat's lease runs out, with the database's time; `None` without one."""

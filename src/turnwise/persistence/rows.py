@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from turnwise.states.budgets import StoredBudget
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import ChatUnreadable
+from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FORMAT, Message, QueuedMessage, without_secrets
 from turnwise.states.values.plain import is_shallow
 from turnwise.states.values.values import changed_fields, place_and_problem
 from turnwise.states.writes import RecordReceipt, RecordUsage
+from turnwise.time_zones import time_zone
 
 _T = TypeVar("_T")
 
@@ -89,6 +90,43 @@ RECEIPTS: Final = Body[RecordReceipt]("receipts.body", RecordReceipt)
 USAGE: Final = Body[RecordUsage]("usage.body", RecordUsage)
 BUDGETS: Final = Body[StoredBudget]("budgets.body", StoredBudget)
 EVENTS: Final = Body[Event]("events.body", Event)
+
+
+def load_budget(key: object, body: object, chat_id: str) -> StoredBudget:
+    """Return the budget that a row holds.
+
+    Raises:
+        ChatUnreadable: it holds something else, so no chat that spends it goes on. The error names the budget.
+    """
+    name = str(key).replace(":", " ", 1)
+    try:
+        budget = BUDGETS.load(body if isinstance(body, str) else repr(body), chat_id)
+    except ChatUnreadable as error:
+        problem = error.problem
+    else:
+        found = _problem_of(budget, str(key))
+        if found is None:
+            return budget
+        problem = found
+    raise ChatUnreadable(
+        BUDGETS.column, f"the budget of {name:.1100}: {problem}; `turnwise budget` sets it anew", chat_id=chat_id
+    )
+
+
+def _problem_of(budget: StoredBudget, key: str) -> str | None:
+    """Return what no budget has that turnwise stored under that key."""
+    if (budget.owner is None) == (budget.chat_id is None) or budget.key != key:
+        return "it names another owner or chat"
+    amounts = [budget.tokens or 0, budget.cost or 0, budget.unpriced, budget.spent.tokens, budget.spent.cost]
+    for one in budget.reservations.values():
+        amounts += [one.tokens, one.cost or 0]
+    if not all((isinstance(one, int) or one.is_finite()) and one >= 0 for one in amounts):
+        return "it holds an amount below zero, or none"
+    try:
+        time_zone(budget.timezone)
+    except InvalidArgument:
+        return f"this machine has no time zone {budget.timezone!a:.60}"
+    return None
 
 
 class FactsRow(NamedTuple):

@@ -392,9 +392,10 @@ class ChatUnreadable(StoreError):
     def __init__(self, column: str, problem: str, *, chat_id: str = "") -> None:
         self.chat_id = chat_id
         self.column = column
+        row = f"chat {_id(chat_id)}" if chat_id else "a row"
         super().__init__(
-            f"chat {_id(chat_id)} cannot be read: {column}: {problem}; nothing was written, "
-            "other chats are not affected; `turnwise doctor` says what to do"
+            f"{row} cannot be read: {column}: {problem}; nothing was written,"
+            " other chats are not affected; `turnwise doctor` says what to do"
         )
         self.problem = problem
 

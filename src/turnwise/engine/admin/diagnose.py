@@ -14,6 +14,7 @@ from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.chat_rows import Rows
 from turnwise.persistence.integrity.examine import examine
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.rows import BUDGETS
 from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.events import ErrorInfo
@@ -42,6 +43,7 @@ _TAKEN_BACK: Final = (
     " was behind): restore what is missing; docs/postgresql.md says how a failover loses nothing"
 )
 _STUCK: Final = "`turnwise undelivered {name}` lists them, with `--again` they are delivered once more"
+_BUDGET: Final = "no chat that spends the budget goes on: set its limits anew, or remove it, with `turnwise budget`"
 _BEHIND: Final = "start the process that delivers for it, or forget it with `drop_consumer`"
 _UNRELIABLE: Final = "compare with the checkpoints as they were published, and with the key that signed them"
 _NOT_LOOKED_AT: Final = (
@@ -83,11 +85,19 @@ async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = No
             yield diagnosis
     async for diagnosis in _diagnose_consumers(store):
         yield diagnosis
-    orphans = await store.orphans()
-    if orphans:
-        yield Diagnosis(None, tuple(orphans), _NOBODYS)
+    async for diagnosis in _diagnose_rows(store):
+        yield diagnosis
     if scanner.failure is not None:
         yield Diagnosis(None, (IntegrityIssue("file_store.name", scanner.failure.problem),), _NOT_LOOKED_AT)
+
+
+async def _diagnose_rows(store: ChatStore) -> AsyncGenerator[Diagnosis, None]:
+    issues = await store.orphans()
+    budgets = tuple(issue for issue in issues if issue.column == BUDGETS.column)
+    orphans = tuple(issue for issue in issues if issue not in budgets)
+    for found, advice in ((budgets, _BUDGET), (orphans, _NOBODYS)):
+        if found:
+            yield Diagnosis(None, found, advice)
 
 
 async def _diagnose_consumers(store: ChatStore) -> AsyncGenerator[Diagnosis, None]:
@@ -164,6 +174,8 @@ def is_repairable(issues: Sequence[IntegrityIssue]) -> bool:
 
 def advice_on(issues: Sequence[IntegrityIssue]) -> str:
     """Return advice on issues."""
+    if all(issue.column == BUDGETS.column for issue in issues):
+        return _BUDGET
     in_log = any(issue.column.startswith("audit.") for issue in issues)
     if not is_repairable(issues):
         return _EVIDENCE

@@ -19,6 +19,7 @@ from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.chats.declaration import CommandCall
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.config.results import (
+    Budget,
     Chat,
     Compaction,
     UsageEntry,
@@ -50,6 +51,7 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.shares import Lane, ReachedCap
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.budgets import keys_of
 from turnwise.states.errors import ChatUnreadable, InvalidArgument, TurnwiseError
 from turnwise.states.events import Event
@@ -174,8 +176,12 @@ class ReportHandlers(LocalChats):
         archived = await archived_subagents(store, rest.facts)
         issues = issues or rest.issues
         cap = None if issues else await self._reached_cap(rest.facts)
-        budgets = await store.budgets(keys=keys_of(chat_id, rest.facts.profile.owner))
-        shown = [budget_of(stored) for stored in budgets]
+        shown: list[Budget] = []
+        try:
+            budgets = await store.budgets(keys=keys_of(chat_id, rest.facts.profile.owner))
+            shown = [budget_of(stored) for stored in budgets]
+        except ChatUnreadable as error:
+            issues = issues or (IntegrityIssue(error.column, error.problem),)
         progress = None if issues else await progress_of(store, self._runtime.agents, rest.facts)
         standing = Circumstances(archived, cap, shown, progress or Progress())
         return explanation(rest.facts, lease, standing, issues=issues)

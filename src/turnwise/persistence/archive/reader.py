@@ -22,9 +22,9 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ORDER, ChatRows, Row, blobs_of
 from turnwise.persistence.integrity.examine import Found, examine, found_in
-from turnwise.persistence.rows import BUDGETS, CALLS, PARSE_ERRORS, PROFILES, first_due_in
+from turnwise.persistence.rows import BUDGETS, CALLS, PARSE_ERRORS, PROFILES, first_due_in, load_budget
 from turnwise.states.budgets import key_of_chat
-from turnwise.states.errors import ImportRefused, TurnwiseError
+from turnwise.states.errors import ChatUnreadable, ImportRefused, TurnwiseError
 from turnwise.states.facts import QUERIED
 from turnwise.states.files import is_digest
 from turnwise.states.names import ChatState
@@ -120,12 +120,9 @@ class ChatReader:
 
     def _read_budget(self, budget: object) -> str:
         try:
-            stored = BUDGETS.load(str(budget), self._chat_id)
-        except (TurnwiseError, *PARSE_ERRORS):
-            self._refuse("the budget of the header cannot be read")
-        if stored.key != key_of_chat(self._chat_id):
-            self._refuse("the budget of the header is of another chat")
-        return BUDGETS.dump(stored)
+            return BUDGETS.dump(load_budget(key_of_chat(self._chat_id), budget, self._chat_id))
+        except ChatUnreadable as error:
+            self._refuse(f"in the header, {error.problem}")
 
     def _take_row(self, fields: dict[str, Any]) -> None:
         table, row = fields["table"], fields.get("row")

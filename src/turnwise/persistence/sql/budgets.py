@@ -8,9 +8,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from turnwise.persistence.rows import BUDGETS
+from turnwise.logger import logger
+from turnwise.persistence.rows import BUDGETS, load_budget
 from turnwise.persistence.sql.database import SQLDatabase
+from turnwise.persistence.stored_chat import IntegrityIssue
 from turnwise.states.budgets import Amount, Funds, StoredBudget, key_of_chat, keys_of
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.usage import Usage
 from turnwise.time_zones import time_zone
@@ -40,14 +43,36 @@ def _end_of_period(budget: StoredBudget, now: datetime) -> datetime:
     return datetime.combine(next_day, time.min, tzinfo=zone).astimezone(UTC)
 
 
-def _read(rows: Iterable[Sequence[object]], now: datetime) -> tuple[StoredBudget, ...]:
-    return tuple(in_period(BUDGETS.load(str(body), ""), now) for (body,) in rows)
+def _read(rows: Iterable[Sequence[object]], now: datetime, chat_id: str = "") -> tuple[StoredBudget, ...]:
+    return tuple(in_period(load_budget(key, body, chat_id), now) for key, body in rows)
+
+
+def _readable(rows: Iterable[Sequence[object]], now: datetime) -> list[StoredBudget]:
+    """Return the budgets that can be read."""
+    found: list[StoredBudget] = []
+    for row in rows:
+        try:
+            found += _read([row], now)
+        except ChatUnreadable as error:
+            logger.warning("budget_unreadable", key=str(row[0]), problem=error.problem)
+    return found
+
+
+async def unreadable_budgets(db: SQLDatabase) -> list[IntegrityIssue]:
+    """Return an issue for each budget that cannot be read."""
+    issues = []
+    for key, body in await db.fetch("all_budgets", limit=None):
+        try:
+            load_budget(key, body, "")
+        except ChatUnreadable as error:
+            issues.append(IntegrityIssue(error.column, error.problem))
+    return issues
 
 
 async def funds_of(db: SQLDatabase, facts: Facts, now: datetime) -> Funds | None:
     """Return the budgets that a chat spends, locked until the transaction ends; `None` if there are none."""
     rows = await db.fetch("funds", keys=keys_of(facts.chat_id, facts.profile.owner))
-    return Funds(_read(rows, now)) if rows else None
+    return Funds(_read(rows, now, facts.chat_id)) if rows else None
 
 
 async def store_funds(db: SQLDatabase, funds: Funds | None) -> None:
@@ -58,19 +83,19 @@ async def store_funds(db: SQLDatabase, funds: Funds | None) -> None:
 
 async def forget_chat(db: SQLDatabase, facts: Facts, now: datetime) -> None:
     """Remove the budget of a chat that is being deleted; a call that it has open counts as lost."""
-    funds = await funds_of(db, facts, now)
-    if funds is None:
+    rows = await db.fetch("funds", keys=keys_of(facts.chat_id, facts.profile.owner))
+    if not rows:
         return
-    settled = [one.settle(facts.chat_id, _LOST) for one in funds.budgets if facts.chat_id in one.reservations]
+    settled = [one.settle(facts.chat_id, _LOST) for one in _readable(rows, now) if facts.chat_id in one.reservations]
     await store_funds(db, Funds(tuple(settled)))
     await db.execute("delete_budget", key=key_of_chat(facts.chat_id))
 
 
 async def change_budget(db: SQLDatabase, key: str, change: BudgetChange) -> StoredBudget | None:
-    """Change, make or remove a budget, and return it."""
+    """Change, make or remove a budget, and return it. One that cannot be read is made anew."""
     now = await db.now()
     is_new = await db.execute("begin_budget", key=key)
-    stored = () if is_new else _read(await db.fetch("funds", keys=[key]), now)
+    stored = () if is_new else _readable(await db.fetch("funds", keys=[key]), now)
     changed = change(stored[0] if stored else None, now)
     if changed is None:
         await db.execute("delete_budget", key=key)
@@ -83,9 +108,16 @@ async def change_budget(db: SQLDatabase, key: str, change: BudgetChange) -> Stor
 async def stored_budgets(
     db: SQLDatabase, *, keys: Sequence[str] | None, limit: int | None = None
 ) -> list[StoredBudget]:
-    """Return the budgets of these keys, or all or the first, in the order of their keys, as they stand now."""
-    rows = await db.fetch("all_budgets", limit=limit) if keys is None else await db.fetch("budgets", keys=[*keys])
-    return list(_read(rows, await db.now()))
+    """Return the budgets of these keys, or all or the first, in the order of their keys, as they stand now.
+
+    Of all budgets, those that cannot be read are left out: `orphans` names them.
+
+    Raises:
+        ChatUnreadable: one of those that were asked for cannot be read.
+    """
+    if keys is None:
+        return _readable(await db.fetch("all_budgets", limit=limit), await db.now())
+    return list(_read(await db.fetch("budgets", keys=[*keys]), await db.now()))
 
 
 async def import_budget(db: SQLDatabase, chat_id: str, budget: str | None) -> None:

@@ -77,7 +77,14 @@ async def hold_consumer(
     lease = {"name": name, "now": now, "expires": now + timedelta(seconds=seconds)}
     await db.execute("cut_consumer_short", **lease)
     row = await db.fetch_one("hold_consumer", worker=worker, **lease)
-    return None if row is None else ConsumerPosition(*row)
+    if row is None:
+        return None
+    held = ConsumerPosition(*row)
+    if not is_count(held.position):
+        raise ChatUnreadable(
+            "consumers.position", f"the position of {name!r} is no number; `drop_consumer` lets it begin anew"
+        )
+    return held
 
 
 async def advance_consumer(
@@ -91,9 +98,14 @@ async def advance_consumer(
 
 
 async def consumers(db: SQLDatabase) -> list[Consumer]:
-    """Return the consumers, by name."""
+    """Return the consumers, by name; one whose position cannot be read stands at 0."""
     return [
-        Consumer(name=name, position=position, delivering=worker is not None, undelivered=undelivered)
+        Consumer(
+            name=name,
+            position=position if is_count(position) else 0,
+            delivering=worker is not None,
+            undelivered=undelivered,
+        )
         for name, position, worker, undelivered in await db.fetch("consumers")
     ]
 

@@ -16,7 +16,7 @@ from turnwise.persistence.integrity.examine import build_unreadable
 from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.rows import PARSE_ERRORS, PROFILES, micros_of, time_of
-from turnwise.persistence.sql.budgets import forget_chat
+from turnwise.persistence.sql.budgets import forget_chat, unreadable_budgets
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import release_all, release_others, take_over
 from turnwise.persistence.sql.reads import ChatReads
@@ -67,8 +67,8 @@ async def read_or_blame(db: SQLDatabase, chat_id: str, read: Callable[[], Awaita
 
 
 async def orphans_in(db: SQLDatabase) -> list[IntegrityIssue]:
-    """Return an issue for each table and id whose rows belong to no chat."""
-    issues: list[IntegrityIssue] = []
+    """Return an issue for each table and id whose rows belong to no chat, and for each budget that cannot be read."""
+    issues = await unreadable_budgets(db)
     for table in await tables_of(db):
         sql = f"SELECT chat, count(*) FROM {table} WHERE chat NOT IN (SELECT number FROM chats) GROUP BY 1"  # noqa: S608 - a name of our own
         for number, rows in await db.fetch_sql(sql):

@@ -1,18 +1,18 @@
 -- name: funds in sqlite
-SELECT body FROM budgets WHERE key = ANY (:keys) ORDER BY key;
+SELECT key, body FROM budgets WHERE key = ANY (:keys) ORDER BY key;
 
 -- name: funds in postgres
 -- Locks budgets, in an order that all share, so that nothing waits in a ring.
-SELECT body FROM budgets WHERE key = ANY (:keys) ORDER BY key FOR UPDATE;
+SELECT key, body FROM budgets WHERE key = ANY (:keys) ORDER BY key FOR UPDATE;
 
 -- name: budgets
-SELECT body FROM budgets WHERE key = ANY (:keys) ORDER BY key;
+SELECT key, body FROM budgets WHERE key = ANY (:keys) ORDER BY key;
 
 -- name: all_budgets in sqlite
-SELECT body FROM budgets ORDER BY key LIMIT coalesce(:limit, -1);
+SELECT key, body FROM budgets ORDER BY key LIMIT coalesce(:limit, -1);
 
 -- name: all_budgets in postgres
-SELECT body FROM budgets ORDER BY key LIMIT :limit;
+SELECT key, body FROM budgets ORDER BY key LIMIT :limit;
 
 -- name: put_budget
 INSERT INTO budgets (key, body) VALUES (:key, :body) ON CONFLICT (key) DO UPDATE SET body = excluded.body;
