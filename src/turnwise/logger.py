@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog  # with this module: at the first event another thread's import may be half done
+
 from turnwise.foreign import or_else, text_of, traceback_of
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ class Logger:
 
     def listens(self, level: int = logging.INFO) -> bool:
         """Whether `level` is enabled: ask before computing costly fields."""
-        return _configured_structlog() is not None or _standard.isEnabledFor(level)
+        return structlog.is_configured() or _standard.isEnabledFor(level)
 
     def log(self, level: int, event: str, **fields: Any) -> None:
         """Log at a level that is only known when it comes to it.
@@ -114,18 +116,8 @@ def about(facts: Facts) -> dict[str, Any]:
     return fields
 
 
-def _configured_structlog() -> Any:
-    """Return structlog if the application has configured it, for which it has imported it; else `None`.
-
-    turnwise imports it at no time: at the first event another thread's import may be half done.
-    """
-    structlog: Any = sys.modules.get("structlog")
-    is_configured = getattr(structlog, "is_configured", None)
-    return structlog if is_configured is not None and is_configured() else None
-
-
 def _emit(level: int, event: str, fields: Mapping[str, Any]) -> None:
-    if (structlog := _configured_structlog()) is not None:
+    if structlog.is_configured():
         structlog.get_logger("turnwise").bind(**fields).log(level, event)
     else:
         spelled = (f"{name}={_printable(value)}" for name, value in fields.items() if name != "exc_info")

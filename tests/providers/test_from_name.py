@@ -174,9 +174,6 @@ def test_import_loads_no_library_that_only_some_need() -> None:
         "mcp",
         "opentelemetry",
         "prometheus_client",
-        "structlog",
-        "rich",
-        "prompt_toolkit",
     ]
     script = "import sys; from turnwise import Engine; Engine('sqlite://', model='demo')"
     run = subprocess.run(
