@@ -1,6 +1,7 @@
 """Histories of other libraries become histories that chats begin with."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -223,3 +224,47 @@ def test_what_cannot_be_imported_is_named(convert: Any, given: Any) -> None:
         InvalidArgument, match=r"^(messages|items)\[0\]: .*(video|image_url|image_generation_call|film)"
     ):
         convert(given)
+
+
+TIME = "2026-01-01T00:00:00Z"
+CALLED = {"tool_name": "f", "tool_call_id": "c1"}
+PYDANTIC_AI: Any = [
+    {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "hi", "timestamp": TIME}]},
+    {"kind": "response", "parts": [{"part_kind": "tool-call", "args": {}, **CALLED}]},
+    {"kind": "request", "parts": [{"part_kind": "tool-return", "content": 1, **CALLED}]},
+]
+
+
+def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield at
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from _places(value[key], (*at, key))
+
+
+def _with(value: Any, at: tuple[Any, ...], odd: Any) -> Any:
+    if not at:
+        return odd
+    changed = value.copy()
+    changed[at[0]] = _with(value[at[0]], at[1:], odd)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("convert", "given"),
+    [
+        (from_langchain, messages_to_dict(LANGCHAIN)),
+        (from_openai_agents, OPENAI),
+        (from_pydantic_ai, PYDANTIC_AI),
+    ],
+)
+def test_odd_value_anywhere_is_a_typed_error(convert: Any, given: Any) -> None:
+    """Or it is imported: a file of another library may hold anything."""
+    for at in _places(given):
+        for odd in (None, True, 1.5, "", "x", "\ud800", [], [None], {}, [{}], {"type": []}, object(), b"\xff"):
+            try:
+                convert(_with(given, at, odd))
+            except InvalidArgument as refused:
+                assert "nothing was written" in str(refused), at  # noqa: PT017 - not each of them is refused
+    for wrong in (None, 7, {}, b"\xff", '{"a": 1}', "[" * 100_000):
+        with pytest.raises(InvalidArgument, match=r"^(messages|items): must be"):
+            convert(wrong)

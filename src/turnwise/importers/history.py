@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from turnwise.states.errors import InvalidArgument
+from turnwise.states.errors import InvalidArgument, TurnwiseError
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus
+from turnwise.states.values.plain import shown
 from turnwise.states.values.values import Value
 
 NO_RESULT: Final = "No result of this call was imported."
@@ -25,6 +26,27 @@ class ImportedChat(Value, frozen=True, gc=True):
     system: str | None
     """The system messages, joined; `None` without one."""
     history: tuple[Message, ...]
+
+
+def import_each(argument: str, items: Any, add: Callable[[HistoryBuilder, str, Any], None]) -> ImportedChat:
+    """Return the history to which `add` adds each item, given with its place.
+
+    Raises:
+        InvalidArgument: `items` is no list, or an item has not the form in which its library writes it.
+    """
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise InvalidArgument(argument, f"must be a list, one item a message; it was {shown(items)}")
+    history = HistoryBuilder()
+    for number, item in enumerate(items):
+        place = f"{argument}[{number}]"
+        try:
+            add(history, place, item)
+        except TurnwiseError:
+            raise
+        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+            problem = f"has not the form in which its library writes it: {type(error).__name__}: {error!s:.200}"
+            raise InvalidArgument(place, problem) from error
+    return history.done()
 
 
 def field_of(value: Any, name: str, default: Any = None) -> Any:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from turnwise.importers.history import HistoryBuilder, ImportedChat, arguments_of, field_of, parts_of_content
+from turnwise.importers.history import (
+    HistoryBuilder,
+    ImportedChat,
+    arguments_of,
+    field_of,
+    import_each,
+    parts_of_content,
+)
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import ToolCallPart
 
@@ -14,27 +21,25 @@ def from_openai_agents(items: Iterable[Mapping[str, Any]]) -> ImportedChat:
     """Convert items of the OpenAI Agents SDK. Reasoning, which only OpenAI can read, is left out.
 
     Raises:
-        InvalidArgument: one is of a type, or has a block of a type, that is not known.
+        InvalidArgument: one is of a type, or has a block of a type, that is not known, or is no item.
     """
-    history = HistoryBuilder()
-    for number, item in enumerate(items):
-        place = f"items[{number}]"
-        match field_of(item, "type", "message"):
-            case "message":
-                _add_message(history, place, item)
-            case "function_call":
-                arguments = arguments_of(field_of(item, "arguments"))
-                call_id, name = str(field_of(item, "call_id")), str(field_of(item, "name"))
-                history.reply([ToolCallPart(call_id=call_id, name=name, arguments=arguments)])
-            case "function_call_output":
-                history.result(str(field_of(item, "call_id")), field_of(item, "output", ""))
-            case "reasoning":
-                pass
-            case other:
-                raise InvalidArgument(
-                    place, f"is an item of the type {other!r:.60}, which is not imported; leave it out"
-                )
-    return history.done()
+    return import_each("items", items, _add)
+
+
+def _add(history: HistoryBuilder, place: str, item: Mapping[str, Any]) -> None:
+    match field_of(item, "type", "message"):
+        case "message":
+            _add_message(history, place, item)
+        case "function_call":
+            arguments = arguments_of(field_of(item, "arguments"))
+            call_id, name = str(field_of(item, "call_id")), str(field_of(item, "name"))
+            history.reply([ToolCallPart(call_id=call_id, name=name, arguments=arguments)])
+        case "function_call_output":
+            history.result(str(field_of(item, "call_id")), field_of(item, "output", ""))
+        case "reasoning":
+            pass
+        case other:
+            raise InvalidArgument(place, f"is an item of the type {other!r:.60}, which is not imported; leave it out")
 
 
 def _add_message(history: HistoryBuilder, place: str, item: Mapping[str, Any]) -> None:

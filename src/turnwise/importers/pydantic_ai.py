@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from turnwise.importers.history import HistoryBuilder, ImportedChat, arguments_of, field_of, file_at
+from turnwise.importers.history import HistoryBuilder, ImportedChat, arguments_of, field_of, file_at, import_each
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import FilePart, Part, ReasoningPart, TextPart, ToolCallPart
 
@@ -19,22 +19,28 @@ def from_pydantic_ai(messages: Iterable[Any] | str | bytes) -> ImportedChat:
     """Convert a history of pydantic-ai, or its JSON. What only its provider can read is left out.
 
     Raises:
-        InvalidArgument: a message, or a part of one, is of a kind that is not known.
+        InvalidArgument: a message, or a part of one, is of a kind that is not known, or the JSON holds no messages.
     """
-    history = HistoryBuilder()
-    for number, message in enumerate(json.loads(messages) if isinstance(messages, str | bytes) else messages):
-        place = f"messages[{number}]"
-        match field_of(message, "kind"):
-            case "request":
-                for part in field_of(message, "parts", ()):
-                    _add_request(history, place, part)
-            case "response":
-                parts = [one for part in field_of(message, "parts", ()) for one in _reply_parts(place, part)]
-                origin = (field_of(message, "model_name"), field_of(message, "provider_name"))
-                history.reply(parts, _time_of(message), origin)
-            case other:
-                raise InvalidArgument(place, f"must be a request or a response of pydantic-ai; it was {other!r:.60}")
-    return history.done()
+    given: Any = messages
+    if isinstance(messages, str | bytes):
+        try:
+            given = json.loads(messages)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument("messages", f"must be JSON: {error!s:.200}") from None
+    return import_each("messages", given, _add)
+
+
+def _add(history: HistoryBuilder, place: str, message: Any) -> None:
+    match field_of(message, "kind"):
+        case "request":
+            for part in field_of(message, "parts", ()):
+                _add_request(history, place, part)
+        case "response":
+            parts = [one for part in field_of(message, "parts", ()) for one in _reply_parts(place, part)]
+            origin = (field_of(message, "model_name"), field_of(message, "provider_name"))
+            history.reply(parts, _time_of(message), origin)
+        case other:
+            raise InvalidArgument(place, f"must be a request or a response of pydantic-ai; it was {other!r:.60}")
 
 
 def _add_request(history: HistoryBuilder, place: str, part: Any) -> None:
