@@ -139,6 +139,7 @@ async def test_service_schedules_and_refuses_nonsense() -> None:
         made = await ada.post(path, json={"content": "hi", "at": "2030-01-01T00:00:00Z", "id": "new-year"})
         assert (made.status_code, made.json()["by"]) == (201, "user:ada")
         weekly = await client.schedule(chat.id, "weekly", every="0 9 * * 1", timezone="Europe/Berlin")
+        assert (weekly.every, weekly.timezone) == ("0 9 * * 1", "Europe/Berlin")
         assert [one.id for one in await client.schedules(chat.id)] == [weekly.id, "new-year"]
         assert (await bob.get(path)).status_code == (await bob.delete(f"{path}/new-year")).status_code == 404
         gone = await ada.delete(f"{path}/new-year")

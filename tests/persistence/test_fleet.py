@@ -1,5 +1,7 @@
 """Figures of all chats for alerts, and the list of workers: on both stores."""
 
+from datetime import UTC, datetime
+
 import anyio
 import pytest
 from prometheus_client import CollectorRegistry
@@ -9,6 +11,7 @@ from turnwise import Agent, ClientTool, Engine, Observer, Settings, tool
 from turnwise.engine.config.results import WorkerInfo
 from turnwise.engine.observers.observer import ChatFigures
 from turnwise.engine.observers.prometheus import PrometheusObserver
+from turnwise.persistence.fleet import WorkerReport
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.errors import ChatNotFound, QueueFull
@@ -25,6 +28,7 @@ async def refund(cents: int) -> str:
     return "paid"
 
 
+REPORT = WorkerReport(started_at=datetime(2026, 1, 1, tzinfo=UTC), agents={}, max_running=1, lease=30)
 PICK = ClientTool("pick", "Pick a date.", {"type": "object"})
 
 
@@ -136,3 +140,9 @@ async def test_worker_that_reports_no_more_is_not_alive(tmp_path: object) -> Non
         assert (await reported(engine)).is_alive
         clock.step(200)
         assert not (await engine.workers())[0].is_alive
+        clock.step(86_100)
+        await engine._store.report_worker("later", REPORT)
+        assert len(await engine.workers()) == 2
+        clock.step(101)
+        await engine._store.report_worker("later", REPORT)
+        assert [one.name for one in await engine.workers()] == ["later"]

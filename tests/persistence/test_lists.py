@@ -9,6 +9,7 @@ import pytest
 
 from support.gated_model import GatedModel
 from turnwise import Agent, Engine, Settings, Usage
+from turnwise.engine.admin import owners
 from turnwise.engine.config.results import ChatCounts
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.errors import ChatNotFound, ImportRefused, InvalidArgument
@@ -94,8 +95,9 @@ async def test_chat_says_how_full_its_context_is() -> None:
 
 
 @BOTH
-async def test_owner_moves_to_another_store(either_url: str) -> None:
-    """With budgets and schedules; importing again after a part of it changes nothing."""
+async def test_owner_moves_to_another_store(either_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With budgets and schedules, page by page; importing again after a part of it changes nothing."""
+    monkeypatch.setattr(owners, "_PAGE", 2)
     async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
         chats = [await engine.create_chat(owner="ada", message=f"number {n}") for n in range(3)]
         await engine.create_chat(owner="bob")

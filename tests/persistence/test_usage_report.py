@@ -9,6 +9,7 @@ import pytest
 
 from support.terminal import Terminal
 from turnwise import Agent, Engine, Usage
+from turnwise.engine.admin import usage_report
 from turnwise.engine.config.results import UsageSum
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.errors import InvalidArgument
@@ -24,8 +25,9 @@ def unpriced(_: object) -> Reply:
 
 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
-async def test_usage_is_summed_up(either_url: str) -> None:
-    """Calls of unknown price are counted as such, and not as free."""
+async def test_usage_is_summed_up(either_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of unknown price are counted as such, and not as free; on however many pages they are."""
+    monkeypatch.setattr(usage_report, "_PAGE", 2)
     clock = ManualClock(datetime(2026, 1, 31, 23, 30, tzinfo=UTC))
     agents = [Agent("sales", ScriptedModel(cheap)), Agent("support", ScriptedModel(unpriced))]
     async with Engine(either_url, agents=agents, clock=clock) as engine:

@@ -33,9 +33,7 @@ class LedgerPage(msgspec.Struct, frozen=True):
     """Some model calls of all chats."""
 
     entries: Sequence[tuple[str | None, RecordUsage]]
-    """Each with the owner of its chat."""
-    unreadable: int
-    """How many could not be read."""
+    """Each with the owner of its chat; those that cannot be read are left out."""
     next: tuple[int, int, int] | None
     """Where the next page begins; `None` after the last one."""
 

@@ -72,7 +72,7 @@ class Times(msgspec.Struct, frozen=True):
         try:
             times = CronSim(self.every, now.astimezone(time_zone(self.timezone or "UTC")))
             return next(due for due in (one.astimezone(UTC) for one in times) if due > now)
-        except (CronSimError, StopIteration, RuntimeError):
+        except (CronSimError, StopIteration):
             raise _misfit("every", _EXPRESSION, self.every) from None
 
 

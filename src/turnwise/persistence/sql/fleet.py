@@ -67,7 +67,7 @@ async def usage_page(db: SQLDatabase, *, after: tuple[int, int, int], owner: str
         except (ChatUnreadable, *PARSE_ERRORS):
             continue
     follows = tuple(rows[-1][:3]) if len(rows) == limit else None
-    return LedgerPage(entries, len(rows) - len(entries), follows)
+    return LedgerPage(entries, follows)
 
 
 def _times(db: SQLDatabase, rows: Any) -> dict[str, datetime]:
