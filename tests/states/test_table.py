@@ -131,6 +131,7 @@ def test_row_of_an_undeclared_state_is_refused(row: Row) -> None:
         check([row])
 
 
+QUEUED = QueuedMessage(id="q", parts=said("hi"), accepted_at=NOW)
 TWICE = standing(S.executing_tools).facts.calls[0]
 
 
@@ -151,6 +152,13 @@ TWICE = standing(S.executing_tools).facts.calls[0]
         (S.executing_tools, {"calls": ()}, "has_local_calls"),
         (S.interrupted, {"lease": Lease("w", 1)}, "rests_without_lease_or_calls"),
         (S.error, {"stored_state": "lost"}, "state_is_declared"),
+        *((state, {"lease": Lease("w", 1)}, "has_no_lease") for state in (S.pending, S.requires_action, S.error)),
+        *((state, {"lease": None}, "has_a_lease") for state in (S.executing_tools, S.compacting)),
+        *((state, {"calls": (local("a"),)}, "has_no_open_call") for state in (S.waiting, S.streaming, S.error)),
+        *((state, {"calls": (local("a"),)}, "has_no_open_local_call") for state in (S.compacting, S.requires_action)),
+        (S.interrupted, {"calls": (local("a"),)}, "rests_without_lease_or_calls"),
+        (S.waiting, {"queue": (QUEUED,)}, "queue_is_empty"),
+        (S.waiting, {"archived": True, "schedules": (SCHEDULED,)}, "archived_chats_have_no_schedules"),
     ],
 )
 def test_broken_invariant_is_named(state: ChatState, change: dict[str, object], promise: str) -> None:
