@@ -7,6 +7,7 @@ import socket
 import sys
 import tracemalloc
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import anyio
@@ -72,6 +73,32 @@ def test_workers_are_listed(terminal: Terminal) -> None:
     assert "yes default 1 of 100" in words
     assert f":{os.getpid()} streaming default" in words
     assert terminal.run("workers").words == "No worker has reported."
+
+
+def test_times_keep_their_offset(terminal: Terminal) -> None:
+    """A time without an offset is in UTC; what is no ISO 8601 is refused, and a number is no second of 1970."""
+    created = chat_of(terminal, stuck(terminal, "hello"))["created_at"]
+    there = datetime.fromisoformat(created).astimezone(timezone(timedelta(hours=5)))
+    for before, found in ((there - timedelta(minutes=1), 0), (there + timedelta(minutes=1), 1)):
+        listed = terminal.run("list", "--created-before", before.isoformat(), "--json")
+        assert len(json.loads(listed.out)) == found
+        assert terminal.run("usage", "--since", before.astimezone(UTC).isoformat(), "--json").code == 0
+    for odd in ("1735689600", "-1", "noon", "9999-12-31T23:59:59-23:00"):
+        for command in (("list", "--created-after"), ("usage", "--until")):
+            refused = terminal.run(*command, odd)
+            assert (refused.code, "must be" in refused.words) == (2, True), odd
+
+
+def test_unknown_consumer_is_refused(terminal: Terminal) -> None:
+    """A slip in the name must not read as if everything were delivered."""
+    stuck(terminal, "hello")
+    for options in ((), ("--again",)):
+        refused = terminal.run("undelivered", "webhook:al", *options)
+        assert (refused.code, "there is no consumer 'webhook:al' in this store; it has none" in refused.words) == (
+            2,
+            True,
+        )
+    assert "Everything is delivered." in terminal.run("undelivered").words
 
 
 def test_owner_is_listed_exported_and_erased(terminal: Terminal) -> None:

@@ -39,6 +39,7 @@ _OF_NO_CHAT: Final = (
     "rates",
     "worker_reports",
     "budgets",
+    "changes",
     "consumers",
     "undelivered",
 )

@@ -11,6 +11,7 @@ from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.options import JsonOption, with_source
 from turnwise.cli.style import clean, console, moment, plain_table, print_json
 from turnwise.persistence.reading import Undelivered
+from turnwise.states.errors import SettingsError
 
 NameArgument = Annotated[
     str | None,
@@ -33,13 +34,20 @@ def undelivered(
     The process that serves the consumer delivers them, now or when it starts.
     """
 
+    async def wanted(chats: Chats) -> list[str]:
+        names = [one.name for one in await chats.consumers()]
+        if name is not None and name not in names:
+            there = f"it has {', '.join(names)}" if names else "it has none"
+            raise SettingsError("NAME", f"there is no consumer {clean(name)!r:.80} in this store; {there}")
+        return names if name is None else [name]
+
     async def found(chats: Chats) -> dict[str, list[Undelivered]]:
-        names = [one.name for one in await chats.consumers() if name in (None, one.name)]
+        names = await wanted(chats)
         events = {one: await chats.undelivered(one) for one in names}
         return {one: [event for event in waiting if chat in (None, event.chat_id)] for one, waiting in events.items()}
 
     async def delivered(chats: Chats) -> dict[str, int]:
-        names = [one.name for one in await chats.consumers() if name in (None, one.name)]
+        names = await wanted(chats)
         return {one: await chats.deliver_again(one, about=chat) for one in names}
 
     if again:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -14,6 +15,20 @@ from turnwise.cli.connect import FOLDER, OPERATOR, ChatSource
 from turnwise.states.errors import SettingsError
 
 DEFAULT_STORE: Final = "sqlite:///turnwise.db"
+
+
+def parse_time(option: str, value: str) -> datetime:
+    """Return the time that an option names."""
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise SettingsError(option, f"must be a time such as 2027-01-31T09:00+01:00; it was {value!r:.100}") from None
+
+
+def time_in_utc(option: str, value: str | None) -> datetime | None:
+    """Return the time that an option names, if it was given; without an offset it is in UTC."""
+    time = None if value is None else parse_time(option, value)
+    return time.replace(tzinfo=UTC) if time is not None and time.tzinfo is None else time
 
 
 def _in_one_place(context: typer.Context, value: str | None) -> str | None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
 
 from turnwise.cli.connect import Chats, ChatSource
-from turnwise.cli.options import ChatArgument, JsonOption, with_source
+from turnwise.cli.options import ChatArgument, JsonOption, parse_time, with_source
 from turnwise.cli.style import clean, console, excerpt, moment, plain_table, print_json
-from turnwise.states.errors import SettingsError
 from turnwise.states.messages import ScheduledMessage
 
 
@@ -36,7 +34,7 @@ def schedule(  # noqa: PLR0913 - the options
     as_json: JsonOption = False,
 ) -> None:
     """Schedule a message to a chat, once or repeatedly."""
-    time = None if at is None else _parse(at)
+    time = None if at is None else parse_time("--at", at)
 
     async def scheduled(chats: Chats, chat_id: str) -> ScheduledMessage:
         return await chats.schedule(
@@ -61,13 +59,6 @@ def unschedule(
 def schedules(chat: ChatArgument, *, source: ChatSource, as_json: JsonOption = False) -> None:
     """List the scheduled messages of a chat, the next one first."""
     _show(source.on_chat(chat, lambda chats, chat_id: chats.schedules(chat_id)), as_json=as_json)
-
-
-def _parse(at: str) -> datetime:
-    try:
-        return datetime.fromisoformat(at)
-    except ValueError:
-        raise SettingsError("--at", f"must be a time such as 2027-01-31T09:00+01:00; it was {at!r:.100}") from None
 
 
 def _show(messages: Sequence[ScheduledMessage], *, as_json: bool) -> None:

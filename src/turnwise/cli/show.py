@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.event_view import NOTE, THOUGHT, call_line, result_line, show_question, show_steered
-from turnwise.cli.options import ChatArgument, JsonOption, with_source
+from turnwise.cli.options import ChatArgument, JsonOption, time_in_utc, with_source
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
 from turnwise.engine.admin.explain import Explanation
@@ -52,8 +51,10 @@ def list_chats(  # noqa: PLR0913 - the options
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Only chats with this metadata: JSON, or else text. May be repeated."),
     ] = None,
-    created_after: Annotated[datetime | None, typer.Option(help="Only chats created then or later, UTC.")] = None,
-    created_before: Annotated[datetime | None, typer.Option(help="Only chats created earlier, UTC.")] = None,
+    created_after: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only chats created then or later, UTC.")
+    ] = None,
+    created_before: Annotated[str | None, typer.Option(metavar="TIME", help="Only chats created earlier, UTC.")] = None,
     archived: Annotated[bool | None, typer.Option(help="Only archived chats, or only others.")] = None,
     count: Annotated[
         bool, typer.Option("--count", help="Count the chats in each state, of --owner or of all.")
@@ -70,8 +71,8 @@ def list_chats(  # noqa: PLR0913 - the options
         "agent": agent,
         "title": title,
         "metadata": None if metadata is None else dict(map(_entry, metadata)),
-        "created_after": created_after and created_after.replace(tzinfo=UTC),
-        "created_before": created_before and created_before.replace(tzinfo=UTC),
+        "created_after": time_in_utc("--created-after", created_after),
+        "created_before": time_in_utc("--created-before", created_before),
         "archived": archived,
     }
     page = source.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit, **wanted))

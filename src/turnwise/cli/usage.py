@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from turnwise.cli.connect import ChatSource
-from turnwise.cli.options import JsonOption, with_source
+from turnwise.cli.options import JsonOption, time_in_utc, with_source
 from turnwise.cli.style import clean, console, plain_table, print_json
 from turnwise.engine.config.results import UsageSum
 
@@ -17,8 +16,8 @@ from turnwise.engine.config.results import UsageSum
 def usage(  # noqa: PLR0913 - the options
     *,
     by: Annotated[list[str] | None, typer.Option(help="owner, agent, model or day; may be repeated.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="The earliest time, UTC.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="A time after the latest, UTC.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="The earliest time, UTC.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="A time after the latest, UTC.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only this owner's chats.")] = None,
     timezone: Annotated[str, typer.Option(help="Whose days count, such as Europe/Berlin.")] = "UTC",
     source: ChatSource,
@@ -27,8 +26,8 @@ def usage(  # noqa: PLR0913 - the options
     """Sum up what model calls used and cost: by owner, agent, model and day."""
     wanted: dict[str, Any] = {
         "by": by or [],
-        "since": since and since.replace(tzinfo=UTC),
-        "until": until and until.replace(tzinfo=UTC),
+        "since": time_in_utc("--since", since),
+        "until": time_in_utc("--until", until),
         "owner": owner,
         "timezone": timezone,
     }
