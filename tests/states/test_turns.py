@@ -1,7 +1,7 @@
 """Turns: how they begin, what ends them, and how steps, tokens, time and dollars limit them."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 
 import pytest
@@ -11,6 +11,7 @@ from tests.states.table_cases import standing, stray, with_queue
 from support.life import (
     BLANK,
     ERROR,
+    SCHEDULED,
     USAGE,
     Life,
     asking,
@@ -22,6 +23,7 @@ from support.life import (
     local,
     pending,
     queued,
+    said,
     streaming,
     unsettled,
 )
@@ -559,3 +561,25 @@ def test_erasure_removes_only_named_queued_messages() -> None:
     decision = life.fire(t.MessageErased, erasing=Erasing(queued=frozenset({doomed})))
     assert texts(life) == ranks(life) == ["one", "three"]
     assert [write.id for write in decision.writes if isinstance(write, DropQueued)] == [doomed]
+
+
+def test_schedules_of_a_chat_do_not_mix() -> None:
+    """Each is replaced under its id, goes on or ends by itself, and carries its actor; archiving drops all."""
+    life, weekly = standing(S.waiting), replace(SCHEDULED, id="weekly", every="0 9 * * 1", by="forged")
+    for message in (SCHEDULED, weekly, replace(SCHEDULED, parts=said("again"))):
+        life.fire(t.Schedule, message=message, actor="user:ada")
+    first, second = life.facts.schedules
+    assert [(one.id, one.by) for one in (first, second)] == [("weekly", "user:ada"), ("s", "user:ada")]
+    assert second.parts == said("again")
+    facts, later = life.facts, life.now + timedelta(days=7)
+    dropped = [write.id for write in life.fire(t.Archived).writes if write.kind == "schedule:dropped"]
+    assert (life.facts.schedules, dropped) == ((), ["weekly", "s"])
+    life.facts = facts
+    life.fire(t.Unschedule, schedule_id="s")
+    assert life.facts.schedules == (first,)
+    life.facts = facts
+    life.fire(t.ScheduleFired, message=second)
+    assert life.facts.schedules == (first,)
+    life.facts = replace(facts, schedules=(replace(first, due=life.now), second))
+    life.fire(t.ScheduleFired, message=life.facts.schedules[0], next_due=later)
+    assert life.facts.schedules == (replace(first, due=later), second)
