@@ -253,7 +253,7 @@ async def test_engine_can_be_opened_again(strict_model: Any, database: Any) -> N
 
 def _some(parameter: str) -> Any:
     numbers = dict.fromkeys(("at_version", "wanted", "per_second", "burst"), 1)
-    lines = ['{"format": "turnwise-owner", "format_version": 1, "owner": "x"}', "{}"]
+    lines = ['{"format": "turnwise-owner", "format_version": 1, "owner": "x", "budgets": []}', "{}"]
     return {"metadata": {}, "results": [], "lines": lines, "handler": print, **numbers}.get(parameter, "x")
 
 
