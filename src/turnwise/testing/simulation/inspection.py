@@ -35,7 +35,6 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     clients: Clients
     subscribers: Sequence[Subscriber]
     consumer: Consumer
-    """`None` if what it got is not looked at."""
     outside: Outside
     victim: str
     """The chat whose rows are damaged: of it is only asked that it harms no other."""
