@@ -238,7 +238,10 @@ def test_list_limit_takes_newest_first(terminal: Terminal) -> None:
     assert listed("--state", "error") == [second]
     assert terminal.run("list", "--state", "pending").out == "There is no such chat.\n"
     expected = [[third, "waiting"], [second, "error"]]
-    assert [line.split()[:2] for line in terminal.run("list", "--limit", "2").out.splitlines()[1:]] == expected
+    *rows, note = terminal.run("list", "--limit", "2").out.splitlines()[1:]
+    assert [row.split()[:2] for row in rows] == expected
+    assert note == "2 shown; more with --limit"
+    assert "shown" not in terminal.run("list", "--limit", "3").out
 
 
 EXPLAINED = Explanation(

@@ -80,6 +80,8 @@ def list_chats(  # noqa: PLR0913 - the options
         print_json(page.items)
         return
     console.print(_table(page.items) if page.items else "There is no such chat.")
+    if page.next is not None:
+        console.print(f"{len(page.items):,} shown; more with --limit", style=NOTE)
 
 
 def _entry(given: str) -> tuple[str, Any]:
