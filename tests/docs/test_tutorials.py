@@ -16,7 +16,7 @@ from support.tutorials import commands, write_files
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 KILLED = (-9, 128 + 9)  # the latter if the shell waited for the program
-NOT_TYPED = ("mkdir ", "pip ")
+NOT_TYPED = ("mkdir ", "python3 -m venv ", "pip ")
 """Commands that prepare the reader's machine: a test has all of it."""
 
 pytestmark = pytest.mark.timeout(600)  # seconds of work, of which a busy machine may give little
@@ -76,10 +76,14 @@ def read_until(process: "subprocess.Popen[str]", wanted: str) -> str:
 
 @pytest.mark.deep
 def test_fleet(tmp_path: Path, postgres: Server) -> None:
+    """With a third of the page's questions, which leave a reader time."""
     assert write_files("fleet", tmp_path) == ["shop.py", "load.py"]
+    program = (tmp_path / "load.py").read_text()
+    assert "CUSTOMERS, QUESTIONS = 100, 15\n" in program
+    (tmp_path / "load.py").write_text(program.replace("100, 15\n", "100, 5\n"))
     typed = [command for command, _ in commands("fleet")]
-    old, load, new, *last = typed[typed.index("turnwise worker shop:agents") :]
-    assert (load, new, last[0]) == ("python load.py", f"VERSION=2 {old}", "kill -9 PID")
+    old, load, new, listing, kill, *last = typed[typed.index("turnwise worker shop:agents") :]
+    assert (load, new, kill) == ("python load.py", f"VERSION=2 {old}", "kill -9 PID")
     environment = at_the_keyboard(tmp_path, postgres.new_url("fleet"))
     with ExitStack() as terminals:
 
@@ -95,9 +99,14 @@ def test_fleet(tmp_path: Path, postgres: Server) -> None:
         assert workers[0].wait() == 0
         start(new, "runs support")
         read_until(customers, "'version 2'")
+        listed = subprocess.run(listing.split(), env=environment, capture_output=True, text=True, check=True)
+        assert f":{workers[1].pid} " in listed.stdout
         workers[1].kill()
         start(new, "runs support")
         read_until(customers, "answered: 500 of 500")
-        for command in last[1:]:
-            done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, check=False)
-            assert done.returncode == 0, command
+        printed = {
+            command: subprocess.run(command.split(), env=environment, capture_output=True, text=True, check=True).stdout
+            for command in last
+        }
+        assert "50 shown" in printed["turnwise list"]
+        assert "says version 2" in printed["turnwise show last"]
