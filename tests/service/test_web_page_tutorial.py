@@ -81,10 +81,10 @@ def shop(npm_modules: Path, tmp_path: Path) -> Shop:
         return Shop(tmp_path, listener.getsockname()[1])
 
 
-async def log_in(page: Page, url: str) -> None:
+async def log_in(page: Page, url: str, user: str = "ada") -> None:
     await page.goto(url)
-    await page.get_by_label("Name").fill("ada")
-    await page.get_by_label("Password").fill("lovelace")
+    await page.get_by_placeholder("Name").fill(user)
+    await page.get_by_placeholder("Password").fill({"ada": "lovelace", "bob": "dylan"}[user])
     await page.get_by_role("button", name="Log in").click()
 
 
@@ -160,6 +160,23 @@ async def test_page_approves_a_refund(shop: Shop, chromium: Chromium, name: str,
             await expect(page.get_by_role("button", name="Allow")).to_have_count(0)
 
 
+@both_pages
+async def test_page_shows_why_an_edit_fails(shop: Shop, chromium: Chromium, name: str) -> None:
+    """And scrolls to the newest article."""
+    with shop.running():
+        async with chromium.page(viewport={"width": 720, "height": 200}) as page:
+            page.on("dialog", lambda dialog: dialog.accept("Please find order 4712."))
+            await log_in(page, f"{shop.url}/{name}")
+            await say(page, QUESTION)
+            await says(page, "due on Friday")
+            await expect(page.get_by_role("button", name="Send")).to_be_in_viewport()
+            await page.context.clear_cookies()
+            async with page.expect_event("dialog", lambda dialog: dialog.type == "alert") as told:
+                await page.get_by_role("button", name="Edit").click()
+            assert "sign in" in (await told.value).message
+    assert await shop.questions() == [QUESTION]
+
+
 async def test_page_shows_no_chat_of_another_user(shop: Shop, chromium: Chromium) -> None:
     with shop.running():
         async with chromium.page() as page, httpx.AsyncClient(base_url=shop.url) as bob:
@@ -172,5 +189,8 @@ async def test_page_shows_no_chat_of_another_user(shop: Shop, chromium: Chromium
             assert (await bob.post("/login", json={"name": "bob", "password": ""})).status_code == 403
             assert (await bob.post("/login", json={"name": "bob", "password": "dylan"})).status_code == 200
             assert (await bob.get(f"/api/chats/{chat}")).status_code == 404
+            async with chromium.page() as page_of_bob:
+                await log_in(page_of_bob, page.url, "bob")
+                await expect(page_of_bob.get_by_text(f"there is no chat '{chat}'")).to_be_visible()
             foreign = await bob.post("/api/chats", json={}, headers={"Origin": "https://evil.example"})
             assert foreign.status_code == 401
