@@ -12,6 +12,7 @@ import pytest
 
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
+from turnwise.persistence.postgres.refusals import Refused, Unreachable
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.budgets import StoredBudget
@@ -272,6 +273,23 @@ async def test_only_unsent_items_report_nothing_written(calls: int, error: Excep
     with pytest.raises(told):
         await batches.add("item")
     assert performed == ["item"] * min(calls, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(Unreachable("away", lost=True), Unreachable), (Refused("odd", lost=False), NoResponse)]
+)
+async def test_questions_are_sent_again(error: Exception, told: type[Exception]) -> None:
+    """And asked alone only after a refusal: of a server that is away who asks learns at once."""
+    performed: list[str] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        performed.extend(items)
+        return items
+
+    batches: StatementBatches[str, str] = StatementBatches(Failing(2, error), perform, reads=True)  # type: ignore[arg-type]
+    with pytest.raises(told):
+        await batches.add("item")
+    assert performed == ["item", "item"]
 
 
 # Batches, whoever cancels the task that does them

@@ -81,7 +81,7 @@ class EventAppender:
         self._cache = cache
         self._notify = notify
         self._entries = StatementBatches(pool, self._store)
-        self._holders = StatementBatches(pool, _holders)
+        self._holders = StatementBatches(pool, _holders, reads=True)
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""

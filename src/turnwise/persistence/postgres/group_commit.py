@@ -11,7 +11,7 @@ import anyio
 import asyncpg
 
 from turnwise.persistence.postgres.pool import Pool
-from turnwise.persistence.postgres.refusals import Refused
+from turnwise.persistence.postgres.refusals import Refused, Unreachable
 from turnwise.states.errors import StoreError
 
 _Item = TypeVar("_Item")
@@ -38,10 +38,16 @@ class StatementBatches(Generic[_Item, _Answer]):
     """
 
     def __init__(
-        self, pool: Pool, perform: Callable[[asyncpg.Connection, Sequence[_Item]], Awaitable[Sequence[_Answer]]]
+        self,
+        pool: Pool,
+        perform: Callable[[asyncpg.Connection, Sequence[_Item]], Awaitable[Sequence[_Answer]]],
+        *,
+        reads: bool = False,
     ) -> None:
         self._pool = pool
         self._perform = perform
+        self._reads = reads
+        """Whether a batch changes nothing: it is sent again after a lost connection."""
         self._waiting: deque[tuple[_Item, asyncio.Future[_Answer]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -92,7 +98,7 @@ class StatementBatches(Generic[_Item, _Answer]):
 
         async def once(connection: asyncpg.Connection) -> Sequence[_Answer]:
             nonlocal sent
-            if sent:
+            if sent and not self._reads:
                 # The pool tries again on a new connection, but the first statement may have been committed.
                 raise NoResponse(lost=True)
             sent = True
@@ -105,8 +111,8 @@ class StatementBatches(Generic[_Item, _Answer]):
         try:
             return await self._pool.run(once)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every caller must get an answer
-            if isinstance(error, StoreError) and not sent:
-                return [error for _ in items]  # nothing was stored
+            if isinstance(error, StoreError) and (not sent or (self._reads and isinstance(error, Unreachable))):
+                return [error for _ in items]  # nothing was stored, and who asked alone would only wait as long again
             # Only a server that refused has stored nothing; after anything else that is unknown.
             lost = not isinstance(error, Refused) or error.lost
             return [NoResponse(lost=lost) for _ in items]

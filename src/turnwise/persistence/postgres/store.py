@@ -110,8 +110,8 @@ class PostgresStore(SQLStore):
         self._transactions = PostgresTransactions(
             self._pool, now=now, cache=self._cache, notify=self._notifications.notify
         )
-        self._prompts = StatementBatches(self._pool, prompts)
-        self._facts = StatementBatches(self._pool, stored_among)
+        self._prompts = StatementBatches(self._pool, prompts, reads=True)
+        self._facts = StatementBatches(self._pool, stored_among, reads=True)
         self._migrates = migrates
         self._is_open = False
 
