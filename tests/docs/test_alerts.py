@@ -134,7 +134,7 @@ def test_prometheus_loads_the_alert_rules() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alert_fires_on_the_bad_series_only(rule: Mapping[str, Any], tmp_path: Path) -> None:
-    """After half an hour, with the text that whoever is on call reads."""
+    """After half an hour, with the text for the person on call."""
     case = CASES[rule["alert"]]
     fired = {
         "exp_labels": {**rule["labels"], **case.labels},

@@ -268,14 +268,14 @@ async def test_waiting_process_looks_once_in_a_poll(tmp_path: Path) -> None:
 
 
 async def test_consumer_without_a_readable_position_is_said(database: Path) -> None:
-    """Its process gets the error, the list and `doctor` go on, and forgetting it lets it begin anew."""
+    """`consume` raises the error, the list and `doctor` work, and a dropped consumer starts again."""
     url, handled = f"sqlite:///{database}", Handled()
     async with engine_on(url) as engine, consuming(engine, handled):
         await engine.create_chat()
         await until(lambda: bool(handled.seen))
     await by_hand(url, "UPDATE consumers SET position = 'x'")
     async with engine_on(url) as engine:
-        with pytest.raises(ChatUnreadable, match="position of 'them' is no number"):
+        with pytest.raises(ChatUnreadable, match="position of 'them' is not a number"):
             await engine.consume("them", handled)
         assert [(one.name, one.position) for one in await engine.consumers()] == [("them", 0)]
         assert [one.issues[0].column async for one in engine.diagnose()] == ["consumers.position"]

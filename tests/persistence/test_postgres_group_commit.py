@@ -279,7 +279,7 @@ async def test_only_unsent_items_report_nothing_written(calls: int, error: Excep
     ("error", "told"), [(Unreachable("away", lost=True), Unreachable), (Refused("odd", lost=False), NoResponse)]
 )
 async def test_questions_are_sent_again(error: Exception, told: type[Exception]) -> None:
-    """And asked alone only after a refusal: of a server that is away who asks learns at once."""
+    """A refusal makes each caller ask alone; an unreachable server is reported to all of them."""
     performed: list[str] = []
 
     async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:

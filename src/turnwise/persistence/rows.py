@@ -109,7 +109,7 @@ def load_budget(key: object, body: object, chat_id: str) -> StoredBudget:
             return budget
         problem = found
     raise ChatUnreadable(
-        BUDGETS.column, f"the budget of {name:.1100}: {problem}; `turnwise budget` sets it anew", chat_id=chat_id
+        BUDGETS.column, f"the budget of {name:.1100}: {problem}; `turnwise budget` replaces it", chat_id=chat_id
     )
 
 

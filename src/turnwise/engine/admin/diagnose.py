@@ -43,7 +43,7 @@ _TAKEN_BACK: Final = (
     " was behind): restore what is missing; docs/postgresql.md says how a failover loses nothing"
 )
 _STUCK: Final = "`turnwise undelivered {name}` lists them, with `--again` they are delivered once more"
-_BUDGET: Final = "no chat that spends the budget goes on: set its limits anew, or remove it, with `turnwise budget`"
+_BUDGET: Final = "chats that spend this budget cannot go on: set its limits again, or remove it, with `turnwise budget`"
 _BEHIND: Final = "start the process that delivers for it, or forget it with `drop_consumer`"
 _UNRELIABLE: Final = "compare with the checkpoints as they were published, and with the key that signed them"
 _NOT_LOOKED_AT: Final = (

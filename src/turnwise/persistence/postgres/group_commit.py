@@ -112,7 +112,7 @@ class StatementBatches(Generic[_Item, _Answer]):
             return await self._pool.run(once)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every caller must get an answer
             if isinstance(error, StoreError) and (not sent or (self._reads and isinstance(error, Unreachable))):
-                return [error for _ in items]  # nothing was stored, and who asked alone would only wait as long again
+                return [error for _ in items]  # nothing was stored; asking alone would take as long again
             # Only a server that refused has stored nothing; after anything else that is unknown.
             lost = not isinstance(error, Refused) or error.lost
             return [NoResponse(lost=lost) for _ in items]

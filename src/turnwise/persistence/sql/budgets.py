@@ -92,7 +92,7 @@ async def forget_chat(db: SQLDatabase, facts: Facts, now: datetime) -> None:
 
 
 async def change_budget(db: SQLDatabase, key: str, change: BudgetChange) -> StoredBudget | None:
-    """Change, make or remove a budget, and return it. One that cannot be read is made anew."""
+    """Change, make or remove a budget, and return it. An unreadable one is replaced."""
     now = await db.now()
     is_new = await db.execute("begin_budget", key=key)
     stored = () if is_new else _readable(await db.fetch("funds", keys=[key]), now)

@@ -82,7 +82,7 @@ async def hold_consumer(
     held = ConsumerPosition(*row)
     if not is_count(held.position):
         raise ChatUnreadable(
-            "consumers.position", f"the position of {name!r} is no number; `drop_consumer` lets it begin anew"
+            "consumers.position", f"the position of {name!r} is not a number; `drop_consumer` lets it start again"
         )
     return held
 

@@ -1,5 +1,5 @@
 -- part: given
--- A number that no commit got counts for nothing.
+-- Leaves out damaged numbers that are higher than the last commit's.
 changed <= (SELECT last_value FROM changes);
 
 -- name: last_change in sqlite

@@ -181,8 +181,8 @@ CREATE TABLE tombstones (
 ) WITHOUT ROWID;
 CREATE INDEX tombstones_by_change ON tombstones (changed);
 
--- Numbers commits. Not the highest number in the tables: where a damaged one hides it, the next commit would get it again,
--- and consumers that have seen it would skip that commit.
+-- The number of the last commit. It is not derived from the other tables: after damage there a number could be given
+-- twice, and consumers would skip the second commit.
 CREATE TABLE changes (
     last_value  INTEGER NOT NULL
 );
