@@ -38,10 +38,10 @@ help: ## list the targets
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
 
-test: $(INSTALLED_DEV) ## run the tests: every claim once, in three to five minutes
+test: $(INSTALLED_DEV) ## run the tests: every claim once, in four to seven minutes
 	@$(PYTEST) -m "not deep" $(TESTS)
 
-prove: $(INSTALLED_DEV) ## find more faults in fifteen minutes: deep tests, and property tests with more examples
+prove: $(INSTALLED_DEV) ## find more faults in about twenty minutes: deep tests, and property tests with more examples
 	@PROVE=1 $(PYTEST) -m "deep or hypothesis" $(TESTS)
 
 lowest: $(INSTALLED_LOWEST) ## run the tests with the lowest version of every direct dependency
