@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+
+COUNTED: Final = ("agent", "fair_key", "capped_model")
+"""The columns of `chats` by which fair claims find and count chats."""
 
 
 class AtWork(NamedTuple):

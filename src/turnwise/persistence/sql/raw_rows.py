@@ -16,6 +16,7 @@ from turnwise.persistence.integrity.examine import build_unreadable
 from turnwise.persistence.integrity.repair import Repair
 from turnwise.persistence.protocol import Permission
 from turnwise.persistence.rows import PARSE_ERRORS, PROFILES, micros_of, time_of
+from turnwise.persistence.shares import COUNTED
 from turnwise.persistence.sql.budgets import forget_chat, unreadable_budgets
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import release_all, release_others, take_over
@@ -215,7 +216,7 @@ def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a chat, but for its lease, by table."""
     tables = {**chat.rows.tables, "chats": [chat.rows.chat], "quarantine": chat.quarantine}
     rows = {table: [{name: row[name] for name in COLUMNS[table]} for row in stored] for table, stored in tables.items()}
-    changed_seldom = (*QUERIED, "wake_at", "agent", "fair_key", "capped_model")
+    changed_seldom = (*QUERIED, "wake_at", *COUNTED)
     rows["chats"][0] |= {name: chat.rows.chat[name] for name in changed_seldom}
     return rows | {"audit": [_record(entry) for entry in chat.rows.audit]}
 

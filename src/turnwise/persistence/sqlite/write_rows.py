@@ -14,6 +14,7 @@ from turnwise.persistence.commit import Commit, RequiredLease, Row, Tables
 from turnwise.persistence.event_rows import EventRow
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
+from turnwise.persistence.shares import COUNTED
 from turnwise.persistence.sql.budgets import funds_of, store_funds
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
@@ -22,7 +23,7 @@ from turnwise.states.facts import QUERIED, Facts
 from turnwise.states.values.digests import canonical_row
 
 _LEASE: Final = ", worker = ?, token = ?, expires = ?, lasts = ?"
-_SHARE: Final = ", agent = ?, fair_key = ?, capped_model = ?"
+_PUT_COUNTED: Final = "".join(f", {name} = ?" for name in COUNTED)
 _WAKE_AT: Final = ", wake_at = ?"
 _PUT_QUERIED: Final = "".join(f", {name} = ?" for name in QUERIED)
 _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat, body, salt) VALUES (?, ?, ?)"
@@ -72,7 +73,7 @@ def update(commit: Commit, connection: sqlite3.Connection, *, if_unchanged: bool
     if commit.tables.lease is not None or (commit.after.facts.lease is None and current.facts.lease is not None):
         more, values = more + _LEASE, (*values, *_lease(commit))
     if (share := _share(commit.after.facts)) != _share(current.facts):
-        more, values = more + _SHARE, (*values, *share)
+        more, values = more + _PUT_COUNTED, (*values, *share)
     wake_at = commit.after.facts.wake_at
     if wake_at != current.facts.wake_at:
         more, values = more + _WAKE_AT, (*values, None if wake_at is None else micros_of(wake_at))
@@ -119,7 +120,7 @@ def _chat_row(commit: Commit) -> tuple[Any, ...]:
 
 
 def _share(facts: Facts) -> tuple[str, str, str]:
-    """Return the columns by which fair claims find and count a chat."""
+    """Return the values of the columns `COUNTED`."""
     return (facts.agent_needed, facts.fair_key, facts.capped_model)
 
 
