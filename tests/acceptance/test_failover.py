@@ -176,6 +176,7 @@ async def test_commits_that_are_taken_back_run_no_call_twice(tmp_path: Path, cap
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "Pay.")
         model.allow(1)
+        await seconds_until(lambda: bool(standby.sql("SELECT to_regclass('turnwise.chats')")))
         await seconds_until(lambda: standby.sql("SELECT state FROM turnwise.chats") == "streaming")
         standby.stop()
         model.allow(9)

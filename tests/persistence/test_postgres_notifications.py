@@ -68,6 +68,28 @@ async def test_listener_reconnects(stores: tuple[PostgresStore, PostgresStore], 
         pass
 
 
+async def test_session_ended_before_it_listens_is_made_again(
+    stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = stores
+    began, ended = Liveness.began, list[Any]()
+
+    async def end_the_first(liveness: Liveness, session: Any) -> None:
+        if not ended:
+            ended.append(session)
+            session.terminate()
+            session._protocol.bind_execute()
+        await began(liveness, session)
+
+    monkeypatch.setattr(Liveness, "began", end_the_first)
+    watch = aiter(there.watch())
+    assert await anext(watch) is None
+    while await anext(watch) is not None:
+        pass
+    await plans.created(here, "chat")
+    assert await anext(watch) == "chat"
+
+
 async def test_poll_covers_lost_notifications(
     stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,26 @@ async def test_first_time_out_ends_every_connection(
     assert "connections=4" in caplog.text
 
 
+async def test_session_ended_during_set_up_is_made_again(
+    make_pool: Callable[..., Pool], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task may end it between two steps of asyncpg, as when the server became a standby."""
+    opened = make_pool(f"/postgres?host={postgres.socket}")
+    set_up, ended = opened._set_up, list[Any]()
+
+    async def end_the_first(session: Any) -> None:
+        if not ended:
+            ended.append(session)
+            session.terminate()
+            session._protocol.bind_execute()
+        await set_up(session)
+
+    monkeypatch.setattr(opened, "_set_up", end_the_first)
+    await opened.open()
+    assert await opened.run(one) == 1
+    assert ended[0].is_closed()
+
+
 async def test_slow_answer_is_no_silence(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
     """A server that takes long for a statement accepts connections, and keeps those it has."""
     opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")

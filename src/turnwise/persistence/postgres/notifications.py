@@ -16,7 +16,7 @@ from turnwise.logger import logger
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.refusals import BROKEN
-from turnwise.persistence.postgres.session import Session
+from turnwise.persistence.postgres.session import Session, in_use
 from turnwise.persistence.postgres.timeouts import ANSWER_S, CHECK_EVERY_S, LISTEN_AGAIN_S
 from turnwise.states.errors import StoreError
 
@@ -95,7 +95,7 @@ class NotificationListener:
     async def _attach(self, session: Session) -> asyncio.Event:
         """Collect the notices of a session; return what is set when it ends."""
         over = asyncio.Event()
-        with anyio.fail_after(ANSWER_S):
+        with in_use(session), anyio.fail_after(ANSWER_S):
             channel = await session.fetchval("SELECT current_schema()")
             await session.add_listener(channel, lambda _on, _pid, _channel, payload: self._pending.put(payload))
             session.add_termination_listener(lambda _on: over.set())
@@ -108,7 +108,7 @@ class NotificationListener:
             await over.wait()
         if session.is_closed():
             return True
-        with self._pool.answer_of(session, within_s=ANSWER_S):
+        with in_use(session), self._pool.answer_of(session, within_s=ANSWER_S):
             await session.fetchval("SELECT 1")
         return False
 

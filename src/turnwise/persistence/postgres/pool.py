@@ -24,7 +24,7 @@ from turnwise.persistence.postgres.refusals import (
     problem_of,
 )
 from turnwise.persistence.postgres.servers import Known, Servers, Watch
-from turnwise.persistence.postgres.session import Pooling, Session, pooling_of, session_class, use_own_times
+from turnwise.persistence.postgres.session import Pooling, Session, in_use, pooling_of, session_class, use_own_times
 from turnwise.persistence.postgres.timeouts import CLOSE_S, GONE_AFTER_S, IDLE_IN_TRANSACTION_S, LOCK_S, RETRY_S
 from turnwise.persistence.store_url import without_password
 from turnwise.sockets import keepalive
@@ -218,8 +218,8 @@ class Pool:
             connection = None
             try:
                 connection = await pool.acquire()
-                with anyio.CancelScope(shield=True), Watch(self._servers, connection.server):
-                    return await _call(work, connection)
+                with anyio.CancelScope(shield=True), Watch(self._servers, connection.server), in_use(connection):
+                    return await work(connection)
             except (*GONE, *PASSING, asyncpg.ReadOnlySQLTransactionError) as error:
                 if not may_pass(error):
                     raise self._refusal(error, lost=lost) from error
@@ -266,15 +266,6 @@ class Pool:
         if self._pool is None:
             raise Refused(f"the store {self.name} is not open; open it, or enter the engine, first", lost=lost)
         return self._pool
-
-
-async def _call(work: Callable[[Any], Awaitable[_T]], connection: Any) -> _T:
-    try:
-        return await work(connection)
-    except AttributeError as error:
-        if connection.is_closed():  # by another task, between two steps of asyncpg, which then misses its protocol
-            raise asyncpg.InterfaceError("the connection was ended during the call") from error
-        raise
 
 
 async def _give_back(pool: asyncpg.Pool, connection: Any) -> None:

@@ -16,7 +16,7 @@ import asyncpg
 
 from turnwise.logger import logger
 from turnwise.persistence.postgres.refusals import words_of
-from turnwise.persistence.postgres.session import Server, Session
+from turnwise.persistence.postgres.session import Server, Session, in_use
 from turnwise.persistence.postgres.timeouts import AVOID_S, CONNECT_S, GONE_AFTER_S, RETRY_S, SUSPECT_AFTER_S
 from turnwise.persistence.store_url import without_hosts
 from turnwise.sockets import end_if_lost
@@ -136,7 +136,8 @@ class Servers:
             session = await self._reach(server, attributes)
         try:
             end_if_lost(getattr(session, "_transport", None), GONE_AFTER_S)  # asyncpg offers no other way
-            with Watch(self, server):  # it has answered: a pooler may let us wait now for a connection of its own
+            # It has answered: a pooler may let us wait now for a connection of its own.
+            with in_use(session), Watch(self, server):
                 await self._set_up(session)
                 await self._note_timeline(session)
         except BaseException:

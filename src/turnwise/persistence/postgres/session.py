@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -40,6 +41,21 @@ class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
         """Return a query that leaves the streamed parts out on a hot standby, which has no unlogged tables."""
         is_standby = getattr(self.get_settings(), "in_hot_standby", "off") == "on"
         return sql.replace("FROM partial_events", f"FROM {_NO_PARTS}") if is_standby else sql
+
+
+@contextmanager
+def in_use(session: Any) -> Iterator[None]:
+    """Use a session that another task may end: between two steps asyncpg then misses its protocol.
+
+    Raises:
+        asyncpg.InterfaceError: the session was ended.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        if session.is_closed():
+            raise asyncpg.InterfaceError("the connection was ended during the call") from error
+        raise
 
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
