@@ -1,4 +1,4 @@
-"""What the tests with real processes share: where a test's chats are."""
+"""Fixtures of the tests with real processes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The processes that share a store: started, doomed, frozen, woken, stopped and killed."""
+"""Processes that share a store: tests start, freeze, wake, stop and kill them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROCESSES.set_forkserver_preload(
 
 
 class Crew:
-    """Workers, and clients that die, on one store. None outlives it."""
+    """Workers, and clients that die, on one store; all processes end with the crew."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -32,7 +32,6 @@ class Crew:
     @classmethod
     @contextlib.contextmanager
     def on(cls, place: Place) -> Iterator[Crew]:
-        """Give a crew, and kill at the end whoever is left of it."""
         crew = cls(place)
         place.words.touch()
         try:
@@ -43,43 +42,40 @@ class Crew:
                 process.join()
 
     def hire(self, doom: Doom | None = None) -> BaseProcess:
-        """Start a worker."""
         worker = self._start(worker_process.work, doom)
         self.workers.append(worker)
         return worker
 
     async def at_work(self) -> None:
-        """Wait until every worker runs, and hears SIGTERM."""
+        """Wait until every worker runs and handles SIGTERM."""
         for worker in self.workers:
             while f"worker {worker.pid} runs" not in self.place.words.read_text():  # noqa: ASYNC110 - no event comes from there
                 await anyio.sleep(0.01)
 
     def submit(self, chat_id: str, doom: Doom) -> BaseProcess:
-        """Start a client that answers a chat's calls."""
         return self._start(worker_process.submit, doom, chat_id)
 
     def bury(self) -> int:
-        """Forget the workers that are dead; return how many were."""
+        """Forget the dead workers; return how many there were."""
         before = len(self.workers)
         self.workers = [worker for worker in self.workers if worker.is_alive()]
         return before - len(self.workers)
 
     def kill(self, worker: BaseProcess) -> None:
-        """End a worker with no cleanup."""
         self.workers.remove(worker)
         worker.kill()
         worker.join()
 
     def freeze(self, worker: BaseProcess) -> None:
-        """Stop a worker in the middle of whatever it does; it does not know."""
+        """Suspend a worker without notice."""
         _send(worker, signal.SIGSTOP)
 
     def thaw(self, worker: BaseProcess) -> None:
-        """Let a worker go on as if nothing had been."""
+        """Resume a frozen worker."""
         _send(worker, signal.SIGCONT)
 
     async def dismiss(self, worker: BaseProcess) -> int | None:
-        """Ask a worker to stop, wait until it has, and return its exit code. One that freezes on its way is woken."""
+        """Ask a worker to stop, wait for its end, and return its exit code. A worker that froze is resumed."""
         self.workers.remove(worker)
         _send(worker, signal.SIGTERM)
         async with anyio.create_task_group() as tasks:
@@ -89,13 +85,12 @@ class Crew:
         return worker.exitcode
 
     async def _keep_awake(self, worker: BaseProcess) -> None:
-        """Thaw a worker again and again: a slow one comes late to the place at which it freezes."""
+        """Resume a worker again and again, since a slow one may reach its freezing point late."""
         while True:
             self.thaw(worker)
             await anyio.sleep(0.05)
 
     async def ended(self, process: BaseProcess) -> None:
-        """Wait until a process has ended."""
         await anyio.wait_readable(process.sentinel)
         process.join()
 
@@ -107,7 +102,7 @@ class Crew:
 
 
 def _send(process: BaseProcess, sent: signal.Signals) -> None:
-    """Send a signal; a process that has ended, be it since the last look, needs none."""
+    """Send a signal; ignore processes that have ended meanwhile."""
     if process.pid is not None and process.is_alive():
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, sent)

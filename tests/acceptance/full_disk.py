@@ -1,8 +1,8 @@
-"""Chats on a disk that fills up under them and is given room again, as a process of its own.
+"""Fill the disk under running chats, make room again, and report, as a separate process.
 
-`python -m acceptance.full_disk FOLDER OUTSIDE quota` meets a limit on the size of its files; with `ballast` a
-file fills the folder's file system: let that be a small one. It prints one JSON object: what was refused, and what is
-wrong now.
+`python -m acceptance.full_disk FOLDER OUTSIDE quota` limits the size of its files; with `ballast` a file fills the
+folder's file system, which should be small. The program prints one JSON object: the refusals, and the problems that
+remain.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _CHUNK = 4096
 
 @contextlib.contextmanager
 def quota(folder: Path) -> Iterator[None]:
-    """Let no file grow beyond what the largest of the folder has."""
+    """Limit every file to the size of the folder's largest file."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     largest = max(path.stat().st_size for path in folder.iterdir())
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest + _CHUNK, most))
@@ -35,7 +35,6 @@ def quota(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ballast(folder: Path) -> Iterator[None]:
-    """Fill the folder's file system to the last block."""
     heavy = folder / "ballast"
     with heavy.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(_CHUNK)):
@@ -45,7 +44,7 @@ def ballast(folder: Path) -> Iterator[None]:
 
 
 async def live(folder: Path, outside: Path, filled: Callable[[Path], contextlib.AbstractContextManager[None]]) -> None:
-    """Begin chats, fill the disk while they run, make room again, and let them come to rest."""
+    """Start chats, fill the disk while they run, make room again, and wait until the chats rest."""
     place = Place(f"sqlite:///{folder}/chats.db", outside)
     async with engine_on(place, Doom(), run_worker=True) as engine:
         accepted = {}
@@ -72,7 +71,7 @@ async def live(folder: Path, outside: Path, filled: Callable[[Path], contextlib.
 
 
 async def refused(engine: Engine, accepted: dict[str, list[str]]) -> str:
-    """Send to the chats, one after the other, until the store refuses; return how."""
+    """Send to the chats in turn until the store refuses; return the error."""
     while True:
         for chat_id, messages in accepted.items():
             try:

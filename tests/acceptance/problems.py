@@ -1,4 +1,4 @@
-"""What must be true in the end: of every chat, of the world outside, and of what the processes said."""
+"""Checks after a torture: every chat, the outside world, and the logs of the processes."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ _NEVER_SAID = ("database is locked", "job_failed", "never awaited", "Task except
 
 
 async def problems_of_all(place: Place, accepted: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return every promise that was broken to the chats whose `accepted` messages are known."""
+    """Return every broken promise about chats whose `accepted` messages are known."""
     store = store_from_url(place.url, durability="full", now=None)
     await store.open()
     try:
@@ -49,7 +49,7 @@ async def _of_a_chat(store: ChatStore, chat_id: str, accepted: Sequence[str], *,
 
 
 async def _of_a_member(store: ChatStore, chat_id: str, *, is_known: bool, pruned: bool) -> list[str]:
-    """Return what is wrong with a subagent; of the chat that it helps, what is wrong with its family."""
+    """Return the problems of a subagent, or of a parent's whole family."""
     if not is_known:
         return await problems_of(store, chat_id, pruned=pruned)
     verdict = await verify_family(store, chat_id)
@@ -57,7 +57,7 @@ async def _of_a_member(store: ChatStore, chat_id: str, *, is_known: bool, pruned
 
 
 async def _of_the_world(store: ChatStore, chats: Sequence[str], acts: Sequence[Sequence[str]]) -> AsyncIterator[str]:
-    """Yield acts that nobody had recorded, that were done twice, or that had two keys; and results without an act."""
+    """Yield acts without a record, acts done twice, acts with two keys, and results without an act."""
     done = Counter((act[1], act[2], act[0]) for act in acts if act[0] != "fault")
     for fault in (act for act in acts if act[0] == "fault"):
         yield f"the model was asked what a strict provider refuses: {' '.join(fault[1:])}"

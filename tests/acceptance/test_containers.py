@@ -1,4 +1,4 @@
-"""The image and the composition, without Docker: their steps and commands run on this machine, in clean folders."""
+"""Run the steps and commands of the image and of the composition in clean folders, without Docker."""
 
 import json
 import os
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.timeout(600)  # pip asks its index for the dependencies
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the instructions of the Dockerfile, in order."""
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in lines]
@@ -38,7 +37,7 @@ def last(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the image's steps that pip does, in a fresh virtual environment instead of an image, and return that."""
+    """Run the image's pip steps in a fresh virtual environment; return its path."""
     folder = tmp_path_factory.mktemp("image")
     source = folder / "src"
     source.mkdir()
@@ -101,7 +100,7 @@ def composition() -> dict[str, Any]:
 
 @pytest.mark.deep
 def test_composition_works_on_one_postgresql(postgres: Server, tmp_path: Path) -> None:
-    """A message that one replica accepts is answered by a worker and watched at the other replica."""
+    """One replica accepts the message, a worker answers it, and the other replica streams the answer."""
     services, store = composition(), postgres.new_url("composed")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert set(services) == {"database", "worker-1", "worker-2", "api-1", "api-2"}

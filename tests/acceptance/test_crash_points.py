@@ -1,4 +1,4 @@
-"""Crash points: an engine that dies at any commit or await of a life loses nothing; the life ends as if uncut."""
+"""An engine dies at any commit or await; the chat must end as it does without a crash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE = [
 
 
 class Service:
-    """Two tools, what they did outside, and the models of the engines that ran them."""
+    """Two tools, their acts outside, and the models of the engines that ran them."""
 
     def __init__(self) -> None:
         self.acts: Counter[tuple[str, str]] = Counter()
@@ -59,7 +59,7 @@ class Service:
         return Engine(store, model=model, tools=[pay, note], settings=Settings(coalesce=0), clock=clock)
 
     async def check(self, engine: Engine) -> None:
-        """Check the history and the acts: only the outcome of the at-most-once call may be unknown."""
+        """Check history and acts: only the at-most-once call may have an unknown outcome."""
         (chat,) = (await engine.list_chats()).items
         assert (chat.state, chat.stop_reason, chat.last_error) == ("waiting", "end_turn", None)
         await assert_told_right(engine, chat.id)
@@ -76,7 +76,7 @@ class Service:
 
 
 def answer(request: ModelRequest) -> Reply:
-    """Answer by the request alone, so that every engine answers alike."""
+    """Answer from the request alone, so that every engine answers alike."""
     if any(message.role == "tool" for message in request.messages):
         return Reply("All done.", chunks=4, usage=(10, 2))
     return Reply("On it.", chunks=3, reasoning="I will pay", signature="s", calls=CALLS, usage=(90, 5))
@@ -88,7 +88,7 @@ def text_of(message: Message) -> Any:
 
 
 async def live(engine: Engine) -> None:
-    """Be a client that does not give up."""
+    """Act as a client that retries until it succeeds."""
     chat = await engine.create_chat(system="Be brief.", client_tools=[ASK], client_id="life")
     await engine.send_message(chat.id, "Pay, please.", client_id="please")
     if (await engine.wait(chat.id)).open_calls:

@@ -1,6 +1,6 @@
-"""Servers that are killed, freeze, or cannot be reached any more, and clients that vanish: what is lost, and how long.
+"""Database servers that die, freeze or become unreachable, and clients that vanish: losses and delays.
 
-Where packets have to be dropped, a proxy falls silent; where it matters what kernels do, namespaces do it.
+A proxy drops packets; network namespaces show what real kernels do.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from turnwise.states.names import ChatState
 pytestmark = pytest.mark.deep
 
 SLACK_S = 5.0
-"""What a busy machine adds."""
+"""Extra time that a busy machine may need."""
 
 
 async def seconds_until(none: Callable[[], bool]) -> float:
-    """Return how long it takes until there are none; nothing tells of it."""
+    """Return how long it takes until no row is left; no event announces that."""
     began = monotonic()
     with anyio.fail_after(60):
         while not none():  # noqa: ASYNC110 - no event comes from there
@@ -48,7 +48,7 @@ async def seconds_until(none: Callable[[], bool]) -> float:
 
 
 class Load:
-    """Clients that ask one question after another, each by the same name until it is acknowledged."""
+    """Clients that ask one question after another, and repeat each with the same id until it is acknowledged."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class Load:
         self._more = anyio.Condition()
 
     async def reach(self, count: int) -> None:
-        """Wait until so many were acknowledged."""
+        """Wait until `count` questions were acknowledged."""
         with anyio.fail_after(60):
             async with self._more:
                 while len(self.times) < count:
@@ -77,7 +77,7 @@ class Load:
                 await self._engine.wait(chat.id, timeout=60)
 
     async def check(self) -> None:
-        """Check that all that was acknowledged is there, once, and sound."""
+        """Check that every acknowledged question is stored once, in a valid chat."""
         for chat_id, names in self.acknowledged.items():
             assert (await self._engine.wait(chat_id, timeout=60)).state == "waiting"
             messages = await self._engine.messages(chat_id)
@@ -87,7 +87,7 @@ class Load:
 
 @pytest.mark.parametrize("lost", ["killed", "frozen", "silent"])
 async def test_failover_to_a_synchronous_standby_loses_nothing(lost: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing acknowledged is lost or doubled, no tool runs twice, and chats go on soon after the promotion."""
+    """Also, no tool runs twice, and chats continue soon after the promotion."""
     paid: list[str] = []
 
     @tool
@@ -130,7 +130,7 @@ async def test_failover_to_a_synchronous_standby_loses_nothing(lost: str, caplog
 
 
 async def test_old_primary_is_not_used_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A standby was promoted behind its back, and it takes writes, too: it is first in the URL, and refused."""
+    """A promoted standby exists while the old primary takes writes; the engine refuses the first host in the URL."""
     monkeypatch.setattr(servers, "AVOID_S", 0)
     with Server.running() as old, old.standby() as new:
         hosts = f"host={old.socket},{new.socket}&target_session_attrs=primary"
@@ -152,7 +152,7 @@ async def test_old_primary_is_not_used_again(monkeypatch: pytest.MonkeyPatch, ca
 
 
 async def test_commits_that_are_taken_back_run_no_call_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The start of a call is lost with the primary while the call runs; the checkpoints tell of what is missing."""
+    """The start of a call is lost with the primary while the call runs; the checkpoints show the loss."""
     ran: list[str] = []
     go_on = anyio.Event()
 
@@ -209,7 +209,7 @@ async def proxy(postgres: Server) -> AsyncIterator[SilentProxy]:
 
 @pytest.mark.parametrize("busy", ["a model", "a tool", "nothing"])
 async def test_engine_ends_while_its_database_is_silent(postgres: Server, proxy: SilentProxy, busy: str) -> None:
-    """Within `shutdown_grace` + 5 s, whatever it is doing."""
+    """The engine closes within `shutdown_grace` + 5 s, in any state."""
     began = anyio.Event()
 
     @tool
@@ -231,14 +231,14 @@ async def test_engine_ends_while_its_database_is_silent(postgres: Server, proxy:
     if busy == "a tool":
         await began.wait()
     proxy.fall_silent()
-    await anyio.sleep(0.3)  # noqa: ASYNC251, RUF100 - whatever polls is on its way
+    await anyio.sleep(0.3)  # noqa: ASYNC251, RUF100 - gives pollers time to start
     started = monotonic()
     await engine.__aexit__()
     assert monotonic() - started < 1 + 5
 
 
 async def test_silent_network_ends_tools_only_with_their_lease(postgres: Server, proxy: SilentProxy) -> None:
-    """An outage that is shorter ends none, although two workers look at each other's leases when it is over."""
+    """A shorter outage ends no tools, although two workers check each other's leases afterwards."""
     began, ended = anyio.Semaphore(0), list[float]()
 
     @tool(timeout=600)
@@ -274,7 +274,7 @@ async def test_silent_network_ends_tools_only_with_their_lease(postgres: Server,
 async def test_calls_to_a_silent_server_end_and_begin_again(
     postgres: Server, proxy: SilentProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Suspected after 5 s, given up after 4 more, then tried for 10 s; back at once with the network."""
+    """Suspected after 5 s, each attempt ends 4 s later, retries last 10 s; calls succeed with the network."""
     schema = postgres.new_url("silent").rpartition("&")[2]
     url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?{schema}"
     async with Engine(url, model="demo", settings=Settings(run_worker=False)) as engine:
@@ -331,7 +331,7 @@ time.sleep(600)
 
 @contextmanager
 def running(there: Machine, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a Python program on a machine."""
+    """Run a Python program on a host."""
     command = there.command(sys.executable, "-W", "ignore", "-c", program, *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -347,7 +347,7 @@ async def ready(process: subprocess.Popen[str]) -> None:
 
 @needs_namespaces
 async def test_server_ends_sessions_of_a_vanished_process() -> None:
-    """Those of its pool as well as the one that listens, busy or not: the locks of its workers go with them."""
+    """The server ends pooled sessions and the listening one, busy or idle, which frees the worker's locks."""
     with machine() as there, Server.running() as first, first.standby(address=there.here) as server:
         await anyio.to_thread.run_sync(server.promote)
         sessions = f"SELECT count(*) FROM pg_stat_activity WHERE client_addr = '{there.address}'"  # noqa: S608 - ours
@@ -360,7 +360,7 @@ async def test_server_ends_sessions_of_a_vanished_process() -> None:
 
 @needs_namespaces
 async def test_service_closes_connections_of_vanished_followers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would count against their principal, and hold memory, for a quarter of an hour."""
+    """Otherwise they would count against their principal, and use memory, for a quarter of an hour."""
     monkeypatch.setattr(import_module("turnwise.service.connections"), "GONE_AFTER_S", 5)
     with machine() as there, socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A disk without room: an error that says so, nothing half written, and every chat goes on once there is room again."""
+"""A full disk causes a clear error, no partial write, and every chat continues once there is room again."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _MOUNTED = 'mount -t tmpfs -o size=16m tmpfs "$1" && shift && exec "$@"'
 
 
 def lived(folder: Path, how: str, *before: str) -> dict[str, Any]:
-    """Live on a disk that fills up, in a process that is started by `before`; return what it found."""
+    """Run chats on a disk that fills up, in a process started by `before`; return its report."""
     disk, outside = folder / "disk", folder / "outside"
     disk.mkdir()
     outside.mkdir()
@@ -30,13 +30,13 @@ def lived(folder: Path, how: str, *before: str) -> dict[str, Any]:
 
 
 def in_a_small_file_system(disk: Path) -> list[str]:
-    """Return what starts a command with a small file system on a folder, seen by it alone: it ends with the command."""
+    """Return a command prefix that mounts a small file system, visible to that command alone."""
     mapped = [] if os.geteuid() == 0 else ["--map-root-user"]
     return ["unshare", "--mount", *mapped, "sh", "-c", _MOUNTED, "sh", str(disk)]
 
 
 def can_mount(folder: Path) -> bool:
-    """Return whether this user may mount something for a command of its own."""
+    """Return whether this user may mount a file system for a command."""
     if shutil.which("unshare") is None:
         return False
     return subprocess.run([*in_a_small_file_system(folder), "true"], check=False, capture_output=True).returncode == 0
@@ -55,7 +55,7 @@ def test_chats_survive_a_reached_quota(tmp_path: Path) -> None:
 
 
 def test_chats_survive_a_full_file_system(tmp_path: Path) -> None:
-    """The real thing; only where a process may mount a file system of its own."""
+    """Runs where a process may mount a file system of its own."""
     if not can_mount(tmp_path):
         pytest.skip("this user may not mount a file system, not even for one command")
     assert_sound(lived(tmp_path, "ballast", *in_a_small_file_system(tmp_path / "disk")), "the disk is full")

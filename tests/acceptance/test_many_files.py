@@ -1,4 +1,4 @@
-"""Many files of a megabyte through messages, tools and reads, in a process whose memory does not grow with them."""
+"""Many files of a megabyte pass through messages, tools and reads; memory must not grow with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 FILES: Final = int(os.environ.get("MANY_FILES", "60"))
-"""How many; `MANY_FILES=1000 make test TESTS=tests/acceptance/test_many_files.py` for the whole claim."""
+"""`MANY_FILES=1000 make test TESTS=tests/acceptance/test_many_files.py` checks the full claim."""
 ALLOWED: Final = 24 * 1024
 """Kibibytes by which the process may grow after its first turns: a few requests' files, not all."""
 
@@ -73,7 +73,7 @@ anyio.run(main)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kept_in", ["database", "folder"])
 def test_memory_does_not_grow_with_files(kept_in: str, tmp_path: Path) -> None:
-    """Half of them are sent, half are made by a tool; all are loaded for requests, and read."""
+    """Users send half of the files, a tool makes the others; requests and readers load all of them."""
     folder = str(tmp_path / "files") if kept_in == "folder" else ""
     arguments = [f"sqlite:///{tmp_path / 'chats.db'}", folder, str(FILES)]
     done = subprocess.run([sys.executable, "-c", _LIFE, *arguments], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A rolling deploy: old and new workers on one store, with processes of their own; nothing is lost, nothing burnt."""
+"""A rolling deploy: old and new workers share one store; nothing is lost and no attempt is wasted."""
 
 import contextlib
 import os
@@ -58,14 +58,14 @@ support = Agent(
 
 @contextlib.contextmanager
 def deployed(version: str, url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Give a worker of a version; on leaving, stop it as a deploy does."""
+    """Run a worker of a version; on exit, stop it as a deploy does."""
     command = [sys.executable, "-m", "turnwise", "worker", "shop:support", "--quiet", "--store", url, "--create"]
     environment = os.environ | {"SHOP_VERSION": version}
     worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     try:
         yield worker
         worker.terminate()
-        assert worker.wait(60) in (0, -signal.SIGTERM)  # the latter, if it had hardly begun
+        assert worker.wait(60) in (0, -signal.SIGTERM)  # SIGTERM, if it had hardly started
     finally:
         worker.kill()
         worker.wait()

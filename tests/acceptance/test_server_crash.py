@@ -1,4 +1,4 @@
-"""A PostgreSQL server that crashes: who comes while it recovers waits for it, and what was shown to last is there."""
+"""PostgreSQL crashes: callers wait for its recovery, and durable parts are still there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def timeout_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a busy machine the time that it takes to start a server."""
+    """A busy machine needs time to start a server."""
     monkeypatch.setattr(pool, "RETRY_S", 60)
 
 
@@ -52,7 +52,7 @@ async def test_engine_waits_for_a_recovering_server(server: Server) -> None:
 
 
 async def test_shown_tool_progress_survives_a_server_crash(server: Server) -> None:
-    """It is no part of a reply: nothing that comes later says again what it said."""
+    """Tool progress is no part of a reply, so no later event repeats it."""
     go_on = anyio.Event()
 
     @tool
@@ -84,7 +84,7 @@ async def test_shown_tool_progress_survives_a_server_crash(server: Server) -> No
 
 
 async def test_hot_standby_answers_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a chat under way, whose streamed parts it does not have: they are in an unlogged table."""
+    """The streamed parts of a running chat are in an unlogged table, so the standby answers without them."""
     with Server.running() as primary, primary.standby() as standby:
         url = "postgresql://postgres@/postgres?schema=turnwise&host="
         model = PacedModel([Reply("one two", chunks=2)])
@@ -144,7 +144,7 @@ async def test_chats_run_behind_a_pooler(postgres: Server, mode: Mode, options: 
 
 @needs_pgbouncer
 async def test_transaction_pooler_without_direct_url_is_refused(postgres: Server) -> None:
-    """When the store opens, and before anything is set in sessions that other programs use, too."""
+    """The refusal comes when the store opens, before it changes settings of sessions that other programs share."""
     with pooler(postgres, "transaction") as pooled:
         with pytest.raises(SettingsError, match=r"pools by transaction.*\?direct_url=") as caught:
             await Engine(f"{pooled}&schema=pooled", model="demo").__aenter__()

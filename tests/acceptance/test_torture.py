@@ -1,6 +1,6 @@
-"""Chats under torture: whatever is done to their workers and their database, every promise is kept.
+"""Workers and databases fail in every way, and every promise must hold.
 
-`TORTURE_SECONDS` and `TORTURE_CHATS` say how long at least and how many for each store, `TORTURE_SEED` what is done.
+`TORTURE_SECONDS` and `TORTURE_CHATS` set the least duration and number for each store, `TORTURE_SEED` the course.
 """
 
 import os
@@ -18,7 +18,7 @@ CHATS = int(os.environ.get("TORTURE_CHATS", "40"))
 SEED = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1_000_000))
 
 KEEP = 0.2 if SEED % 2 else None
-"""Seconds for which parts are kept: every other seed has the workers prune."""
+"""Retention of parts in seconds: with every other seed the workers prune."""
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(SECONDS + PATIENCE + CHATS + 180)]
 

@@ -1,4 +1,4 @@
-"""Worker processes one by one: replaced, killed, frozen and woken, on both stores."""
+"""Worker processes are replaced, killed, frozen and resumed, on both stores."""
 
 import signal
 from collections import Counter
@@ -21,7 +21,7 @@ from turnwise.providers.demo import DemoModel
 from turnwise.states.events import Event, PartEvent
 
 LONG = 600.0
-"""A lease that does not run out in a test."""
+"""A lease that outlives every test."""
 SHORT = 1.0
 
 
@@ -30,7 +30,7 @@ def client_of(place: Place) -> Engine:
 
 
 async def created(client: Engine, *messages: str) -> dict[str, list[str]]:
-    """Create a chat with each message; return the chats, each with what it accepted."""
+    """Create a chat with each message; return the accepted message ids of each chat."""
     accepted = {}
     for message in messages:
         chat = await client.create_chat(client_tools=[ASK])
@@ -39,20 +39,19 @@ async def created(client: Engine, *messages: str) -> dict[str, list[str]]:
 
 
 async def shown(client: Engine, chat_id: str, *, attempt: int) -> None:
-    """Wait until a part of an attempt is shown."""
+    """Wait until a part of an attempt is visible."""
     async for event in client.events(chat_id):
         if isinstance(event, PartEvent) and event.attempt == attempt:
             return
 
 
 async def acted(place: Place, act: str) -> None:
-    """Wait until a tool has acted on the world."""
     while not place.world.exists() or f"{act} " not in place.world.read_text():  # noqa: ASYNC110 - no event comes from there
         await anyio.sleep(0.01)
 
 
 async def attended(place: Place) -> None:
-    """Wait until the server knows a worker by its session."""
+    """Wait until the server lists the worker's session."""
     address, _, schema = place.url.rpartition("&schema=")
     beside = await asyncpg.connect(address, server_settings={"search_path": schema})
     while not await beside.fetchval("SELECT count(*) FROM workers"):
@@ -61,7 +60,7 @@ async def attended(place: Place) -> None:
 
 
 async def everything(client: Engine, chat_id: str) -> tuple[str, list[Event]]:
-    """Return all that was ever written of a chat."""
+    """Return everything that was ever written to a chat."""
     return await client.export_audit(chat_id), [event async for event in client.events(chat_id, follow=False)]
 
 
@@ -72,7 +71,7 @@ async def triggers(client: Engine, chats: Iterable[str]) -> Counter[str]:
 
 @pytest.mark.deep
 async def test_replaced_workers_finish_every_chat(url: str, tmp_path: Path) -> None:
-    """A redeploy: chats are let go, not abandoned, so nobody waits for a lease to run out."""
+    """A redeploy releases chats, so no worker waits for a lease to expire."""
     place = Place(url, tmp_path, lease=LONG)
     async with client_of(place) as client:
         with Crew.on(place) as crew:
@@ -103,7 +102,7 @@ async def test_replaced_workers_finish_every_chat(url: str, tmp_path: Path) -> N
 async def test_worker_killed_in_a_tool_is_replaced_at_once(
     url: str, tmp_path: Path, tool: str, outcome: str, acts: int
 ) -> None:
-    """Its process is known to be dead although its lease is long; and the tool decides what comes of the call."""
+    """The process is known to be dead although its lease is long; the tool's crash class decides the call's outcome."""
     place = Place(url, tmp_path, lease=LONG)
     async with client_of(place) as client:
         with Crew.on(place) as crew:
@@ -123,7 +122,7 @@ async def test_worker_killed_in_a_tool_is_replaced_at_once(
 
 @pytest.mark.deep
 async def test_worker_killed_elsewhere_is_replaced_at_once(postgres: Server, tmp_path: Path) -> None:
-    """The server sees the end of its session, and everybody can ask the server."""
+    """The server sees the end of the session, and every worker can ask the server."""
     here = Place(postgres.new_url("elsewhere"), tmp_path, lease=LONG)
     async with client_of(here) as client:
         with Crew.on(replace(here, host="elsewhere")) as others, Crew.on(here) as crew:
@@ -144,7 +143,7 @@ async def test_worker_killed_elsewhere_is_replaced_at_once(postgres: Server, tmp
 
 @pytest.mark.deep
 async def test_woken_worker_writes_nothing(url: str, tmp_path: Path) -> None:
-    """It was frozen on its way to the store, with its reply. Both stream the same step: the token tells them apart."""
+    """The worker froze before its commit. Another worker streams the same step; the token separates them."""
     place = Place(url, tmp_path, lease=SHORT)
     async with client_of(place) as client:
         with Crew.on(place) as crew:

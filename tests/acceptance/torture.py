@@ -1,7 +1,7 @@
-"""Torture: hundreds of chats, and workers that die, freeze, wake and are replaced; one seed decides what is done.
+"""Torture: hundreds of chats, and workers that die, freeze, resume and are replaced, as one seed decides.
 
-Real processes run in real time, so the same seed does the same things, at moments that differ. How much is done does
-not hang on how fast the machine is.
+Processes run in real time, so one seed repeats the same actions at slightly different moments. The amount of work does
+not depend on the machine's speed.
 """
 
 import signal
@@ -43,32 +43,32 @@ _ERRANDS = (
 _MANNERS = ("", "", "full", "flaky", "slow", "full flaky")
 OWNER: Final = "anna"
 _MOST_TOKENS: Final = 10_000
-"""Which a call reserves."""
+"""The tokens that a call reserves."""
 _ROUNDS: Final = 4
-"""How often the whole program is done at least."""
+"""The least number of rounds through the whole program."""
 PATIENCE: Final = 150.0
-"""Seconds in which every chat must come to rest once the mischief is over, and half a second more for each of them."""
+"""Every chat must rest within this time after the torture, plus half a second for each chat."""
 
 
 @dataclass
 class Torture:
-    """One run: what is done to the chats of a place, and what became of them."""
+    """One run: its faults, its chats, and the outcome."""
 
     place: Place
     seed: int
     seconds: float
-    """It lasts so long, and longer if there is more to do by then."""
+    """The least duration; a run lasts longer while work is left."""
     chats: int
     workers: int = 4
     mischief: Sequence[Mischief] = ()
-    """What is done to the database itself."""
+    """The faults of the database itself."""
     store_may_fail: bool = False
-    """Whether clients must reckon with a `StoreError` while the database is tortured."""
+    """Whether clients must expect a `StoreError` while the database fails."""
     deeds: Counter[str] = field(default_factory=Counter)
-    """What was done, and how often."""
+    """How often each action ran."""
     problems: list[str] = field(default_factory=list)
     scheduled: dict[str, str] = field(default_factory=dict)
-    """The chat of each scheduled message that was accepted, by id."""
+    """The chat of each accepted scheduled message, by id."""
     _accepted: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Torture:
         self._harming = anyio.Lock()
 
     async def run(self) -> list[str]:
-        """Torture, let the chats come to rest, and return every promise that was broken."""
+        """Run the torture, wait until the chats rest, and return every broken promise."""
         settings = self.place.settings(run_worker=False)
         async with Engine(self.place.url, model=DemoModel(), settings=settings) as client:
             await client.set_budget(owner=OWNER, tokens=10**9)
@@ -104,7 +104,7 @@ class Torture:
             await self._see_doom(crew, client)
 
     async def _see_doom(self, crew: Crew, client: Engine) -> None:
-        """Let a worker come to its doom. On a busy machine all others may have been killed on their way to it."""
+        """Wait until a worker reaches its doom; on a busy machine all others may have been killed before theirs."""
         for worker in [*crew.workers]:
             crew.kill(worker)
         for _ in range(self.workers):
@@ -115,7 +115,7 @@ class Torture:
             self.deeds["died of their doom"] += crew.bury()
 
     def _done(self, seconds: float) -> float:
-        """Return what part of the torture is over after so many seconds."""
+        """Return the completed share of the torture after some seconds."""
         dealt = self._dealt / (_ROUNDS * sum(times for _, times in self._program()))
         return min(dealt, seconds / self.seconds) if self.seconds else dealt
 
@@ -129,7 +129,7 @@ class Torture:
         tasks.start_soon(deed, crew, client)
 
     def _program(self) -> Sequence[tuple[Deed, int]]:
-        """Return what is done, and how often before everything has been done once."""
+        """Return each action with its weight until every action has run once."""
         return (
             (self._kill, 4),
             (self._freeze, 2),
@@ -149,7 +149,7 @@ class Torture:
         crew.kill(self._random.choice(crew.workers))
 
     async def _freeze(self, crew: Crew, _client: Engine) -> None:
-        """Stop a worker until others have taken its chats, then wake it: it believes that it still holds them."""
+        """Freeze a worker until others have taken its chats, then resume it: it still believes in its leases."""
         worker = self._random.choice(crew.workers)
         crew.freeze(worker)
         with anyio.CancelScope(shield=True):
@@ -163,7 +163,7 @@ class Torture:
         await crew.dismiss(worker)
 
     async def _harm(self, _crew: Crew, _client: Engine) -> None:
-        async with self._harming:  # a server that starts cannot be told to start
+        async with self._harming:  # faults of the server must not overlap its start
             await self._random.choice(self.mischief)()
 
     def _doom(self) -> Doom:
@@ -182,7 +182,7 @@ class Torture:
             await self._send(client, chat_id)
 
     async def _schedule(self, _crew: Crew, client: Engine) -> None:
-        """Have the clock send messages, at once or soon."""
+        """Schedule messages for now or for soon."""
         for chat_id in self._random.sample([*self._accepted], min(2, len(self._accepted))):
             at = datetime.now(UTC) + timedelta(seconds=self._random.choice((0, 0.5, 2)))
             said, when_busy = f"{ORDER} {self._random.choice(_ERRANDS)}", self._random.choice(("queue", "steer"))
@@ -194,7 +194,7 @@ class Torture:
             self.scheduled[name] = chat_id
 
     async def _raise_budget(self, _crew: Crew, client: Engine) -> None:
-        """Change what all chats may spend together, to another number that they never reach."""
+        """Change the shared budget to another limit that no chat reaches."""
         tokens = 10**9 + self._random.randrange(10**6)
         await self._persist(lambda: client.set_budget(owner=OWNER, tokens=tokens))
 
@@ -230,7 +230,7 @@ class Torture:
         return (await self._persist(lambda: client.list_chats(awaiting="client", limit=5))).items
 
     async def _answer(self, client: Engine, chat: Chat) -> None:
-        """Answer, and answer again: the second time changes nothing and gets the same receipt."""
+        """Submit the answers twice; the second time changes nothing and returns the same receipt."""
         results = answers(chat.open_calls)
         if not results:
             return  # it waits for subagents
@@ -244,7 +244,7 @@ class Torture:
             self.problems.append(f"{chat.id}: the same results got {first}, then {again}")
 
     async def _persist(self, deed: Callable[[], Awaitable[_T]]) -> _T:
-        """Do it; again, where the database is known to be out of reach now and then."""
+        """Call, and retry while the database may be out of reach."""
         while True:
             try:
                 return await deed()
@@ -257,7 +257,7 @@ class Torture:
     # How it ends
 
     async def _calm_down(self, crew: Crew, client: Engine) -> None:
-        """With live workers, and clients that do their part, every chat comes to rest."""
+        """Wait until every chat rests, with live workers and clients that answer."""
         for worker in [*crew.workers]:
             crew.thaw(worker)
             crew.kill(worker)
@@ -277,11 +277,11 @@ class Torture:
             self.problems.append(f"{chat.id} does not come to rest: {(await client.explain(chat.id)).reason}")
         for worker in [*crew.workers]:
             code = await crew.dismiss(worker)
-            if code not in (0, -signal.SIGTERM):  # the latter, if it had hardly begun
+            if code not in (0, -signal.SIGTERM):  # SIGTERM, if it had hardly started
                 self.problems.append(f"a worker that was asked to stop ended with {code}")
 
     async def _check_what_is_shared(self, client: Engine) -> None:
-        """Check that each scheduled message was sent once, and that the budget is what all calls add up to."""
+        """Check that each scheduled message was sent once, and that the budget equals the sum of all calls."""
         self.deeds["messages of the clock"] = len(self.scheduled)
         for name, chat_id in self.scheduled.items():
             sent = [one for one in await client.messages(chat_id) if one.wakeup and one.wakeup.schedule == name]
@@ -296,7 +296,7 @@ class Torture:
             self.problems.append(f"{budget} after calls of {known} tokens, {lost} of them lost")
 
     async def _everyone(self, client: Engine) -> AsyncIterator[Chat]:
-        """Yield every chat. Subagents come and go while the others come to rest."""
+        """Yield every chat; subagents start and end while the others come to rest."""
         after: str | None = None
         self.deeds["help"] = 0
         while True:
@@ -328,7 +328,7 @@ class Torture:
 
 
 def _rests(chat: Chat) -> bool:
-    """Return whether a chat waits for its next message, or is a subagent that was stopped or has failed."""
+    """Return whether a chat waits for its next message, or is a stopped or failed subagent."""
     if chat.parent_call is None:
         return chat.state == "waiting"
     return chat.settled and chat.state in ("waiting", "interrupted", "error")

@@ -1,4 +1,4 @@
-"""A worker, or a client, as a process that may be doomed. What its model says depends on what it is asked alone."""
+"""A worker or a client as a process that may be doomed. The model's reply depends on the request alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from turnwise.testing.strict import faults_in
 
 ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
 ORDER = "Please:"
-"""How a message begins that wants work. The words after it are tools to call; `full`, `flaky`, `slow` and `stuck`."""
+"""The start of a message that asks for work. Its words are tools to call, or `full`, `flaky`, `slow` and `stuck`."""
 _CALLABLE = ("pay", "note", "book", "ask")
 _HANDED: Final = {
     "delegate": Call("ask_hand", {"task": f"{ORDER} note book"}),
@@ -49,14 +49,14 @@ _WRITES = ("create", "change", "claim", "append_events", "renew", "prune")
 
 @dataclass
 class Doom:
-    """The place at which this process dies, when it comes there for the nth time, with no cleanup; or else freezes."""
+    """The point at which this process dies without cleanup, or freezes, on the nth visit."""
 
     place: str = "nowhere"
     times: int = 1
     signal: signal.Signals = signal.SIGKILL
 
     def at(self, place: str) -> None:
-        """Die if this is the place and the time."""
+        """Die if this is the point and the nth visit."""
         self.times -= place == self.place
         if place == self.place and self.times == 0:
             os.kill(os.getpid(), self.signal)
@@ -64,7 +64,7 @@ class Doom:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process works: the store, the file that stands for the world outside, and the file for its words."""
+    """Paths of a process: its store, the file of its acts outside, and its log."""
 
     url: str
     folder: Path
@@ -72,20 +72,20 @@ class Place:
     shutdown_grace: float = 0.1
     keep_parts: float | None = None
     host: str = ""
-    """The machine that a process takes itself to be on; its own if none is named."""
+    """The machine name that a process reports; by default its own."""
 
     @property
     def world(self) -> Path:
-        """What has really happened, a line for every act."""
+        """The acts outside, one line each."""
         return self.folder / "world"
 
     @property
     def words(self) -> Path:
-        """What the processes have logged."""
+        """The log of the processes."""
         return self.folder / "words"
 
     def settings(self, *, run_worker: bool = True) -> Settings:
-        """Return settings under which little time passes between two things that can go wrong."""
+        """Return settings with short times between two possible faults."""
         return Settings(
             run_worker=run_worker,
             lease=self.lease,
@@ -119,7 +119,7 @@ class DoomedStore:
 
 
 class ObedientModel(ScriptedModel):
-    """Does what the last message says: no memory, so that every process answers alike."""
+    """Follows the last message; it has no memory, so every process answers alike."""
 
     def __init__(self, act: Callable[..., None], doom: Doom) -> None:
         super().__init__(self._answer, summary=Reply("What was asked was done.", usage=(50, 7), delay=0.002))
@@ -127,7 +127,7 @@ class ObedientModel(ScriptedModel):
         self._doom = doom
 
     async def generate(self, request: ModelRequest) -> ModelReply:
-        """Summarise; it may be the last that this process does."""
+        """Reply; the process may die here."""
         self._doom.at("in a compaction")
         return await super().generate(request)
 
@@ -152,7 +152,7 @@ class ObedientModel(ScriptedModel):
 
 
 def _has_to_wait(request: ModelRequest) -> bool:
-    """Return whether subagents were started since the last message, and not waited for."""
+    """Return whether subagents that were started since the last message are still awaited."""
     called: list[str] = []
     for message in reversed(request.messages):
         if message.role == "user":
@@ -162,7 +162,7 @@ def _has_to_wait(request: ModelRequest) -> bool:
 
 
 def tools(place: Place, act: Callable[..., None], doom: Doom) -> list[Tool]:
-    """Return a tool of each kind. They act on the world, and may be the last that this process does."""
+    """Return a tool of each kind. Each acts outside, and the process may die in it."""
 
     async def begin(name: str, context: ToolContext) -> None:
         act(name, context.chat_id, context.call_id, context.idempotency_key)
@@ -196,17 +196,17 @@ def tools(place: Place, act: Callable[..., None], doom: Doom) -> list[Tool]:
 
 
 def work(place: Place, doom: Doom) -> None:
-    """Be a worker until SIGTERM."""
+    """Run a worker until SIGTERM."""
     _quietly(place, _work, doom)
 
 
 def submit(place: Place, doom: Doom, chat_id: str) -> None:
-    """Be a client that answers every open call of a chat, twice."""
+    """Act as a client that answers every open call of a chat, twice."""
     _quietly(place, _submit, doom, chat_id)
 
 
 def answers(calls: list[Any]) -> list[ToolResult]:
-    """Return what a client answers: the same whoever is asked."""
+    """Return a client's answer, which is the same for every client."""
     return [ToolResult(call.call_id, f"agreed to {call.call_id}") for call in calls if call.name == "ask"]
 
 
@@ -222,7 +222,6 @@ def _quietly(place: Place, main: Callable[..., Coroutine[Any, Any, None]], *give
 
 
 def engine_on(place: Place, doom: Doom, *, run_worker: bool) -> Engine:
-    """Return an engine at a place, for a process that is doomed."""
     world = os.open(place.world, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def act(*words: str) -> None:

@@ -1,4 +1,4 @@
-"""What a test can swear to of a chat: what was said, how it moved, and that a refusal wrote nothing."""
+"""Assertions about chats: contents, states, and refusals that write nothing."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,12 +10,11 @@ from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart
 
 
 def said(messages: Sequence[Message]) -> list[tuple[str, Any]]:
-    """Return the messages as (role, text or output)."""
     return [(message.role, message.result.output if message.result else message.text) for message in messages]
 
 
 def lines_of(messages: Sequence[Message]) -> list[str]:
-    """Return one line a message: its role and what its parts say."""
+    """Return one line per message: its role and its parts."""
     return [f"{message.role}: {' '.join(_said(part) for part in message.parts)}" for message in messages]
 
 
@@ -31,7 +30,7 @@ def _said(part: object) -> str:
 
 
 async def path_of(engine: Engine, chat_id: str) -> list[ChatState]:
-    """Return the states the chat has been in, as its audit log tells them."""
+    """Return the states of the chat in order, from its audit log."""
     records = await engine.audit(chat_id)
     return [ChatState(record.target) for record in records if record.source != record.target]
 
@@ -49,7 +48,7 @@ async def _account(engine: Engine, chat_id: str) -> list[object]:
 
 @asynccontextmanager
 async def untouched(engine: Engine, chat_id: str) -> AsyncIterator[None]:
-    """Swear that what happens inside writes nothing to the chat: no version, record, event, message or queue."""
+    """Assert that the block writes nothing to the chat: no version, record, event, message or queue."""
     before = await _account(engine, chat_id)
     yield
     assert await _account(engine, chat_id) == before

@@ -1,4 +1,4 @@
-"""What the tests of the engine share: a strict model, and engines whose every chat is verified when they close."""
+"""Fixtures of the engine's tests: a strict model, and engines that verify every chat when they close."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from turnwise.testing.strict import StrictModel
 
 @pytest.fixture
 def strict_model() -> Iterator[Callable[..., StrictModel]]:
-    """Make models that hold the engine to a strict provider's rules, for every request of the test."""
+    """Make models that check every request by a strict provider's rules."""
     models: list[StrictModel] = []
 
     def make(*args: Any, **options: Any) -> StrictModel:
@@ -27,14 +27,12 @@ def strict_model() -> Iterator[Callable[..., StrictModel]]:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Return where the test's database is, or will be."""
+    """Return the path of the test's database."""
     return tmp_path / "chats.db"
 
 
 @pytest.fixture
 def open_engine(database: Path) -> OpenEngine:
-    """Open engines on one database, one after another or side by side."""
-
     @asynccontextmanager
     async def opened(model: Any, *, store: Any = f"sqlite:///{database}", **options: Any) -> AsyncIterator[Engine]:
         async with Engine(store, model=model, **options) as engine:
@@ -46,7 +44,7 @@ def open_engine(database: Path) -> OpenEngine:
 
 @pytest.fixture
 def open_chat(open_engine: OpenEngine, strict_model: MakeModel) -> OpenChat:
-    """Open engines with a strict model of a script, or with a model that is given, each with one chat."""
+    """Open engines, each with one chat and a strict model of a script or the given model."""
     of_model = ("summary", "context_limit", "sleep", "name", "provider")
     of_chat = ("client_tools", "system", "owner", "metadata", "title", "parameters", "agent", "history", "active_tools")
 
@@ -62,7 +60,7 @@ def open_chat(open_engine: OpenEngine, strict_model: MakeModel) -> OpenChat:
 
 
 async def verify_every_chat(engine: Engine) -> None:
-    """Check each chat's audit log, in the store and as an export, and that its events have no gap."""
+    """Check each chat's audit log, in the store and as an export, and that event numbers have no gap."""
     after: str | None = None
     while True:
         page = await engine.list_chats(after=after)

@@ -1,4 +1,4 @@
-"""A chat in the hands of a worker, for tests of what its jobs make of it."""
+"""A chat that a worker holds, for tests of its jobs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from turnwise.testing import ManualClock
 
 
 def streams(**more: Any) -> Facts:
-    """Return the facts of a chat whose third step is asked for the second time, by the worker `w`."""
+    """Return the facts of a chat whose third step is in its second attempt, held by worker `w`."""
     known: dict[str, Any] = {
         "lease": Lease("w", 1),
         "step": StepFacts(number=3, attempt=2, stage=Stage.asking, attempt_open=True),
@@ -33,7 +33,7 @@ def leased_chat(
     model: Any = None,
     tools: Sequence[Any] = (),
 ) -> tuple[LeasedChat, Shelf]:
-    """Return a chat under the token 1, and the store that it is read from."""
+    """Return a chat under token 1, and its store."""
     settings = settings or Settings()
     shelf = Shelf(facts=facts or streams())
     shelf.messages = list(messages)

@@ -1,6 +1,6 @@
-"""An MCP server over HTTP of the protocol with sessions (2025-06-18), which most deployed servers speak.
+"""An MCP server over HTTP of protocol 2025-06-18 with sessions, as most deployed servers use.
 
-A restart or a deployment of such a server ends its sessions; so does some idle time.
+Restarts, deployments and idle time end its sessions.
 """
 
 from __future__ import annotations
@@ -27,35 +27,33 @@ NOT_FOUND: Final = -32601
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of HTTP."""
-
     status: int
     body: bytes = b""
     media_type: str = "application/json"
 
     @classmethod
     def refusal(cls, status: int, code: int, message: str) -> Answer:
-        """Return an error of JSON-RPC from a server that has not read the request."""
+        """Return a JSON-RPC error from a server that has not read the request."""
         return cls(status, rpc(None, error={"code": code, "message": message}))
 
 
 @dataclass
 class Sessions:
-    """What a server remembers, and what it was asked."""
+    """The state of a server, and the requests that it received."""
 
     stranger: Answer
-    """The answer to a request of a session that the server does not have."""
+    """The answer to a request of an unknown session."""
     url: str = ""
     ids: set[str] = field(default_factory=set)
     begun: int = 0
     runs: int = 0
     """How often its tool ran."""
     failing: list[Answer] = field(default_factory=list)
-    """The answers to the next calls after the tool ran for them, in place of its result."""
+    """Answers to the next calls, in place of the tool's result; the tool still runs."""
     on_run: Callable[[], None] | None = None
     tools: list[Any] = field(default_factory=lambda: [OFFERED])
     results: dict[str, Any] = field(default_factory=dict)
-    """The results of tools, word for word; by default a text that counts the calls."""
+    """Results of tools as they are; by default a text that counts the calls."""
     token: str | None = None
     """The bearer token that requests need."""
 
@@ -97,13 +95,12 @@ class Sessions:
 
 
 def rpc(request_id: object, **outcome: Any) -> bytes:
-    """Return a message of JSON-RPC that answers a request."""
+    """Return a JSON-RPC message that answers a request."""
     return json.dumps({"jsonrpc": "2.0", "id": request_id, **outcome}).encode()
 
 
 @asynccontextmanager
 async def serving_sessions(stranger: Answer = Answer(404), **what: Any) -> AsyncIterator[Sessions]:
-    """Serve."""
     sessions, app = Sessions(stranger, **what), FastAPI()
     app.add_route("/mcp", sessions.post, methods=["POST"])
     app.add_route("/mcp", lambda _: Response(status_code=200), methods=["DELETE"])

@@ -1,4 +1,4 @@
-"""A chat's events and facts as a reader of the store finds them, moment by moment as a test has it."""
+"""A fake store of one chat, whose events and facts change as the test decides."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
@@ -16,13 +16,13 @@ from turnwise.states.names import ChatState
 
 
 def stands(state: ChatState = ChatState.waiting, *, version: int = 1, last_seq: int = 0, **more: Any) -> Facts:
-    """Return the facts of a chat that stands there."""
+    """Return the facts of a chat in that state."""
     known: dict[str, Any] = {"chat_id": "c", "profile": PROFILE, "updated_at": NOW}
     return Facts(**known | more, state=state, version=version, last_seq=last_seq)
 
 
 class Shelf:
-    """What a reader asks of a store, for one chat; a test may let something happen just before each look."""
+    """The reads of a store for one chat; a test may run code just before each read."""
 
     def __init__(self, events: Sequence[Event] = (), facts: Facts | None = None) -> None:
         self.stored = list(events)
@@ -31,26 +31,24 @@ class Shelf:
         self.before_facts: Callable[[], object] = lambda: None
         self.before_events: Callable[[], object] = lambda: None
         self.limits: list[int] = []
-        """How many events each look asked for at most."""
+        """The limit of each read of events."""
         self.asked = 0
-        """How often the facts were asked for."""
+        """The number of reads of facts."""
         self.messages: list[Message] = []
         self.histories = 0
-        """How often the history was asked for."""
+        """The number of reads of the history."""
         self.appended: list[tuple[int, ChatState, tuple[Event, ...]]] = []
-        """What running jobs have stored, or are about to."""
+        """Batches that running jobs have stored or are about to store."""
         self.storing: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
 
     @property
     def store(self) -> ChatStore:
-        """The store, as a reader is given it."""
         return cast("ChatStore", self)
 
     def file_store(self) -> Any:
-        """Return nothing: no file is kept on a shelf."""
+        """Return nothing: this store has no files."""
 
     async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
-        """Return the next events, as a store does."""
         assert chat_id == "c"
         self.limits.append(limit)
         self.before_events()
@@ -59,21 +57,18 @@ class Shelf:
         return page
 
     async def facts(self, chat_id: str) -> Facts:
-        """Return where the chat stands, as a store does."""
         assert chat_id == "c"
         self.asked += 1
         self.before_facts()
         return self.stand
 
     async def prompt(self, chat_id: str) -> list[Message]:
-        """Return what the model sees, as a store does."""
         assert chat_id == "c"
         return list(self.messages)
 
     async def history(
         self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
     ) -> list[Message]:
-        """Return the whole history, as a store does."""
         assert (chat_id, at_version, size) == ("c", None, None)
         self.histories += 1
         return [message for message in self.messages if message.position > after]
@@ -81,30 +76,30 @@ class Shelf:
     async def append_events(
         self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
     ) -> tuple[Event, ...]:
-        """Note the events of a running job, once the test lets them go, as a store does."""
+        """Store the events of a running job once the test allows it."""
         assert chat_id == "c"
         self.appended.append((token, state, tuple(shown)))
         await self.storing()
         return tuple(shown)
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return what subscribers were shown of an attempt, as a store does."""
+        """Return the visible parts of an attempt."""
         assert chat_id == "c"
         events = [event for _, _, batch in self.appended for event in batch if isinstance(event, PartEvent)]
         return [event for event in events if (event.step, event.attempt) == (step, attempt)]
 
     def put(self, facts: Facts, *events: Event) -> Committed:
-        """Store what another process committed; return it as this process would tell it."""
+        """Store a commit of another process; return the notification that this process would send."""
         before, self.stand = self.stand, facts
         self.stored.extend(events)
         return Committed(before=before, facts=facts, decisions=(), events=events, at=NOW)
 
     def commit(self, facts: Facts, *events: Event) -> None:
-        """Store what this process committed, and tell its readers."""
+        """Store a commit of this process, and publish it."""
         self.committing(facts, *events)()
 
     def committing(self, facts: Facts, *events: Event) -> Callable[[], None]:
-        """Store what this process committed; return what tells its readers, perhaps a while later."""
+        """Store a commit of this process; return a function that publishes it, perhaps later."""
         latest, notifications = self.broadcaster.latest.of(facts.chat_id), self.broadcaster.notifications
         committed = self.put(facts, *events)
         return lambda: self.broadcaster.publish(committed, latest, notifications=notifications)

@@ -1,4 +1,4 @@
-"""Agents with subagents: models that delegate step by step, and a subagent that answers when the test lets it."""
+"""Agents with subagents: models that delegate step by step, and a subagent that answers when the test allows it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from turnwise import Agent, Chat, Engine, ModelRequest, Settings, Usage, delegat
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 Step = Callable[[list[Any]], Sequence[Call] | str]
-"""Returns what a model does next, by the results of its turn so far."""
+"""Returns the model's next step from the results of the turn so far."""
 
 
 def lead(*steps: Step) -> ScriptedModel:
-    """Return a model that takes these steps in each turn, then ends it; asked to stay, it does nothing."""
+    """Return a model that takes these steps in each turn; it does nothing if asked to stay."""
 
     def replies(request: ModelRequest) -> Reply:
         start = max(place for place, message in enumerate(request.messages) if message.role == "user")
@@ -30,22 +30,19 @@ def lead(*steps: Step) -> ScriptedModel:
 
 
 def asks(*tasks: str, also: Sequence[Call] = ()) -> Step:
-    """Delegate these tasks, and wait for the answers."""
     return lambda _seen: [*(Call("ask_research", {"task": task}) for task in tasks), *also]
 
 
 def starts(*tasks: str) -> Step:
-    """Start a background subagent for each task."""
     return lambda _seen: [Call("start_research", {"task": task}) for task in tasks]
 
 
 def waits(_seen: list[Any]) -> Sequence[Call]:
-    """Wait for all background subagents."""
     return [Call("wait_for_subagents", {})]
 
 
 def calls(name: str, **arguments: Any) -> Step:
-    """Call a tool; `subagent=0` is the first subagent that was started in this turn."""
+    """Call a tool; `subagent=0` is the first subagent that the turn started."""
 
     def step(seen: list[Any]) -> Sequence[Call]:
         started = [one["subagent"] for one in seen if isinstance(one, dict) and "subagent" in one]
@@ -65,7 +62,7 @@ class Research(GatedModel):
         self.answers = 0
 
     async def working(self, count: int = 1) -> None:
-        """Wait until so many requests are under way."""
+        """Wait until `count` requests are in flight."""
         with anyio.fail_after(60):
             while self.busy < count:  # noqa: ASYNC110 - a model has no event
                 await anyio.sleep(0.01)
@@ -100,12 +97,12 @@ def buyer(tools: Sequence[Any] = (buy,)) -> Agent:
 
 
 async def outputs(engine: Engine, chat_id: str) -> list[Any]:
-    """Return the results that a chat's model got, in order."""
+    """Return the results that a chat's model received, in order."""
     return [message.result.output for message in await engine.messages(chat_id) if message.result is not None]
 
 
 async def inbox_of(engine: Engine, count: int = 1) -> Sequence[Chat]:
-    """Return the chats that wait for a client, once there are so many."""
+    """Return the chats that wait for a client, once there are `count`."""
     with anyio.fail_after(60):
         while len(inbox := (await engine.list_chats(awaiting="client")).items) < count:  # noqa: ASYNC110 - as above
             await anyio.sleep(0.01)
@@ -113,21 +110,20 @@ async def inbox_of(engine: Engine, count: int = 1) -> Sequence[Chat]:
 
 
 async def until_awaits(engine: Engine, chat_id: str, awaits: str) -> None:
-    """Wait until a chat waits for its client, its subagents or both."""
     with anyio.fail_after(60):
         while (await engine.get_chat(chat_id)).awaits != awaits:  # noqa: ASYNC110 - as above
             await anyio.sleep(0.01)
 
 
 async def sent(engine: Engine, **options: Any) -> Chat:
-    """Return a new chat of the lead that was told to go."""
+    """Return a new chat of the lead with a first message."""
     chat = await engine.create_chat(agent="lead", **options)
     await engine.send_message(chat.id, "go")
     return chat
 
 
 async def asked(engine: Engine, **options: Any) -> Chat:
-    """Return a new chat of the lead whose first turn is over."""
+    """Return a new chat of the lead after its first turn."""
     chat = await engine.create_chat(agent="lead", **options)
     await engine.ask(chat.id, "go", timeout=60)
     return await engine.get_chat(chat.id)

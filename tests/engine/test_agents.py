@@ -1,4 +1,4 @@
-"""Agents: who answers in a chat, with which model, tools, parameters and prompt."""
+"""Agents: model, tools, parameters and prompt of each chat."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ async def pay(order: str) -> str:
 
 
 def shop(**models: ScriptedModel) -> list[Agent]:
-    """Return two agents, each with its own model and tools."""
     support = Agent(
         "support",
         models.get("support", ScriptedModel([], name="gentle")),
@@ -109,7 +108,7 @@ def test_engine_refuses_invalid_agents() -> None:
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Settings) if one.init])
 def test_each_setting_has_one_scope(name: str) -> None:
-    """An agent is refused the engine's, even its usual value; of its own scope what is left out is the engine's."""
+    """An agent refuses the engine's settings, even with their defaults; its unset settings take the engine's values."""
     usual = getattr(Settings(), name)
     own = Settings(**{name: usual})
     if Settings.scope(name) == "engine":
@@ -147,7 +146,7 @@ UNUSUAL: dict[str, Any] = {
     "active_tools": [],
     "fair_by": "owner",
 }
-"""Values of settings that no number is."""
+"""Values that are no numbers."""
 
 
 async def test_invalid_configuration_is_refused(tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ async def test_configure_applies_from_the_next_step(tmp_path: Path) -> None:
 
 
 async def test_client_tool_never_shadows_a_local_one(tmp_path: Path) -> None:
-    """Its client would answer calls of a tool that needs an approval: neither another agent nor another version."""
+    """Otherwise the client would answer calls of a tool that needs an approval, of another agent or version."""
     asks = ScriptedModel([Reply(calls=[Call("pay", {"order": "7"})])])
     own, url = ClientTool("pay", "Pay.", {"type": "object"}), f"sqlite:///{tmp_path}/a.db"
     plain, paying = Agent("plain", asks, tools=[look]), Agent("paying", asks, tools=[pay])
@@ -234,7 +233,7 @@ async def test_client_tool_never_shadows_a_local_one(tmp_path: Path) -> None:
 
 
 async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path) -> None:
-    """A worker without that agent leaves the chat alone, wherever the chat is moved to meanwhile."""
+    """A worker without that agent leaves the chat alone, even if the chat has moved to another agent."""
     answer: JsonValue = {"approved": True, "arguments": {"order": "8"}}
     there, elsewhere = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
     support = Agent("support", ScriptedModel([Reply(calls=[Call("pay", {"order": "7"}, id="p")])]), tools=[pay])
@@ -268,7 +267,7 @@ def _hidden(messages: list[Message]) -> list[Message]:
 
 
 async def test_agents_inherit_the_hooks_of_the_engine(open_engine: OpenEngine) -> None:
-    """What an engine hides from providers stays hidden when another agent is added, or takes over."""
+    """Content that an engine hides from providers stays hidden when an agent is added or takes over."""
     models = [ScriptedModel(lambda _request: "ok") for _ in range(3)]
     agents = [
         Agent("bare", models[1]),
@@ -287,7 +286,7 @@ async def test_agents_inherit_the_hooks_of_the_engine(open_engine: OpenEngine) -
 
 
 def test_unknown_agent_gets_the_engines_configuration() -> None:
-    """What an interrupt has left of it may be settled here, by the settings of the engine."""
+    """The engine's own settings settle an interrupt of such a chat."""
     own = Agent(
         "support",
         ScriptedModel([], context_limit=500),
@@ -325,7 +324,7 @@ def test_unknown_agent_gets_the_engines_configuration() -> None:
     ],
 )
 def test_worker_needs_the_agent_and_tools_of_open_calls(agent: str, asks: str, needs: str | None, *, can: bool) -> None:
-    """What an interrupt has left is settled by anybody."""
+    """Any worker settles an interrupt."""
     agents = Agents(shop(), Settings())
     calls = () if needs is None else (replace(local("a"), name=needs, agent=asks),)
     chat = replace(BLANK, profile=replace(BLANK.profile, agent=agent), calls=StepCalls(calls))
@@ -367,7 +366,7 @@ async def test_deps_open_once_per_lease_and_close_with_it(open_chat: OpenChat) -
 
 
 async def test_each_agent_of_a_turn_has_its_own_deps(open_engine: OpenEngine) -> None:
-    """They may be credentials."""
+    """Deps may be credentials."""
     wait, asks = Gate("wait"), Reply(calls=[Call("uses", {})])
 
     @asynccontextmanager
@@ -466,7 +465,7 @@ async def test_ask_refuses_another_agent_than_the_chats(tmp_path: Path) -> None:
 
 
 async def test_chat_whose_model_is_unavailable_ends_in_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process could create it; here a library or a key is missing."""
+    """Another process could create the model; here a library or a key is missing."""
     url = f"sqlite:///{tmp_path}/a.db"
     agent = Agent("support", ScriptedModel(["fine", "better"]))
     async with Engine(url, agents=[agent], settings=Settings(run_worker=False)) as engine:
@@ -510,7 +509,7 @@ def chat(agent: str, *, chat_id: str = "c", turn: int = 1, system: str | None = 
 
 
 class Maker:
-    """An agent's function: each prompt that it makes is another."""
+    """A function of an agent that makes a different prompt at each call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -535,7 +534,7 @@ async def test_prompt_that_is_not_text_is_refused() -> None:
 
 
 async def test_prompt_is_made_once_per_turn_and_agent() -> None:
-    """And for a resumed turn: stopped in another process, nobody has told the worker to forget its first prompt."""
+    """The same holds for a resumed turn: another process stopped it, and the worker still caches the first prompt."""
     prompts, make = SystemPrompts(), Maker()
     resumed = replace(chat("numbers", chat_id="d", turn=2), turn=replace(BLANK.turn, number=2, started_at=NOW))
     for facts, expected in (
@@ -560,7 +559,7 @@ async def test_prompt_is_made_once_per_turn_and_agent() -> None:
 
 
 class Connected(ScriptedModel):
-    """A model that tells whether its connections are open."""
+    """A model that shows whether its connections are open."""
 
     def __init__(self) -> None:
         super().__init__(["hello"])
@@ -578,7 +577,7 @@ class Connected(ScriptedModel):
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Connected:
-    """Return the model that every name stands for."""
+    """Return one model for every name."""
     model = Connected()
     monkeypatch.setattr(models, "model_named", lambda name: model)
     return model
@@ -601,7 +600,7 @@ async def test_model_of_a_chat_is_closed_with_the_engine(named: Connected, open_
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return the names of models whose keys there are: none at first. Others of `some:` cannot be asked."""
+    """Return the names of models with keys, none at first; models under `some:` cannot be checked."""
     there: set[str] = set()
 
     def model_named(name: str) -> Model:
@@ -616,7 +615,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def store_front() -> list[Agent]:
-    """Return agents that check what their model can do."""
+    """Return agents that check the capabilities of their models."""
 
     @tool(definition=ProviderDefinition("anthropic", {"type": "computer_20250124", "name": "computer"}))
     async def computer() -> str:
@@ -628,7 +627,7 @@ def store_front() -> list[Agent]:
 
 
 async def test_engine_without_a_worker_needs_no_keys(keys: set[str], open_engine: Any) -> None:
-    """They are for the process that asks: those that face the internet shall have none."""
+    """Only the process that calls models needs keys; processes that face the internet shall have none."""
     async with open_engine(None, agents=store_front(), settings=Settings(run_worker=False)) as engine:
         chats = [await engine.create_chat(agent=agent) for agent in ("sales", "judge", "support")]
         chosen = await engine.configure(chats[2].id, model="some:other")

@@ -1,4 +1,4 @@
-"""Commits: each is logged line by line and announced, even if its caller is cancelled meanwhile."""
+"""Commits are logged line by line and published, even if their caller is cancelled meanwhile."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -37,7 +37,7 @@ from turnwise.testing import ManualClock
 
 
 class Watcher(Observer):
-    """An observer that remembers every transition."""
+    """An observer that records every transition."""
 
     def __init__(self) -> None:
         self.seen: list[Trigger] = []
@@ -48,7 +48,7 @@ class Watcher(Observer):
 
 @asynccontextmanager
 async def applying(store: Any) -> AsyncIterator[tuple[ChatWriter, Watcher, list[int]]]:
-    """Open an writer; tell what its observer sees, and the versions that were announced to who listens."""
+    """Open a writer; return its observer's transitions and the published versions."""
     watcher, announced = Watcher(), list[int]()
     broadcaster = Broadcaster()
     broadcaster.observe(lambda facts: announced.append(facts.version))
@@ -60,7 +60,7 @@ async def applying(store: Any) -> AsyncIterator[tuple[ChatWriter, Watcher, list[
 
 
 def held_by_a_worker(unit: UnitOfWork) -> None:
-    """Bring a new chat to where a worker holds it."""
+    """Make a worker hold a new chat."""
     unit.fire(Create(profile=Profile(created_at=unit.now)))
     unit.fire(SendMessage(parts=(TextPart(text="hi"),)))
     unit.fire(Claimed(worker="w"), actor="worker:w")
@@ -71,13 +71,13 @@ REPAIR: Final = Repaired(error=ErrorInfo(kind="repaired", message="found in stat
 
 
 def damage(database: Path) -> None:
-    """Write an unknown state, as a hand would: such a chat can be repaired."""
+    """Write an unknown state, as manual SQL could; such a chat can be repaired."""
     with closing(sqlite3.connect(database)) as on, on:
         assert on.execute("UPDATE chats SET state = 'dreaming' WHERE id = 'c'").rowcount == 1
 
 
 async def test_decisions_hold_actor_and_reason(database: Path) -> None:
-    """The unit's actor is the default; a reason belongs to its own decision."""
+    """The unit's actor is the default; a reason belongs to one decision."""
 
     def planned(unit: UnitOfWork) -> None:
         unit.fire(Create(profile=Profile(created_at=unit.now)))
@@ -109,7 +109,7 @@ async def test_each_commit_is_announced_once(database: Path) -> None:
 
 
 async def test_each_commit_has_its_own_salt(database: Path) -> None:
-    """Two chats that say the same do not look the same in their records."""
+    """Equal contents in two chats have different digests."""
     decisions: list[Decision] = []
     async with applying(stored_at(database)) as (writer, _, _):
         for chat_id in ("c", "d"):
@@ -121,7 +121,7 @@ async def test_each_commit_has_its_own_salt(database: Path) -> None:
 
 
 class Slow(Delegate):
-    """A store that has committed before it answers."""
+    """A store that commits before it answers."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -187,7 +187,7 @@ async def test_cancelled_caller_hides_no_commit(database: Path, way: str) -> Non
 async def test_first_call_starts_in_the_commit_that_plans_it(
     database: Path, worker: str, deps: dict[str, str], started: list[str]
 ) -> None:
-    """But not if `deps` have to be opened first, or if the worker may let the chat go."""
+    """Exceptions are calls whose `deps` must be opened first, and workers that may release the chat."""
     clock = ManualClock(NOW)
     runtime = runtime_of(stored_at(database, clock), clock)
     runtime.worker_id, runtime.stopping = worker, "stopping" in deps

@@ -1,4 +1,4 @@
-"""Arguments of tool calls: read as the model spelled them, checked and coerced by a schema, refused unquoted."""
+"""Arguments of tool calls: parsed as the model wrote them, coerced and checked by a schema, refused without a quote."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def keep(ages: dict[int, int], pet: Annotated[Cat | Dog, Field(discriminator="ki
 
 
 def nested(levels: int) -> str:
-    """Return a JSON object with objects and arrays inside each other, that many in all."""
+    """Return a JSON object with that many levels of objects and arrays."""
     objects = levels - levels // 2
     return '{"a":' * objects + "[" * (levels - objects) + "1" + "]" * (levels - objects) + "}" * objects
 
@@ -88,7 +88,7 @@ def test_argument_text_is_an_object_or_stays_text(text: str, read: dict[str, Any
 
 
 def _is_part(read: Any, whole: Any) -> bool:
-    """Whether what was read holds nothing that the whole does not hold, at the same place."""
+    """Return whether each parsed value is in the whole at the same place."""
     if isinstance(whole, dict) and isinstance(read, dict):
         return all(key in whole and _is_part(inner, whole[key]) for key, inner in read.items())
     if isinstance(whole, list) and isinstance(read, list):
@@ -102,7 +102,7 @@ _VALUES = st.recursive(_LEAVES, lambda inner: st.lists(inner) | st.dictionaries(
 
 @hypothesis.given(st.dictionaries(st.text(), _VALUES, min_size=1), st.booleans(), st.data())
 def test_cut_text_never_yields_a_value_of_its_own(whole: dict[str, Any], escaped: bool, data: st.DataObject) -> None:
-    """Wherever an object breaks off, what is read of it is what it said up to there, or nothing at all."""
+    """Parsing a truncated object yields a part of the object, or nothing."""
     text = json.dumps(whole, ensure_ascii=escaped)
     for end in {data.draw(st.integers(1, len(text) - 1)), len(text) - 1}:
         read = parse(text[:end])
@@ -167,7 +167,7 @@ def test_invalid_arguments_are_named_and_never_quoted(declared: Any, given: dict
 
 
 def test_failing_validator_is_logged() -> None:
-    """The model is message the type of the error alone: whoever wrote the check has to learn what is wrong with it."""
+    """The model sees only the type of the error; the log shows its author the cause."""
     with structlog.testing.capture_logs() as logs, pytest.raises(BadArguments):
         validate(fragile, {"value": 1})
     (line,) = logs
@@ -193,7 +193,7 @@ def test_first_twenty_problems_and_fields_are_named() -> None:
 
 
 def of(schema: Any, **more: Any) -> dict[str, Any]:
-    """Return the schema of an object whose `x` the schema is of."""
+    """Return the schema of an object with a field `x` of that schema."""
     return {"type": "object", "properties": {"x": schema}, **more}
 
 
@@ -303,7 +303,7 @@ def test_invalid_schema_is_refused(schema: Any, problem: str) -> None:
 
 
 def test_valid_schema_is_accepted() -> None:
-    """References are looked up where the schema refers, not in the values that it lists."""
+    """References are resolved where the schema refers, not in values that it lists."""
     check_schema("mine", of({"$ref": "#/$defs/Whole"}, **DEFINED))
     check_schema("mine", of({}, properties={"$ref": {"type": "string"}}))
     check_schema("mine", of({"enum": [{"$ref": "#/nowhere"}], "const": {"$ref": "x"}, "examples": [{"$ref": "x"}]}))
@@ -333,7 +333,7 @@ def test_problem_is_named_without_the_value(arguments: Any, schema: Any, problem
 
 
 NEVER_MATCHED = {"pattern": "^(a+)+$"}
-"""On 18 letters and another one it takes Python a hundredth of a second, and with each letter more twice as long."""
+"""Python needs 10 ms for 18 letters and another one, and twice the time with each letter more."""
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_patterns_of_untrusted_schemas_are_not_matched(schema: Any) -> None:
 
 
 def doubling(times: int) -> Any:
-    """Return a schema that says the same twice, each time by what says it twice."""
+    """Return a schema that doubles in size at every level of references."""
     doubled = {f"D{at}": {"anyOf": [{"$ref": f"#/$defs/D{at + 1}"}] * 2} for at in range(times)}
     return of({"$ref": "#/$defs/D0"}, **{"$defs": {**doubled, f"D{times}": INTEGER}})
 
@@ -372,7 +372,7 @@ def test_untrusted_schema_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_schema_follows_its_draft() -> None:
-    """Where none is named the newest counts, in which `prefixItems` says what stands first."""
+    """Without a named draft the newest one counts, in which `prefixItems` describes the first items."""
     assert problems_with({"x": ["a"]}, of({"prefixItems": [INTEGER]})) == ['x.0: must satisfy type: "integer"']
     old = of({"items": [INTEGER]}, **{"$schema": "http://json-schema.org/draft-07/schema#"})
     assert problems_with({"x": ["a"]}, old) == ['x.0: must satisfy type: "integer"']

@@ -1,4 +1,4 @@
-"""Background subagents: the chat starts them, waits for them, sends them messages, stops and lists them."""
+"""Background subagents: the chat starts, awaits, messages, stops and lists them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ async def test_wait_covers_subagents_started_in_the_same_step(open_engine: OpenE
 
 
 class Traced(Observer):
-    """Gives every turn a trace, and notes the trace of each model call."""
+    """Gives every turn a trace, and records the trace of each model call."""
 
     def __init__(self) -> None:
         self.traces: list[tuple[str, str | None]] = []
@@ -128,7 +128,7 @@ async def test_running_and_unread_subagents_are_limited(
 async def test_call_cut_off_by_a_crash_takes_effect_once(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The process dies after the effect of a call and before its result."""
+    """The process dies between a call's effect and its result."""
     model = lead(starts("one"), calls("message_subagent", subagent=0, message="more"), waits)
     with monkeypatch.context() as patch:
         submit = SubagentCalls._submit
@@ -154,7 +154,7 @@ async def test_call_cut_off_by_a_crash_takes_effect_once(
 
 
 async def test_long_answers_leave_room_for_the_other_answers(open_engine: OpenEngine) -> None:
-    """All answers are one result, whose end would be cut off."""
+    """All answers share one result, whose end is truncated."""
     research = Agent("research", ScriptedModel(lambda request: Reply("x" * 60_000 + request.messages[0].text)))
     terse = Agent("terse", ScriptedModel(lambda _: Reply("brief")))
     model = lead(lambda _: [*starts("one", "two")([]), Call("start_terse", {"task": "three"})], waits)

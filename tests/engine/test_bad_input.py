@@ -1,4 +1,4 @@
-"""Bad input: a typed error that says what would have been right, and nothing written."""
+"""Bad input raises a typed error that says what would be right; nothing is written."""
 
 import math
 import re
@@ -93,7 +93,7 @@ async def test_unknown_option_values_are_refused(open_chat: OpenChat) -> None:
 
 
 async def test_odd_numbers_are_refused_in_words(open_chat: OpenChat) -> None:
-    """Comparing a Decimal with a signalling NaN raises; so does asking some of them whether they are above zero."""
+    """Comparing a Decimal with a signalling NaN raises; so do some comparisons with zero."""
     async with open_chat([]) as (engine, chat, _):
         for cost in ("NaN", "sNaN", "Infinity", "-1"):
             with pytest.raises(InvalidArgument, match=r"cost: must be .* nothing was written"):
@@ -147,7 +147,7 @@ FIELDS = [
 
 @pytest.mark.parametrize(("policy", "name", "hint"), FIELDS)
 def test_setting_of_another_type_is_refused(policy: Any, name: str, hint: str) -> None:
-    """A truth is no number, text no whole number; nothing is taken for what it resembles."""
+    """Booleans are no numbers and texts are no whole numbers; no value is converted."""
     odd = [True, "3", 1.5, math.nan, object(), None]
     fits: dict[str, set[str]] = {"bool": {"True"}, "PositiveSeconds": {"1.5"}, "NonNegativeSeconds": {"1.5"}}
     fits |= {"Annotated[float,": {"1.5"}, "Annotated[str,": {"'3'"}}
@@ -224,7 +224,7 @@ def test_invalid_store_is_refused_with_a_valid_url(store: Any, problem: str) -> 
 
 @pytest.mark.parametrize("value", [1, ["x"], "\0", "\ud800"])
 async def test_invalid_labels_never_reach_the_store(open_chat: OpenChat, value: Any) -> None:
-    """Each of these made a chat unreadable for ever."""
+    """Each of these once made a chat unreadable."""
     async with open_chat([]) as (engine, chat, _):
         async with untouched(engine, chat.id):
             for label in ("owner", "title", "system", "parent"):

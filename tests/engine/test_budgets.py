@@ -1,4 +1,4 @@
-"""Budgets of engines: what ends at the limit, what is refused, and what operators, owners and reports are told."""
+"""Budgets of engines: limits, refusals, and reports to operators and owners."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def look() -> str:
 
 @pytest.mark.parametrize("place", SLOW_STORES)
 async def test_turn_ends_at_the_limit(place: str, request: pytest.FixtureRequest) -> None:
-    """The next message is refused until when the period ends, until an operator raises the budget."""
+    """The next message is refused until the period ends or an operator raises the budget."""
     model, clock = ScriptedModel([LOOK, LOOK, DONE, DONE]), ManualClock(datetime(2026, 3, 31, 22, tzinfo=UTC))
     url = lives_in(place, request).url
     async with Engine(url, model=model, tools=[look], settings=WORDS, clock=clock) as engine:
@@ -122,7 +122,7 @@ async def test_subagents_spend_their_owners_budget() -> None:
 
 
 def test_call_that_nothing_pays_for_is_left() -> None:
-    """A lost attempt is settled and its step left; a compaction waits; calls of the client stay open."""
+    """A lost attempt is settled and its step abandoned; a compaction waits; client calls stay open."""
     lost = streaming()
     lost.held(t.LeaseExpired)
     folding = compacting()
@@ -153,7 +153,7 @@ def test_call_that_nothing_pays_for_is_left() -> None:
     ],
 )
 def test_periods_are_those_of_the_calendar(per: Any, until: Any, now: Any, ends: Any, spent: int) -> None:
-    """In the time zone of the budget. A new period forgets what was spent; a budget that has none now does not."""
+    """Periods follow the budget's time zone. A new period resets the spending; a removed budget does not."""
     times = [None if time is None else datetime(*time, tzinfo=UTC) for time in (until, now, ends)]
     stored = StoredBudget(
         owner="ada", per=per, timezone="Europe/Berlin", until=times[0], spent=Amount(7), unpriced=1, reservations=HELD
@@ -164,7 +164,7 @@ def test_periods_are_those_of_the_calendar(per: Any, until: Any, now: Any, ends:
 
 
 async def test_every_crash_settles_once() -> None:
-    """A call counts as what it used or, if its worker died with it, as what it had reserved."""
+    """A call counts with its usage or, if its worker died, with its reservation."""
 
     def engine(store: ChatStore, clock: ManualClock) -> Engine:
         return Engine(store, model=ScriptedModel([LOOK, DONE]), tools=[look], settings=WORDS, clock=clock)
@@ -206,7 +206,7 @@ UNREADABLE: Final = (
 
 @pytest.mark.parametrize("place", SLOW_STORES)
 async def test_unreadable_budget_stops_its_owner_alone(place: str, request: pytest.FixtureRequest) -> None:
-    """Its chats wait with an error that names it, others go on; `doctor` finds it, and new limits replace it."""
+    """The owner's chats wait with an error that names the budget; `doctor` finds it, and new limits replace it."""
     url, idle = lives_in(place, request).url, Settings(run_worker=False)
     problem = r"the budget of owner ada: .*turnwise budget"
 
@@ -242,7 +242,7 @@ async def test_unreadable_budget_stops_its_owner_alone(place: str, request: pyte
 
 
 async def test_import_refuses_a_budget_no_store_wrote() -> None:
-    """A chat that comes with one would be refused by every later command."""
+    """Otherwise every later command would refuse the imported chat."""
     async with Engine("sqlite://", model=ScriptedModel([])) as engine:
         chat = await engine.create_chat()
         await engine.set_budget(chat_id=chat.id, cost=1)
@@ -259,7 +259,7 @@ async def test_import_refuses_a_budget_no_store_wrote() -> None:
 
 
 async def test_budgets_over_http() -> None:
-    """Operators set them; owners read their own, and get a 429 that says until when."""
+    """Operators set budgets; owners read their own, and get a 429 that names the end of the period."""
     async with (
         served(Engine("sqlite://", model=ScriptedModel([DONE] * 3), settings=WORDS)) as service,
         service.client() as ada,

@@ -1,4 +1,4 @@
-"""Checkpoints are published as logs grow, whatever befalls the destination, and whoever rewrites a log is found."""
+"""Checkpoints are published as logs grow, whether or not the destination works, and reveal rewritten logs."""
 
 import json
 import logging
@@ -74,7 +74,7 @@ async def test_checkpoint_is_published_when_a_chat_comes_to_rest(tmp_path: Path,
 
 @pytest.mark.parametrize("version", [1, 5])
 async def test_rewritten_log_contradicts_its_checkpoints(tmp_path: Path, file: Path, version: int) -> None:
-    """All hashes are computed anew, so that the log and the rows are sound in themselves."""
+    """All hashes are recomputed, so log and rows are consistent in themselves."""
     async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
         chat_id = await talk(engine)
         first = len(await engine.audit(chat_id))
@@ -107,7 +107,7 @@ async def test_erasure_and_deletion_agree_with_checkpoints(tmp_path: Path, file:
 
 
 async def test_diagnosis_compares_the_store_with_checkpoints(tmp_path: Path, file: Path) -> None:
-    """A backup that was restored lacks a chat and the end of another; one that was deleted is no loss."""
+    """A restored backup lacks a chat and the end of another; a deleted chat is no loss."""
     async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
         cut_short, whole = await talk(engine), await talk(engine)
     backup = (tmp_path / "chats.db").read_bytes()
@@ -142,7 +142,7 @@ async def test_every_n_versions_make_a_checkpoint(tmp_path: Path, file: Path, mo
 
 
 async def test_processes_that_share_a_file_write_one_chain(tmp_path: Path, file: Path) -> None:
-    """So that a line that is taken out is missed, whoever has written it."""
+    """So a removed line is noticed in any case."""
     checkpoints = Checkpoints(KEY, file)
     async with engine_of(tmp_path, checkpoints) as one, engine_of(tmp_path, checkpoints) as other:
         async with anyio.create_task_group() as tasks:
@@ -242,7 +242,7 @@ async def test_disk_failure_fails_no_turn(tmp_path: Path, file: Path, caplog: py
 
 
 def kept_by(server: Server, *refused: int) -> str:
-    """Return the lines that a server was sent, but for the requests of these numbers."""
+    """Return the lines that a server received, except for the requests with these numbers."""
     return "".join(asked.content.decode() for number, asked in enumerate(server.asked) if number not in refused)
 
 

@@ -1,4 +1,4 @@
-"""Client calls: the chat is let go until the client has answered, and each answer takes effect once."""
+"""Client calls: the worker releases the chat until the client answers, and each answer takes effect once."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -40,7 +40,7 @@ ANSWERS = [ToolResult("call_1", "because"), ToolResult("call_2", {"so": [1]})]
 
 
 async def waiting_chat(engine: Engine, *, tools: Sequence[ClientTool] = (ASK, PICK)) -> str:
-    """Return a chat whose model has asked the client."""
+    """Return a chat whose model called the client."""
     chat = await engine.create_chat(client_tools=tools)
     result = await engine.ask(chat.id, "go")
     assert result.chat.state == "requires_action"
@@ -82,7 +82,7 @@ async def test_submission_refuses_values_that_are_not_json(open_engine: Any, str
 
 
 async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> None:
-    """Check that the same submission, or a part of it, has the first receipt, and that another one conflicts."""
+    """Check that a repeated submission, or part of it, returns the first receipt, and a different one conflicts."""
     async with untouched(engine, chat_id):
         again = await engine.submit_tool_results(chat_id, ANSWERS)
         assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
@@ -96,7 +96,7 @@ async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> No
 
 
 async def test_submission_honours_if_version(open_engine: Any, strict_model: Any) -> None:
-    """What came to pass meanwhile refuses them, unless it was these results themselves."""
+    """Any change since then refuses the results, except these results themselves."""
     async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
         chat_id = await waiting_chat(engine)
         seen = (await engine.update_chat(chat_id, title="A table")).version
@@ -137,7 +137,7 @@ BOX = ClientTool(
 
 @pytest.mark.parametrize("arguments", ["no JSON at all", {"wide": "three"}], ids=["text", "schema"])
 async def test_invalid_arguments_never_reach_the_client(open_engine: Any, strict_model: Any, arguments: Any) -> None:
-    """Valid ones reach it as the schema means them."""
+    """Valid arguments reach the client as the schema describes them."""
     calls = [Call("box", arguments, id="bad"), Call("box", {"wide": "1"}, id="good")]
     model = strict_model([Reply(calls=calls), "done"])
     async with open_engine(model) as engine:
@@ -385,7 +385,7 @@ PIECES = [
 
 @pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.deep)])
 async def test_renaming_never_changes_the_calls_of_a_reply(count: int) -> None:
-    """A fragment that comes late, or without an id, begins no other call: that would run, too."""
+    """A late fragment, or one without an id, starts no other call, which would run, too."""
 
     async def is_taken(_: str) -> bool:
         return False
@@ -425,7 +425,7 @@ WEIGH = ClientTool("weigh", "Weigh it.", {"type": "object", "properties": {}}, o
 
 @pytest.mark.parametrize("place", SLOW_STORES)
 async def test_client_result_fits_the_schema_of_its_tool(place: str, request: pytest.FixtureRequest) -> None:
-    """One that does not is refused with the field and the problem, and may be sent again; an error is no result."""
+    """An invalid result is refused with field and problem, and may be sent again; errors are not checked."""
     model = ScriptedModel([Reply(calls=[Call("weigh", {}, "w1"), Call("weigh", {}, "w2")]), Reply("Light.")])
     async with Engine(lives_in(place, request).url, model=model) as engine:
         chat = await engine.create_chat(client_tools=[WEIGH], message="How heavy?")
@@ -462,7 +462,7 @@ async def test_client_tools_can_be_read_and_changed(place: str, request: pytest.
 
 @pytest.mark.parametrize("place", SLOW_STORES)
 async def test_client_result_may_have_files(place: str, request: pytest.FixtureRequest) -> None:
-    """They are stored as those of messages are; sent again they are the same result, other bytes are another."""
+    """They are stored as files of messages are; the same bytes are a replay, other bytes a conflict."""
     photo = FilePart.from_bytes(b"a small photo", "image/png", name="parcel.png")
     large = FilePart.from_bytes(b"p" * 200_000, "text/plain", name="log.txt")
     model = ScriptedModel([Reply(calls=[Call("weigh", {}, "w1")]), Reply("I see.")])

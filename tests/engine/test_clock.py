@@ -1,4 +1,4 @@
-"""Clocks: waiting by a manual clock, time limits, and clocks of an application that break."""
+"""Clocks: waits and time limits by a manual clock, and faulty clocks of applications."""
 
 import time
 from datetime import UTC, datetime, timedelta, timezone
@@ -21,7 +21,7 @@ MOMENT: Final = timedelta(microseconds=1)
 
 @pytest.mark.parametrize("start", [datetime(2026, 1, 1), FIRST - MOMENT, TOO_LATE, EAST])  # noqa: DTZ001 - a fault
 def test_manual_clock_refuses_an_unsupported_start(start: datetime) -> None:
-    """Else the engine would go by the machine's clock, and the test would wait for real time."""
+    """Otherwise the engine would use the machine's clock, and the test would wait in real time."""
     with pytest.raises(InvalidArgument, match=r"start: must be a time (with a time zone|from 1971 on, before 9000)"):
         ManualClock(start)
 
@@ -47,7 +47,7 @@ def test_manual_clock_refuses_invalid_seconds(method: str, seconds: Any) -> None
 
 
 class Stopped(ManualClock):
-    """A clock of a process that stands still: what is due then is called when it goes on."""
+    """The clock of a suspended process: timers that are due fire when it resumes."""
 
     def stand_still(self, seconds: float) -> None:
         late = [(timer.fire, timer.cancel()) for _, _, timer in self._timers if not timer.cancelled]
@@ -86,7 +86,7 @@ async def test_sleep_lasts_until_the_clock_has_advanced() -> None:
 
 
 async def test_ended_wait_leaves_no_timer() -> None:
-    """Else a clock that is moved far would call back what has ended."""
+    """Otherwise a clock that is moved far would call an ended wait."""
     clock, bell = ManualClock(), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait_until, bell, clock, clock.monotonic() + 10)

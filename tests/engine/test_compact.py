@@ -1,4 +1,4 @@
-"""The job that compacts: what may be folded, what a strategy gets, when it is retried, and when it is due."""
+"""The compaction job: messages that may be folded, the input of strategies, retries, and the trigger."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answers(position: int, step: int, call_id: str) -> Message:
 ASKED, ANSWERED = message(1), message(2, "assistant", step=1)
 HISTORY = [ASKED, ANSWERED, message(3)]
 OPEN = {"calls": (client("a"), client("b"))}
-"""The facts of a chat with calls that the client has not answered yet; they are of its third step."""
+"""The facts of a chat with open client calls in its third step."""
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_summary_covers_folded_messages_only(
 
 
 class Notes(Observer):
-    """Notes the compactions."""
+    """Records the compactions."""
 
     def __init__(self) -> None:
         self.runs: list[CompactionRun] = []
@@ -191,7 +191,7 @@ async def test_unstorable_summary_fails_the_compaction(
 
 @pytest.mark.parametrize("where", ["here", pytest.param("elsewhere", marks=pytest.mark.deep)])
 async def test_erasure_discards_running_summary(open_engine: OpenEngine, where: str) -> None:
-    """It would say again what is gone, and no erasure could name it: it was not there yet."""
+    """The summary would repeat erased content, and no erasure could name a summary that did not exist yet."""
     latch, folded = Latch(), list[str]()
 
     async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
@@ -222,7 +222,7 @@ async def test_erasure_discards_running_summary(open_engine: OpenEngine, where: 
 
 
 async def test_interrupt_discards_running_summary(open_engine: OpenEngine) -> None:
-    """However soon the worker hears of it: the commit finds the chat stopped."""
+    """The commit finds the chat interrupted, even if the worker learns of it late."""
 
     async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
         await other.interrupt(chat.id)
@@ -264,7 +264,7 @@ def _has_failed(event: Any) -> bool:
 async def test_should_compact_decides(
     caplog: pytest.LogCaptureFixture, answer: Any, off: dict[str, int], *, due: bool | None, is_async: bool
 ) -> None:
-    """Where compaction is off, it is not even called; if it raises, that is logged and the reply is kept."""
+    """With compaction off the rule is not called; an error in it is logged, and the reply is stored."""
 
     def rule(_messages: Sequence[Message], _figures: CompactionInput) -> Any:
         if isinstance(answer, Exception):

@@ -1,4 +1,4 @@
-"""Compaction: when it is due, what it tells, what it keeps, and that it neither loops nor fails a turn."""
+"""Compaction: when it starts, what it folds and retains, without loops or failed turns."""
 
 import logging
 from collections.abc import Sequence
@@ -139,7 +139,7 @@ async def test_failed_summary_keeps_history_and_turn(open_full: OpenChat, summar
 
 
 async def test_summary_alone_is_not_summarised_again(open_chat: OpenChat) -> None:
-    """It would cost as much each time, and say less; later messages are folded with it."""
+    """Each try would cost as much and lose detail; later messages are folded with it."""
     silent = Started(Reply(stall_after=0))
     script = ["noted", silent, "well", "good"]
     async with open_chat(script, summary="they talked", settings=compacting()) as (engine, chat, model):
@@ -207,7 +207,7 @@ async def test_strategy_result_keeps_calls_paired(open_full: OpenChat) -> None:
 
 
 async def test_open_turn_message_survives_compactions(open_full: OpenChat) -> None:
-    """Neither a bare tool call nor words beside one is an answer, at the first compaction or at a later one."""
+    """Neither a bare tool call nor text beside one is an answer, at any compaction."""
     over = Reply("looking", calls=[Call("look", {})], usage=(80, 5))
     fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
     script = [over, fits, over, Reply("done", usage=(20, 5)), over, "done"]
@@ -222,7 +222,7 @@ async def test_open_turn_message_survives_compactions(open_full: OpenChat) -> No
 
 
 async def test_second_compaction_folds_first_summary(open_full: OpenChat) -> None:
-    """A second compaction folds the first one's summary, and carries each of the user's messages once."""
+    """Each of the user's messages is carried once."""
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
     fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
     summaries = iter(["first", "second"])
@@ -234,7 +234,7 @@ async def test_second_compaction_folds_first_summary(open_full: OpenChat) -> Non
 
 
 async def test_partial_answer_leaves_message_open(open_full: OpenChat) -> None:
-    """Messages of turns that were stopped are carried, too, until something has answered."""
+    """Messages of stopped turns are carried, too, until a reply answers them."""
     stopped = Started(Reply("half an answer", stall_after=1))
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
     script = ["hi", stopped, over, "done"]
@@ -256,7 +256,7 @@ async def test_always_true_rule_does_not_loop(open_full: OpenChat) -> None:
 
 
 async def test_strategy_that_declines_does_not_fail(open_full: OpenChat, caplog: pytest.LogCaptureFixture) -> None:
-    """It is asked at every step that is due, and sees what the model sees: system prompt, tools and model."""
+    """The strategy is asked at every due step, and sees the model's view: system prompt, tools and model."""
     seen: list[CompactionInput] = []
 
     def decline(_messages: list[Message], figures: CompactionInput) -> None:

@@ -1,4 +1,4 @@
-"""A durable consumer: each event at least once, in order within a chat, wherever the last holder stopped."""
+"""Durable consumers get each event at least once, in order within a chat, after every change of holder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def engine_on(url: str, settings: Settings = QUICK) -> Engine:
 
 
 class Handled:
-    """A handler that notes the events, and refuses some."""
+    """A handler that records the events, and refuses some."""
 
     def __init__(self, *refused: tuple[str, int]) -> None:
         self.seen: dict[str, list[int]] = defaultdict(list)
@@ -85,7 +85,7 @@ async def durable(engine: Engine, chat_id: str) -> list[int]:
 
 
 async def test_consumer_gets_every_event_in_order(url: str) -> None:
-    """Those of before it began, too; the next holder goes on where it stopped, and repeats at most the last ones."""
+    """Earlier events count, too; the next holder continues from the stored position, and repeats few events."""
     handled, steady = Handled(), Settings(poll_interval=0.05)
     async with engine_on(url, steady) as engine:
         chats = [(await engine.create_chat(message="hi")).id for _ in range(3)]
@@ -111,7 +111,7 @@ async def test_consumer_gets_every_event_in_order(url: str) -> None:
 
 
 async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
-    """The others of its chat come after its last try, and those of other chats meanwhile."""
+    """The chat's later events follow its last try; other chats' events come meanwhile."""
     handled = Handled(("message", 1), ("message", 2))
     async with engine_on(url) as engine, consuming(engine, handled, kinds=["message"], delays=(0.01, 0.01)):
         chat = (await engine.create_chat(message="hi")).id
@@ -139,7 +139,7 @@ async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
 
 
 class Follower:
-    """A consumer that refuses the first message until it is given again, wherever its process dies."""
+    """A consumer that refuses the first message until it is redelivered, through any crash."""
 
     def __init__(self) -> None:
         self.handled = Handled()
@@ -179,7 +179,7 @@ class Follower:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_every_event_comes_if_the_process_dies_anywhere(store: str, request: pytest.FixtureRequest) -> None:
-    """At each commit of the chat, of the position, of what is set aside, and of what was delivered after all."""
+    """The process dies at each commit of the chat, the position, the set-aside events and the redeliveries."""
     url, them = store if store == "sqlite" else request.getfixturevalue("postgres").address, Follower()
     report = await crash_everywhere(them.engine, them.live, check=them.check, reset=them.reset, store=url)
     for words in ("advance_consumer", "set_aside", "deliver_again", "delivered_after_all", "create"):
@@ -189,7 +189,7 @@ async def test_every_event_comes_if_the_process_dies_anywhere(store: str, reques
 @pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
 @pytest.mark.parametrize("number", [-1, 10**9, 2**62, 2**62 - 1])
 async def test_damaged_number_hides_no_commit(url: str, number: int, running: bool) -> None:
-    """Whatever the number of the newest commit was changed to: consumers get what comes after, of all chats."""
+    """Consumers get the later events of all chats for every wrong number of the newest commit."""
     handled, steady = Handled(), Settings(poll_interval=0.05)
 
     async def has(chat_id: str) -> bool:
@@ -231,7 +231,7 @@ async def damage(url: str, chat_id: str, number: int) -> None:
 
 
 async def test_lease_ends_though_the_clock_is_set_back(tmp_path: Path) -> None:
-    """It lasts no longer than it was given for, counted from the first look at it after the step."""
+    """It lasts for its term at most, from the first look after the clock step."""
     clock = ManualClock()
     store = SQLiteStore(str(tmp_path / "chats.db"), now=clock.now)
     await store.open()
@@ -247,7 +247,7 @@ async def test_lease_ends_though_the_clock_is_set_back(tmp_path: Path) -> None:
 
 
 async def test_waiting_process_looks_once_in_a_poll(tmp_path: Path) -> None:
-    """Commits wake the process that delivers; for any other each look at the lease would be a transaction."""
+    """Commits wake the delivering process; in another process each look at the lease would cost a transaction."""
     url = f"sqlite:///{tmp_path}/chats.db"
     clock, looks = ManualClock(), Counter[str]()
     async with engine_on(url, Settings()) as engine, consuming(engine, Handled()):
@@ -309,7 +309,7 @@ async def test_bad_kind_and_closed_engine_are_said(url: str) -> None:
 
 @pytest.mark.deep
 async def test_long_transaction_of_others_delays_no_change(postgres: Server) -> None:
-    """Only the number to go on from waits for it, on a real PostgreSQL."""
+    """On a real PostgreSQL only the number to continue from waits for it."""
     async with engine_on(postgres.new_url("long")) as engine:
         store, other = engine._store, await asyncpg.connect(postgres.address)
         await engine.create_chat()
@@ -328,7 +328,7 @@ async def test_long_transaction_of_others_delays_no_change(postgres: Server) -> 
 
 @pytest.mark.parametrize(("asked", "waits"), [(100, 100), (10**6, MOST_RETRY_AFTER_S), (0.5, 1)])
 async def test_handler_may_ask_for_a_later_try(asked: float, waits: float) -> None:
-    """It waits as long as the handler asks, up to the ceiling, and never shorter than the consumer's delay."""
+    """The try waits as long as the handler asks, up to the ceiling, and at least the consumer's delay."""
     clock, times = ManualClock(), list[float]()
     tried = anyio.Event()
 
@@ -375,7 +375,7 @@ AWAY, BROKEN = StoreError("it is away", passing=True), StoreError("it is broken"
 async def test_store_that_is_away_only_delays_events(
     method: str, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that fails for good ends the deliveries, and a lease that is lost is taken again."""
+    """A permanent failure ends the deliveries; a lost lease is claimed again."""
     clock, answers, refused, seen = ManualClock(), [answer], [DeliveryRefused("not yet")], list[int]()
 
     def handle(event: Event) -> None:

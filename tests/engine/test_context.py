@@ -1,4 +1,4 @@
-"""The view of a chat: kept message by message, it is what the whole history would give at once."""
+"""The view of a chat, built message by message, equals the view of the whole history."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ def call(call_id: str, executor: Executor = Executor.local) -> ToolCallPart:
 
 @st.composite
 def sound_histories(draw: st.DrawFn) -> list[Message]:
-    """Steps of a chat as an engine stores them: each call answered once, in whatever order the tools ended."""
+    """Draw steps of a chat as an engine stores them: each call answered once, with tools ending in any order."""
     history: list[Message] = []
     for step in range(1, draw(st.integers(1, 4)) + 1):
         if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""What a turn costs: counts, which are the same on any machine."""
+"""The cost of a turn in counts, which are equal on all machines."""
 
 import asyncio
 import re
@@ -19,8 +19,6 @@ WRITES = re.compile(r"^(INSERT|UPDATE|DELETE|REPLACE)\b", re.MULTILINE)
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """Counts what it does."""
-
     def __init__(self) -> None:
         super().__init__()
         self.counts = Counter[str]()
@@ -43,7 +41,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 class CountedStore(SQLiteStore):
-    """Counts the commits, and the statements that write. It does not look for changes of other processes."""
+    """Counts commits and writing statements. It ignores changes of other processes."""
 
     def __init__(self, path: Path, counts: Counter[str]) -> None:
         super().__init__(path)
@@ -63,7 +61,7 @@ class CountedStore(SQLiteStore):
 
 
 class PromptModel:
-    """Asks for the tool, then answers, both without a pause: nothing of a reply is shown before the whole is stored."""
+    """Calls the tool, then answers, both without a pause, so no part is visible before the reply is stored."""
 
     name = provider = "prompt"
     context_limit = None
@@ -86,7 +84,7 @@ async def look(at: str) -> str:
 
 
 async def second_turn(path: Path, counts: Counter[str]) -> Counter[str]:
-    """Return the counts of a turn with a call of a tool, in a chat that is created with its message."""
+    """Return the counts of a turn with one tool call, in a chat that is created with its message."""
     store, clock = CountedStore(path, counts), ManualClock()  # time stands still: no timer fires, nothing is polled
     async with Engine(store, model=PromptModel(), tools=[look], clock=clock) as engine:
         for _ in range(2):  # the first one prepares the connection, and warms caches
@@ -102,9 +100,9 @@ async def second_turn(path: Path, counts: Counter[str]) -> Counter[str]:
 
 
 EXACTLY = {"decisions": 7, "commits": 4, "statements": 42}
-"""SQLite reports the statement that numbers a commit three times: its trigger counts as two more."""
+"""SQLite reports the statement that numbers a commit three times: its trigger adds two."""
 AT_MOST = {"tasks": 5, "futures": 20, "callbacks": 42, "iterations": 36}
-"""Somewhat more than was counted, except for tasks: a thread that answers late may cost an iteration more."""
+"""Slightly more than measured, except for tasks: a late thread may cost one more iteration."""
 
 
 def test_turn_with_a_call_costs_what_was_counted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Declaring tools: what a function or a client asks of the model, how arguments are read and spelled as JSON."""
+"""Declaring tools: schemas of functions and client tools, parsed arguments, and results as JSON."""
 
 from __future__ import annotations
 
@@ -419,7 +419,7 @@ def test_invalid_definition_is_refused(given: dict[str, Any], problem: str) -> N
 
 
 def test_definition_excludes_name_and_description() -> None:
-    """A description beside a definition would be written for nobody."""
+    """The definition alone describes the tool; the model would never see a second description."""
     for given in ({"name": "mouse"}, {"description": "Moves the mouse."}):
         with pytest.raises(SettingsError, match=f"tool 'computer': has a definition.*leave out {next(iter(given))}="):
             tool(definition=DEFINITION, **given)(use.run)

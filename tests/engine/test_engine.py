@@ -1,4 +1,4 @@
-"""Chats by the methods of an engine: their labels, lists, views and archives."""
+"""Chats through an engine's methods: labels, lists, views and archives."""
 
 import json
 import time
@@ -156,7 +156,7 @@ def test_chat_ids_are_unique() -> None:
 
 
 def test_chat_ids_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For five hundred years: the id of a moment is as long as that of any other."""
+    """For five hundred years all ids have the same length."""
     ids = []
     for milliseconds in (0, 1, 255, 256, 4095, 10**12, 10**12 + 1, 17 * 10**12):
         monkeypatch.setattr(time, "time_ns", lambda now=milliseconds: now * 1_000_000)

@@ -1,4 +1,4 @@
-"""What an erasure takes and what it leaves, and what subscribers and the log are told of it."""
+"""Erasures: erased and remaining content, and the events and records of an erasure."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ async def pay(to: str) -> str:
 @pytest.mark.parametrize("what", ["everything", "messages", "errors", "title"])
 @pytest.mark.parametrize("said", ["calls", "error", "queue"])
 async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: str, what: Any) -> None:
-    """A page that only folds what it is told would go on showing what was erased; nothing is told that is as it was."""
+    """A page that folds events must not show erased content; unchanged content causes no event."""
     refusal = ModelError("authentication", message=f"no key of {SECRET}")
     replies = {"calls": Reply(calls=[Call("pay", {"to": SECRET}), Call("sign", {"as": SECRET})])}
     model = ScriptedModel([replies.get(said, Reply(error=refusal))])
@@ -52,7 +52,7 @@ async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: s
 
 
 async def test_result_erased_with_its_call_loses_its_output(database: Path, open_chat: OpenChat) -> None:
-    """Not only the arguments that a client gave, which would go with the call alone."""
+    """The call alone would take only the arguments along."""
     model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")]), Reply("done")])
     async with open_chat(model, tools=[pay]) as (engine, chat, _):
         await engine.ask(chat.id, "pay")
@@ -95,7 +95,7 @@ async def test_each_label_can_be_erased_alone(open_engine: OpenEngine, database:
 
 
 async def test_erasing_messages_of_an_empty_chat_writes_nothing(open_engine: OpenEngine) -> None:
-    """The log would tell of an erasure without anything that it has erased."""
+    """The log would record an erasure that erased nothing."""
     async with open_engine("demo", settings=IDLE) as engine:
         chat = await engine.create_chat(title="a title")
         before = await engine.archive(chat.id)
@@ -122,7 +122,7 @@ async def test_report_names_summaries_that_may_quote_erased_text(before_it: int)
 
 @pytest.mark.parametrize("label", ["system", "title"])
 async def test_any_summary_may_quote_the_system_prompt(open_engine: OpenEngine, label: Any) -> None:
-    """It is told to whoever summarises; no message leads to it, and a title is told to nobody."""
+    """The strategy sees the system prompt; no message refers to it, and titles are requested without it."""
     async with open_engine(ScriptedModel(["hi"], summary="all of it")) as engine:
         chat = await engine.create_chat(system="Be terse.", title="a title")
         await engine.ask(chat.id, "hello")
@@ -134,7 +134,7 @@ async def test_any_summary_may_quote_the_system_prompt(open_engine: OpenEngine, 
 
 
 async def test_quarantine_is_erased_only_on_request(open_engine: OpenEngine) -> None:
-    """Where nothing was put aside, the log does not say that it was deleted."""
+    """Without quarantined rows the log records no deletion."""
     async with open_engine("demo", settings=IDLE) as engine:
         chat = await engine.create_chat(title="a title")
         sent = await engine.send_message(chat.id, "hi")
@@ -145,7 +145,7 @@ async def test_quarantine_is_erased_only_on_request(open_engine: OpenEngine) -> 
 
 
 async def test_unreadable_event_stops_the_erasure(database: Path) -> None:
-    """It does not tell any more what was queued."""
+    """An unreadable event no longer names the queued message."""
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=IDLE) as engine:
         chat = await engine.create_chat(title="a title")
@@ -159,7 +159,7 @@ async def test_unreadable_event_stops_the_erasure(database: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["its event", "its record"])
 async def test_queued_message_is_erased_by_event_or_record(database: Path, lost: str) -> None:
-    """By the log where no event tells of it any more, and by the event where its record cannot be read."""
+    """The log serves where no event names the message any more, the event where its record is unreadable."""
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=IDLE) as engine:
         chat = await engine.create_chat()

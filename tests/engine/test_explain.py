@@ -1,4 +1,4 @@
-"""Why a chat is not moving: for each place where it can be stuck, the right reason."""
+"""The explanation of each situation in which a chat is stuck."""
 
 import asyncio
 import re
@@ -56,7 +56,7 @@ OVERLOADED_ONCE: Final = [Reply(error=ModelError("overloaded")), Reply("Hello th
 
 @pytest.mark.parametrize("place", ["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
 async def test_explain_of_a_hung_model(place: str, request: pytest.FixtureRequest) -> None:
-    """Who is asked since when, when the last part came, what ended earlier attempts, and when this one ends."""
+    """It names the model and start of the request, the last part, earlier failures and the deadline."""
     clock, model = (
         ManualClock(datetime(2026, 11, 1, 12, tzinfo=UTC)),
         PacedModel([Reply(error=ModelError("overloaded")), Reply("Hello there", chunks=2)]),
@@ -123,7 +123,7 @@ async def test_explain_names_whose_approval_is_awaited() -> None:
         chat = await engine.create_chat(agent="boss", message="Go!")
         await engine.wait(chat.id)
         with anyio.fail_after(60):
-            while not (made := await engine.subagents(chat.id)):  # noqa: ASYNC110 - no event tells
+            while not (made := await engine.subagents(chat.id)):  # noqa: ASYNC110 - no event announces it
                 await anyio.sleep(0.01)
         (theirs,) = made
         await engine.wait(theirs.id, until={ChatState.requires_action})
@@ -162,7 +162,7 @@ async def test_explain_and_doctor_name_stuck_consumers(database: Path) -> None:
         chat = await engine.create_chat(message="Hello?")
         tg.start_soon(partial(engine.consume, "billing", refuse, delays=(0.01,)))
         with anyio.fail_after(60):
-            while sum([one.undelivered for one in await engine.consumers()]) == 0:  # noqa: ASYNC110 - no event tells
+            while sum([one.undelivered for one in await engine.consumers()]) == 0:  # noqa: ASYNC110 - no event
                 await anyio.sleep(0.01)
         reason = (await engine.explain(chat.id)).reason
         found = [diagnosis async for diagnosis in engine.diagnose()]
@@ -190,7 +190,7 @@ def later(seconds: float) -> datetime:
 
 
 def standing(state: ChatState, **more: Any) -> Facts:
-    """Return a chat in a state, held by a worker elsewhere unless `lease` says otherwise."""
+    """Return a chat in a state, held by another worker unless `lease` says otherwise."""
     step = replace(BLANK.step, number=3, attempt=2, failures=1, **more.pop("step", {}))
     return replace(
         BLANK, **{"state": state, "step": step, "version": 1, "lease": Lease("w", 1), "since": later(-60), **more}
@@ -220,7 +220,7 @@ ANSWERING: Final = "The request of step 3 is being made, or the model is answeri
 UNSETTLED: Final = "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
 OPENING: Final = "Tools run as soon as the chat's deps are open"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
-"""A worker of this machine that no process is: another one has its number."""
+"""A worker of this machine without a process: its number belongs to another one."""
 NOTHING: Final = "Nothing to do: the chat waits for the next message."
 UNANSWERED_LAST: Final = "The last message has no answer: resume the chat to get it, or send another message."
 RAN_OUT: Final = "The lease of worker w ran out {} s ago: it is dead or cut off; any worker may take over."
@@ -390,7 +390,7 @@ def test_summary_of_issues_is_bounded() -> None:
 
 
 async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
-    """Make chats, all of which have an issue but one; return their ids."""
+    """Make chats with an issue, and one without; return their ids."""
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=Settings(run_worker=False)) as engine:
         chats = [(await engine.create_chat(title="a title")).id for _ in range(of)]
@@ -499,19 +499,19 @@ DAMAGES = {
     "queue": "UPDATE queue SET body = 'no JSON' WHERE chat = (SELECT number FROM chats WHERE id = ?)",
     "token": "UPDATE chats SET token = 'mine' WHERE id = ?",
 }
-"""What makes a chat unreadable of which a tool runs, and in whose queue a message waits."""
+"""Damages that make a chat unreadable while its tool runs and a message is queued."""
 REPLACED = {"calls", "queue"}
-"""Rows that the holder has in hand, and that what it writes next replaces: nothing of the chat is lost."""
+"""Rows that the holder has in memory and overwrites with its next commit: the chat loses nothing."""
 
 
 def poison(database: Path, sql: str, *values: object) -> None:
-    """Write past turnwise, as a broken disk or a hand would."""
+    """Write past turnwise, as a broken disk or manual SQL could."""
     with closing(sqlite3.connect(database)) as on, on:
         assert on.execute(sql, values).rowcount > 0
 
 
 async def test_unreadable_chat_is_listed_with_its_reason(open_engine: OpenEngine, database: Path) -> None:
-    """And with what can be read of it; all others are listed as ever."""
+    """The list shows its readable fields; all others are listed as before."""
     async with Engine(f"sqlite:///{database}", model=ScriptedModel(())) as engine:
         sound = await engine.create_chat(title="sound")
         broken = await engine.create_chat(title="broken", owner="ann")
@@ -531,7 +531,7 @@ async def test_unreadable_chat_is_listed_with_its_reason(open_engine: OpenEngine
 
 
 async def test_unreadable_message_stops_the_chat_until_repair(database: Path) -> None:
-    """A claim reads no messages: the attempt has begun by then."""
+    """A claim reads no messages, so the attempt has started by then."""
     url = f"sqlite:///{database}"
     async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         chat_id = (await engine.create_chat()).id
@@ -554,7 +554,7 @@ async def test_unreadable_message_stops_the_chat_until_repair(database: Path) ->
 async def test_chat_damaged_while_running_affects_no_other(
     database: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its row is damaged in the middle of a step; the worker goes on with its neighbours, and can have it repaired."""
+    """Its row is damaged in the middle of a step; the worker continues with other chats, and can repair it."""
     latch = Latch()
 
     @tool(parallel_safe=True)
@@ -596,7 +596,7 @@ async def test_chat_damaged_while_running_affects_no_other(
 
 
 async def _rested(engine: Engine, chat: Chat) -> str:
-    """Return where a chat comes to rest: in a state, or unreadable."""
+    """Return the state in which a chat rests, or unreadable."""
     try:
         return (await engine.wait(chat.id, timeout=60)).state
     except ChatUnreadable:
@@ -604,7 +604,7 @@ async def _rested(engine: Engine, chat: Chat) -> str:
 
 
 async def _repaired(engine: Engine, chat: Chat) -> None:
-    """Have a chat that cannot be read repaired, unless a sweep has done it."""
+    """Repair an unreadable chat, unless a sweep has done it."""
     try:
         await engine.repair(chat.id)
     except IllegalTransition:
@@ -614,7 +614,7 @@ async def _repaired(engine: Engine, chat: Chat) -> None:
 async def test_unknown_state_is_reported_and_repaired(
     open_engine: OpenEngine, database: Path, strict_model: MakeModel
 ) -> None:
-    """Not as a chat in `error` that has open calls; whoever follows it does not take it to rest there."""
+    """It is not reported as a chat in `error` with open calls; subscribers do not end there."""
     model = strict_model([Reply(calls=[Call("ask", {}, id="c1")]), "done"])
     async with open_engine(model) as engine:
         chat = await engine.create_chat(client_tools=[ClientTool("ask", "Ask.", {"type": "object"})])
@@ -649,5 +649,5 @@ async def test_unknown_state_is_reported_and_repaired(
 
 
 async def _turn(engine: Engine, chat_id: str, client_id: str) -> list[Any]:
-    """Return what is told of a turn until the chat rests: of a message that was sent before."""
+    """Return the events of a turn, from a message that was sent before, until the chat rests."""
     return [event async for event in engine.stream(chat_id, "go", client_id=client_id)]

@@ -1,4 +1,4 @@
-"""Fair shares: no owner keeps another waiting, and caps hold for all workers of a database."""
+"""Fair shares: owners do not delay each other, and caps hold for all workers of a database."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ FAIR = Settings(fair_by="owner", max_running=4, coalesce=0)
 
 
 class Working(ScriptedModel):
-    """Notes which chats are at work, and holds the calls until a latch opens."""
+    """Records working chats, and blocks the calls until a latch opens."""
 
     def __init__(self, latch: Latch | None = None, **options: Any) -> None:
         self.order: list[str] = []
@@ -51,7 +51,7 @@ class Working(ScriptedModel):
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_garbled_key_harms_only_its_chat(tmp_path: Path, held: bool) -> None:
-    """Whether its chat waits or is at work: claims go round the other keys, and count their chats."""
+    """For waiting and for working chats: claims skip to other keys, and count the key's chats."""
     store = SQLiteStore(str(tmp_path / "chats.db"))
     await store.open()
     shares = Shares({}, Caps(per_key=1))
@@ -79,7 +79,7 @@ async def rested(engine: Engine, chat_ids: list[str]) -> None:
 
 
 async def test_small_owner_waits_for_two_calls_at_most(open_engine: OpenEngine) -> None:
-    """Behind 300 chats of another. A call of each of the worker's four places is one call's time."""
+    """With 300 chats of another owner in front. Each of the worker's four slots is busy for one call's time."""
     model = Working()
     async with open_engine(model, settings=FAIR) as engine:
         await filled(engine, "large", 300)
@@ -91,7 +91,7 @@ async def test_small_owner_waits_for_two_calls_at_most(open_engine: OpenEngine) 
 
 @pytest.mark.parametrize("whose", ["owner", "agent", "model"])
 async def test_caps_hold_for_all_workers(open_engine: OpenEngine, whose: str) -> None:
-    """Of two workers on one database. Whatever is sent is answered."""
+    """Two workers share one database. Every message is answered."""
     model, settings = (
         Working(),
         Settings(max_running=5, coalesce=0, poll_interval=0.05, **{f"max_running_per_{whose}": 2}),
@@ -105,7 +105,7 @@ async def test_caps_hold_for_all_workers(open_engine: OpenEngine, whose: str) ->
 
 
 async def test_idle_places_go_to_those_below_their_cap(open_engine: OpenEngine) -> None:
-    """An agent's own key groups chats; the turn's next message counts as a new one; explain names the cap."""
+    """An agent's own key groups chats; a turn's next message counts as a new one; explain names the cap."""
     latch = Latch()
     model = Working(latch)
     team = Agent(name="team", model=model, settings=Settings(fair_by="metadata.team"))
@@ -133,7 +133,7 @@ async def test_idle_places_go_to_those_below_their_cap(open_engine: OpenEngine) 
 
 
 async def test_queued_message_waits_its_turn(open_engine: OpenEngine) -> None:
-    """The chat that ends a turn goes behind the others of its owner, if one waits."""
+    """At the end of a turn the chat queues behind its owner's other waiting chats."""
     latch = Latch()
     model = Working(latch)
     async with open_engine(model, settings=Settings(fair_by="owner", max_running=1, coalesce=0)) as engine:
@@ -145,7 +145,7 @@ async def test_queued_message_waits_its_turn(open_engine: OpenEngine) -> None:
 
 
 async def test_fair_turn_costs_no_commit_more(tmp_path: Path) -> None:
-    """While no chat waits, a message is claimed in the commit that stores it."""
+    """With no other chat waiting, the commit that stores a message also claims it."""
     for settings in (Settings(), Settings(fair_by="owner", weights={"ann": 2})):
         model, clock = ScriptedModel([Reply("one"), Reply("two")]), ManualClock()
         async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=model, settings=settings, clock=clock) as engine:

@@ -1,4 +1,4 @@
-"""Several models of one agent: which failures lead to the next, what that costs, and what operators and clients see."""
+"""Several models of one agent: failures that lead to the next model, costs, and reports to operators and clients."""
 
 from datetime import timedelta
 from functools import partial
@@ -24,12 +24,11 @@ DOWN = Reply(error=ModelError("overloaded", status=529))
 
 
 def model(name: str, *replies: Any, **options: Any) -> ScriptedModel:
-    """Return a model of a provider of that name."""
     return ScriptedModel(list(replies), name="m", provider=name, **options)
 
 
 async def test_retries_begin_once_all_models_have_failed(open_engine: OpenEngine) -> None:
-    """The back-off is the step's, as long as the most patient provider allows, and begins with the first model."""
+    """The back-off belongs to the step, uses the longest delay of any provider, and starts with the first model."""
     clock = ManualClock()
     first = model("first", Reply(error=ModelError("rate_limit", retry_after=9)), "recovered")
     second = model("second", Reply(error=ModelError("overloaded", retry_after=500)))
@@ -67,7 +66,7 @@ async def test_declared_failures_lead_to_the_next_model(
 
 
 async def test_price_and_window_are_those_of_the_model(open_engine: OpenEngine) -> None:
-    """Of the one that answered; the next turn asks the first again, and has its window."""
+    """Price and window come from the model that answered; the next turn starts with the first model and its window."""
     used = (40_000, 10)
     first = ScriptedModel([DOWN, "short"], name="claude-sonnet-4-5", provider="anthropic", context_limit=100_000)
     second = ScriptedModel([Reply("long", usage=used)], name="gpt-5-mini", provider="openai", context_limit=45_000)
@@ -96,7 +95,7 @@ async def test_next_model_writes_the_summary(open_engine: OpenEngine) -> None:
 
 
 async def test_model_chosen_meanwhile_is_asked(open_engine: OpenEngine) -> None:
-    """The failure of a model that the chat has no more passes over none of its new ones."""
+    """A failure of a removed model skips none of the new ones."""
     latch = Latch()
     first = model(
         "first", Reply("half", first_delay=1, error=ModelError("overloaded"), error_after=1), sleep=latch.pass_through

@@ -1,4 +1,4 @@
-"""Families: what their logs say of answers and usage, and whether a subagent is still wanted."""
+"""Families: answers and usage in logs, and whether a subagent is still wanted."""
 
 import dataclasses
 import sqlite3
@@ -38,9 +38,9 @@ from turnwise.states.writes import RecordUsage
 
 
 def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[AuditRecord]:
-    """Return a log: the turn of each record, and by its version which subagent answered there, with its version.
+    """Return a log: the turn of each record, and by version the answering subagent with its version.
 
-    Something is used by the last record of each turn.
+    The last record of each turn has usage.
     """
     following = [*turns[1:], None]
     return [
@@ -57,7 +57,7 @@ def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[A
 
 
 def subagent(chat_id: str, parent: str) -> Facts:
-    """Return what is asked of a subagent: its id, and whose it is."""
+    """Return the query about a subagent: its id and its parent."""
     return Facts(
         chat_id=chat_id, profile=Profile(created_at=NOW, parent=parent, parent_call="call"), since=NOW, updated_at=NOW
     )
@@ -65,13 +65,13 @@ def subagent(chat_id: str, parent: str) -> Facts:
 
 @pytest.mark.parametrize("name", ["subagent:0", "subagent:-1", "subagent:٣", "subagent:" + "9" * 5_000, "no\0id:1"])
 def test_invalid_version_in_a_log_is_ignored(name: str) -> None:
-    """Whoever rewrites a log may write anything there, also what Python or a database does not take."""
+    """A rewritten log may hold anything, also values that Python or a database refuses."""
     (written,) = log_of([1], {1: (name, "subagent:7")})
     assert answers_in([written]) == {"subagent": [RecordedAnswer(at=1, version=7, head="-")]}
 
 
 def tells(**arguments: str) -> ToolCall:
-    """Return a call that tells a subagent more."""
+    """Return a call that sends a subagent another message."""
     return replace(delegated("call_2", subagent=None, subagent_action="message"), arguments=arguments)
 
 
@@ -126,7 +126,7 @@ async def test_subagent_whose_parent_was_never_there_goes_on(error: Exception, *
 
 
 class Logs:
-    """A store that tells logs, and what each turn has used."""
+    """A store of logs and of each turn's usage."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Logs:
 SUBAGENT = log_of([0, 1, 1, 2, 2, 2, 3, 3], {1: ("nobody:0", "nobody:new"), 2: ("its own:1",), 4: ("its own:3",)})
 ITS_OWN = log_of([0, 1, 2], {})
 USED = {"subagent": (1, 2, 4, 8), "its own": (16, 32, 64), "parent": (128, 256, 512), "first": ()}
-"""Tokens by turn: each sum of them tells what was counted, and how often."""
+"""Tokens by turn: each sum shows which turns were counted, and how often."""
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ async def test_usage_since_the_last_answer_counts_with_the_next(
     ids=["deleted", "restored from before both", "restored from before the last"],
 )
 async def test_answer_missing_from_a_log_makes_usage_partial(its_own: Sequence[int], unheard: set[int]) -> None:
-    """A chat could never be answered whose subagent's subagent was deleted, or came back from an older backup."""
+    """Otherwise a chat whose subagent's subagent was deleted, or restored from a backup, could never be answered."""
     logs = {"parent": log_of([0, 1], {}), "subagent": SUBAGENT, "its own": log_of(its_own, {})}
     used = {**USED, "its own": USED["its own"][: len(its_own)]}
     usage = await unreported_usage(cast("ChatStore", Logs(logs, used)), "parent", subagent("subagent", "parent"))
@@ -198,7 +198,7 @@ async def test_unreadable_or_deleted_chat_makes_usage_partial(error: Exception, 
 
 
 async def test_usage_of_a_resumed_turn_counts_with_the_next_answer() -> None:
-    """A subagent that ended in error goes on in the same turn."""
+    """A subagent that ended in error continues in the same turn."""
     first = log_of([0, 1, 1], {})
     resumed = [dataclasses.replace(one, version=one.version + 3, turn=1) for one in log_of([1, 1], {})]
     logs = {"parent": log_of([0, 1, 1], {2: ("subagent:3",)}), "subagent": first + resumed}
@@ -209,7 +209,7 @@ async def test_usage_of_a_resumed_turn_counts_with_the_next_answer() -> None:
 
 
 async def test_every_turn_of_a_family_counts_once() -> None:
-    """Also of those whose answers came in several turns; what a subagent has used since then was not heard of."""
+    """Turns with several answers count once; later usage of a subagent has not been reported yet."""
     parent = log_of([0, 1, 1, 2], {2: ("subagent:3",), 4: ("subagent:6",)})
     logs = {"first": log_of([0, 1], {}), "parent": parent, "subagent": SUBAGENT, "its own": ITS_OWN}
     used = await unreported_usage(cast("ChatStore", Logs(logs, USED)), "first", subagent("parent", "first"))
@@ -223,20 +223,20 @@ IDLE = Settings(run_worker=False)
 
 
 def family(*tasks: str) -> list[Agent]:
-    """Return an agent that delegates these tasks, each in a call named after it, and the subagent."""
+    """Return an agent that delegates these tasks, one call each, and the subagent."""
     step = [Call("ask_research", {"task": task}, id=f"call_{task}") for task in tasks]
     return agents_of(lead(lambda _seen: step), Research())
 
 
 def sql(database: Path, statement: str, *values: object) -> None:
-    """Change one row, as anybody can who may write to the database."""
+    """Change one row with plain SQL."""
     with closing(sqlite3.connect(database)) as rows, rows:
         assert rows.execute(statement, values).rowcount == 1
 
 
 @asynccontextmanager
 async def opened(database: Path) -> AsyncIterator[ChatStore]:
-    """Open the store of a test, and no engine."""
+    """Open the store of a test without an engine."""
     store = stored_at(database)
     await store.open()
     try:
@@ -246,7 +246,7 @@ async def opened(database: Path) -> AsyncIterator[ChatStore]:
 
 
 async def verdict_on(database: Path, chat_id: str) -> Verdict:
-    """Return the verdict on the family of a chat as it is stored now."""
+    """Return the verdict on a chat's family as it is stored now."""
     async with opened(database) as store:
         return await verify_family(store, chat_id)
 
@@ -310,7 +310,7 @@ async def test_missing_subagent_that_answered_is_found(open_engine: OpenEngine, 
 async def test_profile_with_a_wrong_parent_or_call_is_found(
     open_engine: OpenEngine, database: Path, names: dict[str, str | None], stood_at: str | None
 ) -> None:
-    """Its log is sound, and so is its parent's; only what they say of each other tells that it was put there."""
+    """Its log and its parent's are valid; only the comparison of both shows the forgery."""
     async with open_engine(None, agents=family("one"), settings=IDLE) as engine:
         chat = await engine.create_chat(agent="lead")
         version, head = await engine._store.head(chat.id)
@@ -331,17 +331,17 @@ async def test_profile_with_a_wrong_parent_or_call_is_found(
         assert (await engine.verify(name)).ok
 
 
-# What a chat heard of a subagent
+# Reports of subagents in the parent's log
 
 
 class Generations(NamedTuple):
-    """A chat that has heard its subagent, and then the subagent of that, and where the two stood."""
+    """A chat that received its subagent's answer and then its grandchild's, with their positions."""
 
     lead: str
     mid: str
     leaf: str
     answers: dict[str, tuple[int, int]]
-    """By subagent, its version that answered, and the version of the lead that heard it."""
+    """By subagent: its version at the answer, and the lead's version that received it."""
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ async def generations(open_engine: OpenEngine) -> Generations:
 
 
 def denied(family: Generations, subagent: str, denial: str) -> Verdict:
-    """Return the verdict that a subagent does not bear out what the lead heard of it."""
+    """Return the verdict that the subagent's log contradicts the lead's record of it."""
     version, position = family.answers[subagent]
     problem = f"Subagent {subagent}: its version {version} answered chat {family.lead}, but {denial}."
     return Verdict(ok=False, problem=problem, position=position)
@@ -378,7 +378,7 @@ def denied(family: Generations, subagent: str, denial: str) -> Verdict:
 
 @pytest.mark.parametrize("subagent", ["mid", "leaf"])
 async def test_rewritten_subagent_log_is_found(generations: Generations, database: Path, subagent: str) -> None:
-    """Also one of a subagent's own, which its parent may never have heard; all hashes were computed anew."""
+    """Also one of a grandchild, whose answer the parent may never have received; all hashes are recomputed."""
     name = getattr(generations, subagent)
     rewrite(database, name, 1, actor="mallory")
     async with opened(database) as store:
@@ -415,7 +415,7 @@ async def test_tombstone_must_agree_with_the_answer(
 
 @pytest.mark.parametrize("which", ["lead", "mid", "leaf"])
 async def test_unreadable_log_of_any_generation_is_found(generations: Generations, database: Path, which: str) -> None:
-    """The problem names the subagent whose log it is of; that of the chat that was asked about names none."""
+    """The problem names the subagent whose log is unreadable; none if the log is the chat's own."""
     name = getattr(generations, which)
     sql(
         database,

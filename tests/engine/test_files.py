@@ -1,4 +1,4 @@
-"""Files: what is refused, what becomes a note to the model, and what goes after a while."""
+"""Files: refusals, notes to the model, and retention."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_model_reads_the_chosen_lines_only(open_chat: OpenChat, is_stored:
 
 @pytest.mark.parametrize("content", [b"one two", [b"one ", b"two"], _streamed, Path])
 async def test_put_file_takes_bytes_paths_and_iterables(content: Any, tmp_path: Path, open_chat: OpenChat) -> None:
-    """Also if it has as many bytes as are allowed."""
+    """Also at exactly the largest allowed size."""
     if content is Path:
         content = tmp_path / "notes.txt"
         content.write_bytes(b"one two")
@@ -120,7 +120,7 @@ async def test_opening_an_unknown_file_raises(file: Any, open_chat: OpenChat) ->
 
 
 async def test_file_limits_apply_to_inline_files(open_chat: OpenChat) -> None:
-    """Nothing is written of a message with one good and one bad file."""
+    """Nothing of a message with one good and one bad file is stored."""
     settings = Settings(file_types=["image/*"], file_limit_bytes=400_000)
     async with open_chat(ScriptedModel([]), settings=settings) as (engine, chat, _):
         good = FilePart.from_bytes(BIG, "image/png")
@@ -172,19 +172,19 @@ BAD_ATTACHMENTS = {
 
 @tool
 async def misuse(context: ToolContext) -> ToolOutput:
-    """Attach files that cannot be attached, and one that can."""
+    """Attach files that are refused, and one that is accepted."""
     good = await context.put_file(b"good", media_type="image/png")
     return ToolOutput({"pages": 3}, (*BAD_ATTACHMENTS, good))
 
 
 @tool
 async def overdo(context: ToolContext) -> ToolOutput:
-    """Put too much."""
+    """Attach too much."""
     return ToolOutput("never", (await context.put_file(bytes(2_000_000), media_type="image/png"),))
 
 
 async def test_bad_attachment_becomes_a_note(open_chat: OpenChat) -> None:
-    """Foreign, forbidden, malformed or too large: the turn goes on."""
+    """For foreign, forbidden, malformed and too large files the turn continues."""
     model = ScriptedModel([Reply(calls=[Call("misuse", {}), Call("overdo", {})]), "I see"])
     settings = Settings(file_types=["image/*"], file_limit_bytes=1_000_000)
     async with open_chat(model, tools=[misuse, overdo], settings=settings) as (engine, chat, _):
@@ -203,7 +203,7 @@ async def test_bad_attachment_becomes_a_note(open_chat: OpenChat) -> None:
 
 
 async def test_missing_or_damaged_file_becomes_a_note(tmp_path: Path, open_chat: OpenChat) -> None:
-    """Somebody has deleted it from the folder, or changed it there."""
+    """The file was deleted from the folder or changed there."""
     async with open_chat(lambda _request: Reply("ok"), files=FolderFiles(tmp_path / "files")) as (engine, chat, model):
         gone = await engine.put_file(chat.id, b"gone", media_type="image/png", name="gone.png")
         damaged = await engine.put_file(chat.id, b"damaged", media_type="image/png", name="damaged.png")
@@ -227,7 +227,7 @@ async def test_missing_or_damaged_file_becomes_a_note(tmp_path: Path, open_chat:
 
 
 async def test_request_holds_the_newest_files_up_to_a_limit(open_chat: OpenChat) -> None:
-    """Of older ones a note tells."""
+    """A note replaces each older file."""
     model = ScriptedModel(lambda _request: Reply("ok"))
     async with open_chat(model, settings=Settings(request_file_bytes=1_000)) as (engine, chat, _):
         for name, times in (("small", 1), ("first", 80), ("second", 80), ("third", 80)):
@@ -240,7 +240,7 @@ async def test_request_holds_the_newest_files_up_to_a_limit(open_chat: OpenChat)
 
 
 async def test_repeated_file_counts_once_towards_the_limit(open_chat: OpenChat) -> None:
-    """A file that the model refuses is not loaded; the model is asked about it once per request."""
+    """Files that the model refuses are not loaded; the model's capability is read once per request."""
     model = Choosy(lambda _request: Reply("ok"))
     async with open_chat(model, settings=Settings(request_file_bytes=900)) as (engine, chat, _):
         early, late = [
@@ -259,7 +259,7 @@ async def test_repeated_file_counts_once_towards_the_limit(open_chat: OpenChat) 
 async def test_large_file_made_by_a_model_is_stored_as_a_reference(
     open_engine: OpenEngine, open_chat: OpenChat
 ) -> None:
-    """And goes back to it as bytes; one that cannot be kept stays in the message."""
+    """The model gets the bytes back; a file that cannot be stored stays in the message."""
     made = ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())
     model = ScriptedModel(
         [Reply(parts=[made, ModelPart(type="finish")]), "again", Reply(parts=[made, ModelPart(type="finish")])]
@@ -289,11 +289,11 @@ class Choosy(ScriptedModel):
 
 
 class Failing(FolderFiles):
-    """A folder that cannot be reached now and then."""
+    """A folder that is unreachable at times."""
 
     away = False
     reads = 0
-    """How often a file was there that was asked for."""
+    """How often an existing file was read."""
 
     async def read(self, digest: str) -> AsyncIterator[bytes]:
         if self.away:
@@ -304,7 +304,7 @@ class Failing(FolderFiles):
 
 
 async def test_unreachable_file_store_is_retried(tmp_path: Path, open_chat: OpenChat) -> None:
-    """The attempt is made again, and the model never hears that the file was gone. A stranger's error is translated."""
+    """The attempt is repeated, and the model sees no missing file. A foreign error is translated."""
     clock = ManualClock()
     files = Failing(tmp_path / "files")
     model = ScriptedModel(lambda _request: Reply("ok"))
@@ -324,7 +324,7 @@ async def test_unreachable_file_store_is_retried(tmp_path: Path, open_chat: Open
 
 
 async def test_unsent_file_is_deleted_later(open_chat: OpenChat) -> None:
-    """A worker sees to it; what was sent stays."""
+    """A worker deletes it; files of messages stay."""
     clock = ManualClock()
     async with open_chat(ScriptedModel(lambda _request: Reply("ok")), clock=clock) as (engine, chat, _):
         sent = await engine.put_file(chat.id, b"sent", media_type="image/png")
@@ -347,7 +347,7 @@ def open_handles(folder: Path) -> list[str]:
 
 
 async def test_full_disk_leaves_no_file_open(tmp_path: Path) -> None:
-    """Not even until a garbage collection: whoever copies files to a full disk would run out of descriptors."""
+    """Otherwise a process that copies files to a full disk runs out of descriptors before a garbage collection."""
     source, folder = tmp_path / "source.txt", tmp_path / "files"
     source.write_bytes(b"x" * 1_000_000)
     limits, refused = resource.getrlimit(resource.RLIMIT_FSIZE), list[Exception]()

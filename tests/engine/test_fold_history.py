@@ -1,4 +1,4 @@
-"""Folding: whatever a strategy returned, calls keep their results, and what must stay stays."""
+"""Folding: calls stay with their results and carried messages stay, for any result of a strategy."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def changed(position: int, words: str) -> Message:
 
 
 def folded(given: list[Message], *kept: int) -> tuple[list[int | str], int]:
-    """Return what is left, positions for what is carried and else words, and how many messages are folded."""
+    """Return the remaining messages (positions of carried ones, else texts) and the number of folded ones."""
     summary = summary_of(HISTORY, given, set(kept))
     return [one if isinstance(one, int) else one.text or one.role for one in summary.messages], summary.folded
 
@@ -92,7 +92,7 @@ def test_fold_of_nothing_or_everything_fails(given: list[Message], words: str) -
 
 
 def test_new_message_is_normalised_or_refused() -> None:
-    """A strategy that makes one with `replace` goes past the checks of messages."""
+    """A strategy that uses `replace` bypasses the checks of messages."""
 
     def made(metadata: Any) -> Message:
         return replace(new(), parts=(replace(said("x")[0], metadata=metadata),))

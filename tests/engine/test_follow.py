@@ -1,4 +1,4 @@
-"""Following a chat: every event once and in order, an end where the chat rests, and as few reads as possible."""
+"""Following a chat: every event once and in order, an end at rest, and few reads."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ async def read(shelf: Shelf, *, after: int = 0, **options: Any) -> list[int]:
 
 @asynccontextmanager
 async def following(shelf: Shelf, *, after: int = 0, **options: Any) -> AsyncIterator[list[int]]:
-    """Follow in the background; the numbers of the events so far are complete once nothing moves any more."""
+    """Follow in the background; the list of event numbers is complete once the loop is idle."""
     seen: list[int] = []
 
     async def go_on() -> None:
@@ -299,7 +299,7 @@ STEPS = ["start", "start", "commit", "commit", "foreign", "deliver", "deliver", 
 @settings(max_examples=examples(150))
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=20), last=st.integers(1, 3))
 def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int) -> None:
-    """In any order of commits, deliveries and notifications; no subscription keeps facts older than the stored ones."""
+    """In any order of commits, deliveries and notifications; no subscription holds outdated facts."""
 
     async def live() -> None:
         chat = Deliveries()
@@ -328,13 +328,13 @@ def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int)
 
 
 class Hints:
-    """A store that gives notifications, look by look; where it has none left it fails."""
+    """A store that yields the given notifications, read by read, and then fails."""
 
     def __init__(self, *looks: list[str | None]) -> None:
         self.looks = list(looks)
 
     async def watch(self) -> AsyncIterator[str | None]:
-        """Give the notifications of the next look."""
+        """Yield the notifications of the next read."""
         for notification in self.looks.pop(0) if self.looks else ():
             yield notification
         raise StoreError("the disk failed to read")
@@ -343,7 +343,7 @@ class Hints:
 async def test_watch_resets_back_off_and_survives_bad_notifications(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The subscriptions of this process are woken first, whatever the worker makes of the notification."""
+    """The subscriptions of this process wake first, even if the worker's handler fails."""
     calls: list[float | str | None] = []
     woken: list[str | None] = []
     hub = Broadcaster()
@@ -376,7 +376,7 @@ async def test_watch_resets_back_off_and_survives_bad_notifications(
 
 
 SELDOM = Settings(poll_interval=600, lease=3600, renew_every=600, shutdown_grace=0)
-"""Of a worker that would not look by itself for as long as a test takes."""
+"""The poll interval of a worker that does not poll within a test."""
 IDLE = Settings(run_worker=False)
 
 

@@ -1,4 +1,4 @@
-"""A fork begins where its parent stood, and never touches it."""
+"""A fork starts at its parent's version, and never changes the parent."""
 
 from collections import defaultdict
 from datetime import timedelta
@@ -52,7 +52,7 @@ STOPPED = "by a tool that stops"
 
 @pytest.mark.parametrize("ended", ["refused", *ANSWERED, STOPPED])
 async def test_fork_can_be_resumed_if_its_parent_could(ended: str) -> None:
-    """Messages do not tell that a call was the answer, and that a text was none because it lacks the form."""
+    """Messages do not show that a call was the answer, or that a text lacked the form."""
 
     @tool(stop_after=True)
     def note() -> str:
@@ -84,7 +84,7 @@ async def test_fork_can_be_resumed_if_its_parent_could(ended: str) -> None:
 
 
 class Remembering(Observer):
-    """Keeps the facts of each version of each chat."""
+    """Records the facts of each version of each chat."""
 
     def __init__(self) -> None:
         self.facts: dict[str, dict[int, Facts]] = defaultdict(dict)
@@ -96,7 +96,7 @@ class Remembering(Observer):
 
 
 async def test_fork_state_equals_its_parents_at_every_version(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """At every version at which no call was open: those are answered by rule, which the parent never was."""
+    """At every version without open calls; a fork closes open calls by rule."""
     clock, seen = ManualClock(), Remembering()
     model = strict_model([*rich_script(), "more", "still more"], context_limit=100)
     async with open_engine(model, settings=Settings(coalesce=0), tools=[look], clock=clock, observers=[seen]) as engine:
@@ -271,7 +271,7 @@ ARGUMENTS = {"cents": 100, "to": {"iban": "DE1"}}
 
 
 async def test_returned_values_are_copies(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """What callers change in them is neither stored nor run."""
+    """Changes to returned values are neither stored nor run."""
     paid: list[Any] = []
 
     @tool(schema={"type": "object"}, policy="ask")

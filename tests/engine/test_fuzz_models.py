@@ -1,4 +1,4 @@
-"""Whatever a model streams or raises, the chat rests, its log verifies, and the next message is answered."""
+"""For anything that a model streams or raises, the chat rests, its log verifies, and the next message is answered."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final
@@ -23,12 +23,12 @@ PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "usage": {"usage": Usage(input_tokens=1)},
     "finish": {"stop_reason": "end_turn", "usage": None, "context_limit": 9000, "metadata": {"response_id": "r"}},
 }
-"""The kinds of parts, each with the fields that count."""
+"""The kinds of parts, each with its relevant fields."""
 BEFORE: Final = {
     "tool_call_delta": [ModelPart("tool_call_start", id="call_1", name="search")],
     "provider_result": [ModelPart("tool_call", **{**CALL, "executor": "provider"})],
 }
-"""What comes before a part that is none alone."""
+"""Parts that must precede another part."""
 ERROR: Final = {"kind": "network", "retryable": False, "retry_after": 1, "status": 500, "message": "It broke."}
 REPLY: Final = {"parts": (TextPart(text="hi"),), "finish": ModelPart("finish", stop_reason="end_turn")}
 ODD: Final = {"an object": object(), "10**400": 10**400, "NUL": "a\0b", "half a character": "\ud800"}
@@ -36,13 +36,13 @@ ODD: Final = {"an object": object(), "10**400": 10**400, "NUL": "a\0b", "half a 
 PATIENCE: Final = 60
 """Seconds after which a turn hangs."""
 NUMBERS: Final = (1.5, 9e3, float("nan"), True, -5, 10**400, {"a": [1]})
-"""What a provider's adapter may report where a whole number, or a word, is meant."""
+"""Odd values that a provider's adapter may report for whole numbers or words."""
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 Said = Callable[[], list[ModelPart]]
 
 
 class OddModel:
-    """A model that says what it is told to say, once; then it answers normally."""
+    """A model that gives one scripted reply, then answers normally."""
 
     name = provider = "odd"
     context_limit = None
@@ -80,7 +80,7 @@ def odd_parts() -> Iterator[tuple[str, Said]]:
 
 
 def _ends(number: Any) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a reply's end, one of them this number: `replace` checks none."""
+    """Yield the fields of a reply's end with this number in one of them: `replace` checks none."""
     yield {"context_limit": number}
     for word in ("reason", "response_id"):
         yield {"metadata": {word: number}}
@@ -132,7 +132,7 @@ async def test_odd_replies_and_errors_leave_the_chat_usable() -> None:
 
 
 async def _spoken(engine: Engine, chat_id: str) -> None:
-    """Speak with a chat until it has answered as usual."""
+    """Send messages until the chat answers as usual."""
     with anyio.fail_after(PATIENCE):
         await engine.wait(chat_id)
         answer = await engine.ask(chat_id, "hi")

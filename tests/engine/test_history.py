@@ -1,4 +1,4 @@
-"""The history as a strict provider takes it: what is sent of it, what goes on, and what nobody has answered."""
+"""The history for strict providers: the messages of a request, the rest of a reply, and unanswered messages."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -137,7 +137,7 @@ def test_whole_reply_or_turn_ending_call_is_an_answer(after: Message, *, answere
     ],
 )
 def test_refused_reply_is_no_answer(behind: list[Message]) -> None:
-    """It was refused, for it lacked the form of answers, and the turn ended without another."""
+    """The answer lacked the form, and the turn ended without another."""
     one, two = said("user", "one", position=3), said("user", "two", position=4)
     refused = said("assistant", "not what was wanted")
     assert unanswered([one, refused, *behind]) == (3,)

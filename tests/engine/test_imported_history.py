@@ -1,4 +1,4 @@
-"""A chat may begin with what was said elsewhere: all of it is checked before anything is written."""
+"""A chat may start with an imported history, which is checked completely before any write."""
 
 import json
 import re
@@ -49,7 +49,7 @@ TALK = [HI, said("assistant", "Hello!"), said("user", "Look."), ASKED, answer("b
 
 @pytest.mark.parametrize("place", SLOW_STORES)
 async def test_chat_may_begin_with_a_greeting(place: str, request: pytest.FixtureRequest) -> None:
-    """The model sees the greeting, behind a message that no user wrote: providers want the user to begin."""
+    """A synthetic user message precedes the greeting in requests, since providers want the user to start."""
     model = StrictModel([Reply("Blue ones, then.")])
     async with Engine(lives_in(place, request).url, model=model) as engine:
         chat = await engine.create_chat(history=[said("assistant", "Good morning! Which shoes?")])
@@ -137,7 +137,7 @@ async def test_import_charges_nothing(open_chat: OpenChat) -> None:
 
 
 async def test_import_drops_provider_metadata(open_chat: OpenChat) -> None:
-    """Ids and signatures of another chat would be refused, or would name items of somebody else."""
+    """Ids and signatures of another chat would be refused, or would name another account's items."""
     own = {"provider": "openai", "id": "item_1"}
     parts = (
         ReasoningPart(text="hm", signature="s", metadata=own),
@@ -284,7 +284,7 @@ def _as_the_model_sees(message: Message) -> tuple[Any, ...]:
 
 
 async def test_copied_history_shows_the_model_the_same() -> None:
-    """After every turn of a life with reasoning, files, calls of all kinds, an erasure and a compaction."""
+    """After every turn of a chat with reasoning, files, calls of all kinds, an erasure and a compaction."""
     script: list[Reply] = []
     model = StrictModel(lambda _: script.pop(0))
     picture = FilePart(media_type="image/png", data="aGk=")
@@ -325,7 +325,7 @@ async def test_copied_history_shows_the_model_the_same() -> None:
 
 
 async def test_imported_partial_answer_continues(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """Whoever takes the model's view gets the request to go on with it, which is stored nowhere."""
+    """The model's view ends with a request to continue, which is not stored."""
     model = strict_model([Reply("one two three", chunks=3, stall_after=2), "the rest", "the rest"])
     async with open_engine(model, settings=Settings(coalesce=0)) as engine:
         chat = await engine.create_chat()
@@ -347,7 +347,7 @@ async def test_imported_partial_answer_continues(open_engine: OpenEngine, strict
 
 @pytest.mark.parametrize("marks", [{"synthetic": True}, {"audience": "model"}])
 async def test_synthetic_message_is_no_question(open_engine: OpenEngine, marks: dict[str, Any]) -> None:
-    """It begins no turn, cannot be edited and becomes no title: readers may not know of it."""
+    """It starts no turn, cannot be edited and becomes no title: readers may not see it."""
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat(history=[HI, said("user", "Before: a door.", **marks), said("assistant", "?")])
         messages = await engine.messages(chat.id, view="model")
@@ -376,7 +376,7 @@ def test_message_size_limit_is_inclusive(role: str) -> None:
 
 
 def test_generated_messages_are_left_out() -> None:
-    """A line for the user alone tells of a compaction; the request to go on is made anew where it is needed."""
+    """The user's notice of a compaction is dropped; the request to continue is generated again where needed."""
     original = Message(
         id="m1", role="user", parts=(TextPart(text="Hi"),), turn=1, step=0, created_at=datetime(2020, 1, 1, tzinfo=UTC)
     )

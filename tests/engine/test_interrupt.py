@@ -1,4 +1,4 @@
-"""Interrupts: whatever a chat is doing, stop means stop; what was shown is kept, and the next request is valid."""
+"""Interrupts: in every state the chat stops, visible text is stored, and the next request is valid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from turnwise.testing.conformance.plans import part
 
 QUICK = Settings(coalesce=0)
 DEAD = f"{worker_name().rpartition(':')[0][:-1]}:x"
-"""A worker of this machine whose process has another start time than the one of that number."""
+"""A worker of this machine whose process has another start time than the one with that number."""
 STOPPED = "Interrupted by the user before a result was there."
 
 
@@ -197,7 +197,7 @@ async def test_interrupt_while_compacting_keeps_history(open_chat: OpenChat) -> 
 
 
 async def test_foreign_interrupt_prevents_tool_start(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """The worker was busy between the commit that started the call and the tool, and no notice has come."""
+    """The worker was busy between the commit that started the call and the tool, and got no notification."""
     clock = ManualClock()
     committed, go_on, runs = anyio.Event(), anyio.Event(), []
 
@@ -235,7 +235,7 @@ async def test_foreign_interrupt_prevents_tool_start(open_engine: Any, strict_mo
 
 
 async def test_second_interrupt_settles_for_dead_worker() -> None:
-    """No other one may come, and the chat has to rest before an operator can delete it."""
+    """No other interrupt may come, and the chat has to rest before an operator can delete it."""
     clock = ManualClock()
     store = SQLiteStore(None, now=clock.now)
     async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
@@ -253,7 +253,7 @@ async def test_second_interrupt_settles_for_dead_worker() -> None:
 @pytest.mark.parametrize("does", ["interrupt", "send_message", "promote_queued"])
 @pytest.mark.parametrize("gone", ["its process is dead", "its lease has run out"])
 async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> None:
-    """Where no worker sweeps, the chat could neither rest nor be deleted."""
+    """Without a sweeping worker the chat could neither rest nor be deleted."""
     clock, worker = ManualClock(), DEAD if gone == "its process is dead" else "elsewhere"
     store = SQLiteStore(None, now=clock.now)
     async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
@@ -279,7 +279,7 @@ async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> No
 
 
 async def test_interrupt_after_interrupting_message_wins() -> None:
-    """Whether the message was already a turn when the stop came, milliseconds decide: it is not answered either way."""
+    """Milliseconds decide whether the message was already a turn; it stays unanswered in both cases."""
     store = SQLiteStore(None)
     async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         await plans.created(store, "chat", plans.send("hello"), plans.claim("elsewhere"))

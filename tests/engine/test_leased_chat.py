@@ -1,4 +1,4 @@
-"""What a worker knows of a chat that it holds: how long to wait, whether it still holds it, and what it may start."""
+"""A worker's knowledge of its chat: how long to wait, whether it still holds it, and what it may start."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from turnwise.testing.conformance import plans
 
 
 class Asked(Delegate):
-    """A store that the test tells where the chat is, and that counts how often it is asked."""
+    """A store whose chat the test moves, and that counts its reads."""
 
     def __init__(self, store: Any, facts: Facts) -> None:
         super().__init__(store)
@@ -53,7 +53,7 @@ class Asked(Delegate):
 
 
 def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
-    """Return a chat that is held under the token 1, of version 5."""
+    """Return a chat at version 5 that is held under token 1."""
     clock = ManualClock(NOW)
     facts = replace(BLANK, **{"version": 5, "lease": Lease("w", 1), "state": ChatState.executing_tools, **more})
     store = Asked(stored_at(database, clock), facts)
@@ -71,7 +71,7 @@ STOP = plans.move(Interrupt())
 
 
 async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
-    """Return an open store, and its one chat in the hands of a worker that runs two tools."""
+    """Return an open store, and its one chat, held by a worker that runs two tools."""
     clock = ManualClock(NOW)
     store = stored_at(database, clock)
     await store.open()
@@ -83,7 +83,7 @@ async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
 @pytest.mark.parametrize("what", ["fire", "show"])
 @pytest.mark.parametrize("moved", ["stopped", "another's"])
 async def test_late_holder_writes_nothing(database: Path, moved: str, what: str) -> None:
-    """It would begin the same job again, and ask the model once more."""
+    """Otherwise it would start the same job again, and call the model once more."""
     store, leased = await executing_at(database)
     later = [plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")] if moved == "another's" else [STOP]
     for move in later:
@@ -103,7 +103,7 @@ DONE = CallFinished(
 
 
 async def test_repeated_commit_is_no_failure(database: Path) -> None:
-    """The first answer of the store may have been lost, and the chat is in the same state, under the same lease."""
+    """The first answer of the store may have been lost; the chat is in the same state, under the same lease."""
     store, leased = await executing_at(database)
     await leased.fire(CallStarted(token=1, call_id="a"))
     await store.change("chat", plans.plan(plans.move(DONE)))
@@ -114,7 +114,7 @@ async def test_repeated_commit_is_no_failure(database: Path) -> None:
 
 
 async def test_erased_message_leaves_the_view(database: Path) -> None:
-    """It adds a message of its own to what the model sees, which was read before."""
+    """The erasure adds a message to the model's view, which was read before."""
     store, leased = await executing_at(database)
     await leased.fire(CallStarted(token=1, call_id="a"))
     assert "hello" in [message.text for message in (await leased.current_view()).messages]
@@ -137,7 +137,7 @@ async def test_late_tool_start_checks_the_lease(database: Path, moved: str) -> N
     await leased.assert_tools_may_start()
     assert store.asked == 1
     store.found = replace(leased.facts, version=7, **MOVES[moved])
-    for store.stale in (True, False):  # the second time it is known here, whatever the store says
+    for store.stale in (True, False):  # the second answer is cached
         with pytest.raises(ConcurrentTransition):
             await leased.assert_tools_may_start()
     assert leased.facts is store.found
@@ -146,7 +146,7 @@ async def test_late_tool_start_checks_the_lease(database: Path, moved: str) -> N
 
 @pytest.mark.parametrize(("seconds", "asked"), [((0.9,), 1), ((10, 0), 2), ((10, 2, 0), 3), ((2,) * 9, 5)])
 async def test_old_answer_lets_no_tool_start(database: Path, seconds: tuple[float, ...], asked: int) -> None:
-    """The network may have held it up while somebody interrupted; a store that is always slow is asked a few times."""
+    """An interrupt may have come while the network delayed it; a slow store is asked a few times."""
     leased, clock, store = held(database)
     clock.advance(1)
     slow = iter(seconds)
@@ -156,7 +156,7 @@ async def test_old_answer_lets_no_tool_start(database: Path, seconds: tuple[floa
 
 
 async def test_commit_that_was_answered_late_is_no_news(database: Path) -> None:
-    """Another process has interrupted the chat before the answer came."""
+    """Another process interrupted the chat before the answer arrived."""
     store, leased = await executing_at(database)
     clock = cast("ManualClock", leased.runtime.clock)
 
@@ -185,7 +185,7 @@ async def test_commit_that_was_answered_late_is_no_news(database: Path) -> None:
     ],
 )
 async def test_view_of_a_moved_chat_is_not_used(database: Path, change: dict[str, Any], *, is_news: bool) -> None:
-    """Who finds that it has knows where it is now: it does not begin the same job again."""
+    """The caller then knows the chat's new position, and does not start the same job again."""
     leased, _, store = held(database)
     store.found = replace(leased.facts, version=7, **change)
     if is_news:

@@ -1,4 +1,4 @@
-"""The leases of a worker: renewed whatever else it waits for, and ended by its own clock if they cannot be."""
+"""Leases of a worker: renewed during other waits, and ended by its own clock if renewal fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = Settings(lease=30, renew_every=10, poll_interval=1)
 
 
 class Renewing(Delegate):
-    """A store that holds a chat, and renews as the test says."""
+    """A store that holds a chat, and renews as the test decides."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -39,7 +39,7 @@ class Renewing(Delegate):
 
 
 class Held(SimpleNamespace):
-    """A runner of the chat, as far as its lease goes."""
+    """The lease part of a chat's runner."""
 
     def run_out(self) -> None:
         self.leased.ended = True
@@ -72,7 +72,7 @@ async def renewing(database: Path) -> AsyncIterator[tuple[Renewing, ManualClock,
 
 @pytest.mark.parametrize(("seconds", "ends"), [(20, False), (30, False), (31, True)])
 async def test_lease_ends_by_its_own_clock(database: Path, seconds: float, *, ends: bool) -> None:
-    """Once others may have taken the chat; an outage is over as soon as a renewal succeeds."""
+    """Once other workers may claim the chat; an outage is over when a renewal succeeds."""
     async with renewing(database) as (store, clock, leased, log):
         store.away = True
         for _ in range(int(seconds / AGAIN_S)):
@@ -96,7 +96,7 @@ async def test_process_that_stood_still_renews_first(database: Path) -> None:
 
 
 async def test_locked_chat_is_renewed_soon(database: Path) -> None:
-    """A client that was cut off may hold its row."""
+    """A client that was disconnected may still lock its row."""
     async with renewing(database) as (store, clock, leased, _):
         store.locked = True
         await clock.advance(10)

@@ -1,4 +1,4 @@
-"""The lifetime of an engine: it closes in bounded time, on the loop it was entered in, and ends every wait."""
+"""The lifetime of an engine: it closes in bounded time, on its own loop, and ends every wait."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ AT_ONCE = Settings(shutdown_grace=0, coalesce=0)
 
 
 async def test_engine_may_be_left_in_another_task() -> None:
-    """As notebooks and fixtures do."""
+    """Notebooks and fixtures do so."""
     engine = Engine("sqlite://", model=ScriptedModel(lambda _: "hello"))
     await asyncio.create_task(awaited(engine.__aenter__))
     chat = await engine.create_chat()
@@ -33,7 +33,7 @@ async def test_engine_may_be_left_in_another_task() -> None:
 
 
 async def test_store_serves_one_engine_at_a_time(database: Any) -> None:
-    """Two would not hear each other, and the first to be left would close it for both."""
+    """Two engines would miss each other's changes, and the first to close would close it for both."""
     store, model = stored_at(database), ScriptedModel(lambda _: "hello")
     async with Engine(store, model=model) as engine:
         for _ in range(2):
@@ -46,7 +46,7 @@ async def test_store_serves_one_engine_at_a_time(database: Any) -> None:
 
 
 def test_another_event_loop_is_refused() -> None:
-    """There it would wait for ever."""
+    """The engine would wait there for ever."""
     engine = Engine("sqlite://", model=ScriptedModel([]))
     first = asyncio.new_event_loop()
     try:
@@ -74,7 +74,7 @@ async def awaited(use: Callable[[], Any]) -> None:
 
 
 def test_trio_is_refused() -> None:
-    """Without an event loop of asyncio's nothing here works: better to say so than to hang."""
+    """The engine needs asyncio's event loop; an error is better than a hang."""
 
     async def enter() -> None:
         await Engine("sqlite://", model=ScriptedModel([])).__aenter__()
@@ -84,7 +84,7 @@ def test_trio_is_refused() -> None:
 
 
 async def test_cancelled_caller_releases_the_chats(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """The chats are given back at once, and do not wait for the end of their leases."""
+    """The chats are released at once, not when their leases expire."""
     work = Gate()
     model = strict_model([Reply(calls=[Call("work", {})])])
     with anyio.CancelScope() as scope:
@@ -99,7 +99,7 @@ async def test_cancelled_caller_releases_the_chats(open_engine: Any, strict_mode
 
 
 async def test_running_chats_get_the_shutdown_grace(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """A turn that ends in time is finished; the gate opens only once the engine is being left."""
+    """A turn that ends within the grace is finished; the gate opens only after the close began."""
     latch = Latch()
     model = strict_model([Reply("done", first_delay=1)], sleep=latch.pass_through)
     engine = Engine(f"sqlite:///{database}", model=model, settings=Settings(shutdown_grace=60))
@@ -147,7 +147,6 @@ Wait = Callable[[Engine, str], Awaitable[object]]
 
 
 async def read(engine: Engine, chat_id: str, into: list[Event] | None = None) -> None:
-    """Read events for ever."""
     async with aclosing(engine.events(chat_id)) as events:
         async for event in events:
             if into is not None:
@@ -155,7 +154,6 @@ async def read(engine: Engine, chat_id: str, into: list[Event] | None = None) ->
 
 
 async def stream(engine: Engine, chat_id: str) -> None:
-    """Send a message, and read what comes of it."""
     async with aclosing(engine.stream(chat_id, "and more?")) as events:
         async for _ in events:
             pass
@@ -171,7 +169,7 @@ WAITS: dict[str, Wait] = {
 
 
 async def wait_for_the_end(name: str, engine: Engine, chat_id: str, ended: dict[str, str]) -> None:
-    """Wait in one of the ways there are, until the engine ends that."""
+    """Wait in the given way until the engine ends the wait."""
     with pytest.raises(EngineClosed) as closed:
         await WAITS[name](engine, chat_id)
     ended[name] = str(closed.value)
@@ -193,7 +191,7 @@ async def test_closing_ends_every_wait(strict_model: Any, open_chat: OpenChat) -
 
 
 async def test_release_followers_ends_waits_but_no_turn(open_chat: OpenChat) -> None:
-    """A server waits for its connections to end, and they wait for the engine: one has to end first."""
+    """A server waits for its connections, which wait for the engine: one of them has to end first."""
     latch, ended = Latch(), dict[str, str]()
     async with open_chat(Reply("done", first_delay=1), sleep=latch.pass_through) as (engine, chat, _):
         await engine.send_message(chat.id, "hi")

@@ -35,7 +35,7 @@ def calling(name: str, **arguments: Any) -> Reply:
 
 
 def failing(request: ModelRequest) -> Reply:
-    """Fail with an error of its own each time: one that is raised again keeps the frames of all times."""
+    """Fail with a new error each time: a reraised one retains all frames."""
     return Reply(error=ModelError("authentication", message="no key"))
 
 
@@ -83,7 +83,7 @@ TURNS: Final[dict[str, tuple[list[Any], Callable[[Engine, str], Awaitable[None]]
 
 
 def live() -> Counter[str]:
-    """Count what is alive of turnwise's own kinds. Values without containers are seen as their holders are."""
+    """Count live objects of turnwise's types. Values without containers count with their holders."""
     gc.collect()
     kinds = Counter(type(one) for one in gc.get_objects())
     return Counter(
@@ -92,7 +92,7 @@ def live() -> Counter[str]:
 
 
 async def lived(kind: str, times: int) -> None:
-    """Live through a number of such turns, each in a chat of its own."""
+    """Run a number of such turns, each in a new chat."""
     replies, turn = TURNS[kind]
     latch = Latch()
     settings = Settings(retry=RetryPolicy(attempts=1), compaction=CompactionPolicy(context_limit=100))

@@ -1,4 +1,4 @@
-"""The loop of a turn: steps until the model stops, and every other way in which a turn may end."""
+"""The loop of a turn: steps until the model stops, and every other end of a turn."""
 
 import dataclasses
 from typing import Any
@@ -33,7 +33,7 @@ FATAL = [
     "{'to': 'ann",
     '{"cents": [',
 ]
-"""Arguments with which a call never runs, however its reply ended."""
+"""Arguments of calls that never run, for every end of their reply."""
 MENDED = {'{"cents": 7, "to": "ann"': 7, "{'cents': 7}": 7, '{"cents": 7 "to": null}': 7, "": 0}
 WHOLE = {'{"cents": 7}': 7}
 
@@ -45,7 +45,7 @@ WHOLE = {'{"cents": 7}': 7}
 async def test_only_complete_calls_run(
     open_engine: OpenEngine, strict_model: Any, word: str | None, running: dict[str, int]
 ) -> None:
-    """The 7 may be the beginning of 700. Nobody is asked to allow the others, or to run them, and the model is told."""
+    """The 7 may be the start of 700. The other calls need no approval and do not run, and the model sees that."""
     paid: list[int] = []
 
     @tool
@@ -135,7 +135,7 @@ async def test_events_of_a_turn_come_in_order(open_engine: Any, strict_model: An
 
 
 async def test_half_characters_are_replaced(open_chat: OpenChat) -> None:
-    """Cut in the middle of an emoji, text cannot be stored; the chat must live on."""
+    """Half an emoji cannot be stored, and must not end the chat."""
     parts = [
         ModelPart("reasoning_delta", text="hm \ud83d"),
         ModelPart("text_delta", text="look \ud83d"),

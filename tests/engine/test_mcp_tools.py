@@ -1,4 +1,4 @@
-"""Tools of MCP servers: how they are declared, what becomes of answers, and servers that die or fall silent."""
+"""Tools of MCP servers: declarations, answers, and servers that die or fall silent."""
 
 import math
 import re
@@ -53,7 +53,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
 
 def serving(*tools: mcp.types.Tool, answer: Callable[[str, Any], CallToolResult] | None = None) -> Any:
-    """Return a server of those tools; `answer` is given a call's tool and arguments."""
+    """Return a server of those tools; `answer` gets a call's tool and arguments."""
 
     async def offered(*_: Any) -> ListToolsResult:
         return ListToolsResult(tools=[*tools])
@@ -74,7 +74,7 @@ def offered(name: str = "give", **more: Any) -> mcp.types.Tool:
 
 
 async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **arguments: Any) -> Any:
-    """Run a tool as the engine does, and return what it returns."""
+    """Run a tool as the engine does; return its result."""
     context = tool_context(report=report)
     assert tool.context_parameter is not None
     return await tool.run(**{tool.context_parameter: context}, **arguments)
@@ -97,7 +97,7 @@ def test_invalid_server_arguments_are_refused(make: Callable[[], MCPTools], prob
 
 
 async def test_tools_are_unknown_before_they_are_entered() -> None:
-    """An engine in a module would silently have none of them. What was entered once stays as it was."""
+    """Otherwise an engine in a module would silently lack them. Tools that were entered once stay as they were."""
     tools = tools_of(serving(offered()), prefix="of_")
     with pytest.raises(SettingsError, match=r"^MCPTools 'things': has no tools before .*: enter it first"):
         Engine("sqlite://", model="demo", tools=tools.tools)
@@ -130,7 +130,7 @@ BAD = [
 
 
 async def test_bad_tools_are_left_out_by_name() -> None:
-    """The good one is offered, first or last."""
+    """Good tools are offered in any position."""
     tools = [{"name": f"bad{at}"} | tool if isinstance(tool, dict) else tool for at, (tool, _) in enumerate(BAD)]
     for listed in ([*tools, GOOD], [GOOD, *tools]):
         with structlog.testing.capture_logs() as logs:
@@ -169,7 +169,7 @@ async def test_adapted_tools_and_names_taken_by_others() -> None:
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_engine_follows_changed_tools(strict_model: Any, mode: str, open_chat: OpenChat) -> None:
-    """A step is offered what the server has then. A call of a tool that is gone meanwhile is answered nevertheless."""
+    """A step offers the server's current tools. A call of a removed tool is answered nevertheless."""
     server = MCPServer("growing", log_level="ERROR")
 
     @server.tool(structured_output=False)
@@ -317,7 +317,7 @@ STRANGE = [
 
 
 async def test_strange_answer_is_a_result_with_a_note(open_engine: Any, strict_model: Any) -> None:
-    """The tool has run, and the model is told so."""
+    """The tool has run, and the note says so."""
     results = {f"give_{number}": result for number, (result, *_) in enumerate(STRANGE)}
     listed = [
         OFFERED | {"name": name} | ({} if schema is None else {"outputSchema": schema})
@@ -333,7 +333,7 @@ async def test_strange_answer_is_a_result_with_a_note(open_engine: Any, strict_m
 
 
 class Renewed(httpx2.Auth):
-    """Brings a token, and another one if the server refuses it."""
+    """Provides a token, and another one if the server refuses it."""
 
     def __init__(self, *tokens: str) -> None:
         self.tokens = [*tokens]
@@ -348,7 +348,7 @@ class Renewed(httpx2.Auth):
 
 
 async def test_expired_token_is_said_and_can_be_renewed() -> None:
-    """Nothing ran, the session goes on, and the credentials are asked with each request."""
+    """No tool ran, the session continues, and each request asks for the credentials."""
     old, new = "t1", "t2"
     mine = {"Authorization": f"Bearer {old}"}
 
@@ -374,7 +374,7 @@ async def test_expired_token_is_said_and_can_be_renewed() -> None:
 
 
 class OfHttpx(httpx.Auth):
-    """The same, of the httpx that most programs have."""
+    """The same for the httpx package that most programs have."""
 
     auth_flow = Renewed.auth_flow
 
@@ -460,7 +460,7 @@ async def test_calls_share_a_new_connection_after_a_broken_transport() -> None:
 
 @pytest.mark.parametrize(("code", "is_gone"), [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False)])
 async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool) -> None:
-    """A process that was started keeps what it has in memory, whichever calls it refuses."""
+    """A process that was started keeps its memory when it refuses calls."""
 
     def answer(_name: str, _arguments: Any) -> CallToolResult:
         if not refusals:
@@ -487,7 +487,7 @@ async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool)
     ids=lambda answer: f"{answer.status} {answer.body.decode()}",
 )
 async def test_expired_http_session_is_replaced(stranger: Answer) -> None:
-    """After each restart, deploy or idle time: or no call would succeed any more until this process ends."""
+    """Otherwise no call would succeed after a restart, a deployment or idle time, until this process ends."""
     async with serving_sessions(stranger) as server, MCPTools.http(server.url) as tools:
         (tool,) = tools.tools
         for restarts in range(2):
@@ -518,7 +518,7 @@ async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) ->
 
 
 async def report(*_: Any) -> None:
-    """Take no notice of progress."""
+    """Ignore progress."""
 
 
 async def test_endless_pages_are_refused() -> None:
@@ -555,7 +555,7 @@ def over_stdio(**options: Any) -> MCPTools:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Run one server for every test that neither ends it nor asks how it was started, and give its address."""
+    """Run one server for every test that neither ends it nor asks how it was started; return its address."""
     with subprocess.Popen([sys.executable, SERVER, "http", "0"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
@@ -567,7 +567,7 @@ def url() -> Iterator[str]:
 
 
 async def result_of(open_engine: Any, strict_model: Any, tools: Any, *calls: Call) -> list[Any]:
-    """Have a model make the calls, and return their results."""
+    """Make a model call the tools, and return the results."""
     async with open_engine(strict_model([Reply(calls=calls), "done"]), tools=tools) as engine:
         chat = await engine.create_chat()
         answer = await engine.ask(chat.id, "go")
@@ -585,7 +585,7 @@ async def test_model_uses_tools_over_http(open_engine: Any, strict_model: Any, u
 async def test_model_uses_tools_over_stdio(
     open_engine: Any, strict_model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The server has the environment and the folder that it is given, and not ours."""
+    """The server gets the given environment and folder, not ours."""
     monkeypatch.setenv("OUR_KEY", "secret")
     async with over_stdio(env={"ITS_KEY": "given"}, cwd=tmp_path) as mcp:
         calls = [Call("environment", {"name": name}) for name in ("ITS_KEY", "OUR_KEY")]

@@ -1,4 +1,4 @@
-"""Answers that the model itself keeps to a schema: they are its text, and no tool is offered for them."""
+"""Answers in a schema of the model's own: they are its text, and no answer tool is offered."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def native(*replies: Any, takes: Any = "always", **options: Any) -> StrictModel:
 
 
 def offered(model: ScriptedModel) -> list[tuple[list[str], bool]]:
-    """Return for each step which tools were offered, and whether a schema was given."""
+    """Return for each step the offered tools, and whether a schema was given."""
     steps = [request for request in model.requests if request.purpose == "step"]
     return [([spec.name for spec in one.tools], one.answer_schema is not None) for one in steps]
 
@@ -97,7 +97,7 @@ async def test_invalid_tool_answer_returns_to_the_model(open_engine: OpenEngine)
     ],
 )
 async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, takes: Any, wrong: Any, fault: str) -> None:
-    """The error of the chat, and its explanation, name the field and the problem."""
+    """The chat's error and its explanation name the field and the problem."""
     model = native(*[wrong] * 30, takes=takes)
     agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=2))
     async with open_engine(None, agents=[agent]) as engine:
@@ -118,7 +118,7 @@ async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, takes:
     ("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter"), ("abort", "unknown")]
 )
 async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reason: str, given: str | None) -> None:
-    """A text may be valid where it was cut, too: `1` of `12`. So may a call that is closed there: `25` of `2500`."""
+    """A truncated text may be valid, too: `1` of `12`. So may a call that is closed there: `25` of `2500`."""
     if given is None:
         model, output = native(Reply('{"answer": 1}', stop_reason=word)), int
     else:
@@ -155,7 +155,7 @@ async def test_output_mode_follows_model_and_agent(
 
 
 async def test_output_mode_follows_the_chats_tools_and_model(open_engine: OpenEngine) -> None:
-    """With its client's tools a model may not keep to a schema."""
+    """With its client's tools a model may not follow a schema."""
     model = native(CALL, RIGHT, takes="without_tools")
     agent = Agent("support", model, output=Resolution)
     sign = ClientTool("sign", "Sign.", {"type": "object"})
@@ -201,7 +201,7 @@ def test_impossible_output_mode_is_refused(options: Any, problem: str) -> None:
     ],
 )
 def test_open_schemas_use_the_answer_tool(output: Any, *, closed: bool) -> None:
-    """Some providers' own modes drop the fields that a schema does not name: the answer would come out empty."""
+    """Some providers drop the fields that a schema does not name, so the answer would come out empty."""
     assert format_of("a", output).is_closed is closed
 
 
@@ -224,7 +224,7 @@ async def test_answer_tool_validates_and_may_run_again() -> None:
 
 
 def test_only_the_last_text_is_the_answer() -> None:
-    """The turn ended with another, which the form of today does not take."""
+    """The turn ended with another text, which today's form does not accept."""
 
     def message(text: str) -> Message:
         return Message(id=text, role="assistant", parts=(TextPart(text=text),), turn=1, step=1, created_at=NOW)
@@ -238,7 +238,7 @@ def test_only_the_last_text_is_the_answer() -> None:
 
 @pytest.mark.parametrize("by", ["text", "call"])
 def test_erased_reply_gives_no_answer(by: str) -> None:
-    """Nor does what precedes it: it was not the answer."""
+    """Nor does the text before it, which was not the answer."""
 
     class Verdict(BaseModel):
         verdict: str = "harmless"
@@ -264,7 +264,7 @@ def test_erased_reply_gives_no_answer(by: str) -> None:
 def test_complete_text_is_the_answer_of_a_stopped_turn(
     stopped: StopReason, executor: Executor | None, word: str, *, partial: bool
 ) -> None:
-    """It is none if it was broken off, or asked for more: a call that the provider has answered asks for nothing."""
+    """A broken-off text is none, nor is one with open calls; a call that the provider has answered is closed."""
     calls = () if executor is None else (ToolCallPart(call_id="c", name="look", arguments={}, executor=executor),)
     parts = (TextPart(text=RIGHT), *calls)
     of_turn: dict[str, Any] = {"id": "m2", "role": "assistant", "turn": 1, "step": 1, "created_at": NOW}
@@ -285,7 +285,7 @@ async def test_answer_tool_is_accepted_in_native_mode(open_engine: OpenEngine) -
 async def test_compaction_keeps_the_question_of_a_refused_answer(
     open_engine: OpenEngine, mode: Any, wrong: str
 ) -> None:
-    """A compaction leaves neither to a summary: the user still waits for the answer to that very question."""
+    """The user still waits for the answer to that very question, so no summary replaces it."""
     full = {"usage": (90, 5)}
     refused = Reply("Let me think.", **full) if wrong == "prose" else Reply(calls=[Call("final_answer", {})], **full)
     right = Reply(RIGHT) if mode == "native" else CALL

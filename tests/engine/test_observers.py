@@ -1,4 +1,4 @@
-"""Observers: what each one gets, in which order, and that a failing one hides nothing from the others."""
+"""Observers: their calls, the order of calls, and failures that stay isolated."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ from turnwise.testing import ManualClock
 
 
 class Watching(Observer):
-    """Logs each call with its own name, in a list that several may share; it raises where it should."""
+    """Records each call with its own name, in a list that several may share; it raises where configured."""
 
     def __init__(self, name: str, log: list[Any], *, raises: str = "", trace: str | None = None) -> None:
         self.name, self.log, self.raises, self.trace = name, log, raises, trace
@@ -125,7 +125,7 @@ def test_model_call_counts_characters_and_reminders() -> None:
     messages = [
         message("user", TextPart(text="four"), FilePart(media_type="text/plain", data="x" * 32), position=1),
         message("assistant", ReasoningPart(text="hm"), TextPart(text="fine"), position=2),
-        message("system", TextPart(text="<reminder>")),  # only the request tells what is one
+        message("system", TextPart(text="<reminder>")),  # only the request marks reminders
     ]
     call = model_call()
     assert (call.characters, call.reminders) == (0, 0)
@@ -188,7 +188,7 @@ async def test_failure_and_cancellation_become_outcomes(what: str) -> None:
 
 
 def test_invalid_trace_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever an observer returns, the chat can be read."""
+    """The chat stays readable for any value that an observer returns."""
     watching = Observers((Watching("odd", [], trace=5), Watching("text", [], trace="t")))
     assert watching.turn_trace("c") == "t"
     assert [record.levelname for record in caplog.records if "observer_failed" in record.getMessage()] == ["ERROR"]
@@ -196,7 +196,7 @@ def test_invalid_trace_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("name", [name for name in vars(Observer) if not name.startswith("_")])
 def test_async_observer_is_refused(name: str) -> None:
-    """Called and never awaited, it would learn nothing, without any error."""
+    """It would be called and never awaited, without any error."""
 
     async def learn(*_: object) -> None:
         """Learn nothing."""
@@ -207,7 +207,7 @@ def test_async_observer_is_refused(name: str) -> None:
 
 
 class Notes(Observer):
-    """Keeps all it gets."""
+    """Records everything."""
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
@@ -259,7 +259,7 @@ async def test_interrupted_stream_is_reported_with_its_text(open_chat: OpenChat)
 
 
 async def test_observer_gets_waiting_time_of_unserved_agents(database: Path) -> None:
-    """So an alarm can be set on it, whichever process looks."""
+    """So an alarm can use it in every process."""
     store, clock = f"sqlite:///{database}", ManualClock()
     idle = Settings(run_worker=False)
     async with Engine(store, agents=[Agent("support", "demo")], settings=idle, clock=clock) as client:
@@ -338,7 +338,7 @@ NONE = {"provider": "none", "model": "none"}
 
 
 class Watched:
-    """An observer, and the figures in its registry."""
+    """An observer, and the metrics in its registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -386,7 +386,7 @@ def test_prompt_is_measured_when_it_is_sent(metrics: Watched) -> None:
 
 
 def test_first_failures_are_an_increase(metrics: Watched) -> None:
-    """Prometheus sees no increase in the first value of a series: those of failures begin at 0."""
+    """Prometheus sees no increase in the first value of a series, so failures start at 0."""
     for trigger, source in (("failed", "streaming"), ("failed", "pending"), ("compaction_failed", "compacting")):
         assert metrics("transitions_total", trigger=trigger, source=source, target="error") == 0
 
@@ -433,7 +433,7 @@ def test_steps_and_retries_are_counted_by_model(metrics: Watched) -> None:
 
 @pytest.mark.parametrize(("outcome", "kind"), [("finished", None), ("failed", ERROR.kind)])
 def test_steps_are_timed_and_failures_counted(metrics: Watched, outcome: str, kind: str | None) -> None:
-    """From the first attempt on, whatever was tried again in between."""
+    """From the first attempt on, with all retries."""
     life = queued(streaming())
     for decision in life.decisions:
         metrics.observer.transitioned(decision)
@@ -481,7 +481,7 @@ async def test_every_transition_is_logged() -> None:
 
 
 async def test_every_line_names_chat_state_and_worker() -> None:
-    """Also those that are written deep inside a job, where the chat is no argument."""
+    """Also lines from deep inside a job, where the chat is no argument."""
 
     @tool
     async def add(first: int, second: int) -> int:
@@ -517,7 +517,7 @@ FORGED = "no\nfailed chat_id=c1 \u202e\x1b[2J\r\x85failed"
 
 
 async def test_tool_error_forges_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    """A tool that fails at what the model sent quotes it, as a rule."""
+    """A failing tool often quotes the model's arguments."""
 
     @tool
     async def quotes() -> None:
@@ -552,7 +552,7 @@ class Away(logging.Handler):
 
 @pytest.fixture
 def failing_log() -> Iterator[None]:
-    """Let whatever is logged raise in the application's own handler."""
+    """Make the application's own log handler raise."""
     log, handler = logging.getLogger("turnwise"), Away()
     level = log.level
     log.addHandler(handler)
@@ -564,7 +564,7 @@ def failing_log() -> Iterator[None]:
 
 @pytest.mark.usefixtures("failing_log")
 async def test_failing_log_handler_stops_no_chat(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor does it keep those who follow from what was committed."""
+    """Nor does it delay subscribers after a commit."""
 
     @tool
     async def fail() -> None:
@@ -581,7 +581,7 @@ async def test_failing_log_handler_stops_no_chat(capsys: pytest.CaptureFixture[s
 
 
 def test_logging_imports_nothing() -> None:
-    """The first line may come from any thread, while another one imports: it must not meet a half-made module."""
+    """The first line may come from any thread during another import, and must not meet a partly imported module."""
     code = """
 import sys, turnwise
 from turnwise.logger import logger

@@ -1,4 +1,4 @@
-"""OpenTelemetry: attributes and parents of the spans, and one trace per turn, whichever process works on it."""
+"""OpenTelemetry: attributes and parents of the spans, and one trace per turn across processes."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ DONE = CallOutcome(call_id="x", status=CallStatus.succeeded, output={"sum": 2}, 
 
 
 class Traces:
-    """An observer, and the spans that it has ended."""
+    """An observer, and the spans that it ended."""
 
     def __init__(self, **options: Any) -> None:
         self._exporter = InMemorySpanExporter()
@@ -222,7 +222,7 @@ def test_tool_span_has_tool_and_outcome(traces: Traces, result: Any, error: Any,
 
 
 def test_tool_content_is_recorded_with_record_content(traces: Traces, open_book: Traces) -> None:
-    """The text of a `ToolFailed` is the tool's result, and the text of another error may quote the arguments."""
+    """The text of a `ToolFailed` is the tool's result; the text of another error may quote the arguments."""
     errors = []
     for saved in (traces, open_book):
         run = ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)
@@ -418,7 +418,7 @@ async def test_queued_turn_has_a_trace_of_its_own(traces: Traces) -> None:
 
 
 async def test_another_process_continues_the_trace(traces: Traces, open_book: Traces, tmp_path: Path) -> None:
-    """The first asks the client and is closed; the second gets the answer, and ends the turn."""
+    """The first process calls the client and closes; the second one gets the answer and ends the turn."""
     url = f"sqlite:///{tmp_path}/chats.db"
     model = ScriptedModel([Reply(calls=[Call("ask", {}, id="c1")])])
     async with Engine(url, model=model, observers=[traces.observer]) as engine:

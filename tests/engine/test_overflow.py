@@ -1,4 +1,4 @@
-"""Overflow: a prompt refused as too long is folded, once a step, in pieces if need be, and never for ever."""
+"""Overflow: a prompt refused as too long is folded once per step, in pieces if needed, and not endlessly."""
 
 from collections.abc import Callable
 from itertools import groupby
@@ -41,7 +41,7 @@ def size_of(request: ModelRequest) -> int:
 
 
 def narrow(window: int, reply: Callable[[ModelRequest], Reply | str]) -> Callable[[ModelRequest], Reply | str]:
-    """Return a line that refuses requests longer than `window` characters."""
+    """Return a script entry that refuses requests longer than `window` characters."""
     return lambda request: TOO_LONG if size_of(request) > window else reply(request)
 
 
@@ -62,7 +62,7 @@ async def test_overflow_compacts_and_repeats_the_step(open_chat: OpenChat) -> No
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])  # noqa: FBT003
 async def test_second_overflow_ends_in_error_until_resume(open_chat: OpenChat, refusal: Reply) -> None:
-    """An overlong prompt is not sent again unchanged, even if the error says that it may be."""
+    """An overlong prompt is not sent again unchanged, even if the error allows it."""
     looks = Reply("", calls=[Call("look", {})])
     script = [looks, refusal, refusal, refusal, "done"]
     async with open_chat(script, settings=quick(), tools=[look]) as (engine, chat, model):
@@ -75,7 +75,7 @@ async def test_second_overflow_ends_in_error_until_resume(open_chat: OpenChat, r
 
 
 async def test_overlong_summary_request_is_folded_in_pieces(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """Each piece is sent with the summary of those before it, so that nothing is lost on the way."""
+    """Each piece is sent with the summary of the earlier ones, so nothing is lost."""
     model = strict_model(
         [*("x" * 1000 for _ in range(8)), TOO_LONG, narrow(5000, lambda _: "done")],
         summary=narrow(5000, lambda request: f"S{len(request.messages)}"),
@@ -131,7 +131,7 @@ async def test_overlong_result_is_cut_for_summary_only(open_chat: OpenChat) -> N
     ids=["folded", "empty", "failed"],
 )
 async def test_prompt_that_will_not_fit_is_folded_first(open_chat: OpenChat, summary: Any, ends: list[str]) -> None:
-    """A server that cuts prompts in silence refuses none. A step goes ahead although the summary fails."""
+    """A server that truncates prompts refuses none. A step continues even if the summary fails."""
 
     @tool
     async def read() -> str:
@@ -179,7 +179,7 @@ async def test_overflow_with_compaction_off_is_an_error(open_engine: OpenEngine,
 
 
 async def test_compaction_of_dead_worker_is_stored_once(database: Any, strict_model: MakeModel) -> None:
-    """Nothing of a compaction is stored before all of it is folded."""
+    """A compaction is stored once all pieces are folded."""
     reached = anyio.Event()
 
     def first(request: ModelRequest) -> Reply | str:

@@ -1,4 +1,4 @@
-"""A commit that fails for real: an error that names the step, nothing half-written, no subscriber left hanging."""
+"""A commit that fails raises an error that names the step, writes nothing partial, and leaves no subscriber hanging."""
 
 import asyncio
 import sqlite3
@@ -23,7 +23,7 @@ from turnwise.providers.scripted import Reply
 
 @contextmanager
 def refusing(database: Path, when: str, table: str, *, operation: str = "INSERT") -> Iterator[None]:
-    """Make the database refuse rows of a table while inside, as a full disk or a broken constraint would."""
+    """Make the database refuse rows of a table in the block, as a full disk or a broken constraint would."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute(
             f"CREATE TRIGGER refuse BEFORE {operation} ON {table} WHEN {when} BEGIN SELECT RAISE(ABORT, 'planted'); END"
@@ -63,7 +63,7 @@ async def test_refused_message_leaves_no_trace(database: Path, table: str, open_
 
 
 class AwayAfterwards(Delegate):
-    """A store that loses its answer to a commit, and answers nothing any more."""
+    """A store that loses its answer to a commit, then answers nothing any more."""
 
     is_to_go = is_away = False
 
@@ -122,12 +122,12 @@ async def test_refused_parts_are_not_shown(open_engine: Any, strict_model: Any, 
 
 
 ODD = (RuntimeError("planted"), SystemExit(3), asyncio.CancelledError())
-"""What a store may raise by mistake, without a cancellation or a signal."""
+"""Errors that a faulty store may raise, without a cancellation or a signal."""
 ITS_OWN = (StoreError("out of reach"), ChatNotFound("c"))
 
 
 class Raising:
-    """What is called of it raises, at once or once it is awaited."""
+    """An object whose calls raise, at once or when awaited."""
 
     title = "no method"
 
@@ -157,7 +157,7 @@ class Raising:
 
 
 async def use(store: Any, way: str) -> Any:
-    """Use a store in one of the three ways in which it can be used."""
+    """Use a store in one of the three possible ways."""
     if way == "attend":
         return store.attend("w")
     if way == "facts":

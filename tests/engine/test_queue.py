@@ -1,4 +1,4 @@
-"""Messages to a chat at work: queued, refused or let through at once, each accepted exactly once."""
+"""Messages to a working chat: queued, refused or accepted at once, each exactly once."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +23,7 @@ from turnwise.testing.conformance.plans import part
 
 
 class Busy:
-    """A chat whose model has sent "Hel" and now waits at a latch."""
+    """A chat whose model has sent "Hel" and waits at a latch."""
 
     def __init__(self, engine: Engine, chat_id: str, latch: Latch) -> None:
         self.engine = engine
@@ -31,7 +31,7 @@ class Busy:
         self.latch = latch
 
     async def finish(self) -> list[str]:
-        """Let the model go on, and return the history once the chat rests."""
+        """Let the model continue; return the history once the chat rests."""
         self.latch.open()
         await self.engine.wait(self.id)
         return lines_of(await self.engine.messages(self.id))
@@ -79,7 +79,7 @@ async def test_queued_messages_are_answered_in_order(busy: Any) -> None:
 
 
 async def test_queue_is_bounded_by_bytes(busy: Any) -> None:
-    """By what all messages hold: those that interrupt and those that are edited count, too."""
+    """All messages count, interrupting and edited ones, too."""
     async with busy("two", settings=Settings(queue_limit_bytes=100)) as chat:
         waiting = await chat.engine.send_message(chat.id, "x" * 60)
         refused = [
@@ -96,7 +96,7 @@ async def test_queue_is_bounded_by_bytes(busy: Any) -> None:
 
 
 async def test_queue_changes_store_what_changed(database: Path, open_chat: OpenChat) -> None:
-    """No event and no record repeats the messages that wait beside the changed one."""
+    """No event or record repeats the other queued messages."""
     async with open_chat(ScriptedModel([]), settings=Settings(run_worker=False, queue_limit=200)) as (engine, chat, _):
         await engine.send_message(chat.id, "first")
         sent = [await engine.send_message(chat.id, f"{number}" * 10_000) for number in range(10)]
@@ -132,7 +132,7 @@ async def test_interrupting_message_goes_ahead_of_the_queue(busy: Any) -> None:
 
 @pytest.mark.parametrize("promotes", [False, True])
 async def test_interrupt_holds_the_queue_until_resume(busy: Any, *, promotes: bool) -> None:
-    """With `promote_after_interrupt` the queue goes on by itself."""
+    """With `promote_after_interrupt` the queue continues by itself."""
     async with busy("two", settings=Settings(promote_after_interrupt=promotes)) as chat:
         await chat.engine.send_message(chat.id, "second")
         await chat.engine.interrupt(chat.id)
@@ -199,7 +199,7 @@ IDLE = Settings(run_worker=False)
 
 
 class Between(Delegate):
-    """A store in which something else happens, once, right after a question was answered."""
+    """A store that runs a callback once, right after it answered a question."""
 
     def __init__(self, store: Any, question: str) -> None:
         super().__init__(store)
@@ -223,7 +223,7 @@ class Between(Delegate):
 
 @pytest.mark.parametrize("moved", ["the holder is gone", "another was there"])
 async def test_interrupt_keeps_parts_shown_meanwhile(database: Path, moved: str) -> None:
-    """What was shown is read before the transaction; meanwhile the lease ends, or another worker came and went."""
+    """The visible parts are read first; meanwhile the lease expires, or another worker comes and goes."""
     store = Between(stored_at(database), "facts" if moved == "the holder is gone" else "shown")
     expire = plans.plan(plans.move(LeaseExpired(token=plans.HOLDER)))
 

@@ -1,4 +1,4 @@
-"""The same request again: it is answered with what it did the first time, whatever has become of the chat."""
+"""Repeated requests get the first answer, in any later state of the chat."""
 
 import dataclasses
 from typing import Any
@@ -21,7 +21,7 @@ ALONE = Settings(run_worker=False)
 
 
 async def chat_with_open_call(engine: Engine, tool: ClientTool = ASK) -> str:
-    """Return a chat whose model has asked the client."""
+    """Return a chat whose model called the client."""
     chat = await engine.create_chat(client_tools=[tool])
     assert (await engine.ask(chat.id, "go")).chat.state == "requires_action"
     return chat.id
@@ -54,7 +54,7 @@ async def test_archived_chat_answers_repeated_requests(open_engine: Any, strict_
 
 
 async def test_mixed_submissions_are_no_replay(open_engine: Any, strict_model: Any) -> None:
-    """Each has its own receipt, and no request has submitted the two together."""
+    """Each result has its own receipt; no request submitted both together."""
     both = [Call("ask_user", {}, "a"), Call("ask_user", {}, "b")]
     model = strict_model([Reply(calls=both), Reply(calls=[Call("ask_user", {}, "c")]), "done"])
     a, b, c = (ToolResult(call_id, "yes") for call_id in "abc")
@@ -73,7 +73,7 @@ async def test_mixed_submissions_are_no_replay(open_engine: Any, strict_model: A
 
 
 async def test_repeated_edit_changes_nothing(open_chat: OpenChat) -> None:
-    """The message that it names is gone since the first time."""
+    """The message that it names is gone since the first request."""
     async with open_chat(["one", "two"]) as (engine, chat, _):
         first = (await engine.ask(chat.id, "hello")).messages[0]
         await engine.edit_message(chat.id, first.id, "good day", client_id="e")
@@ -188,7 +188,7 @@ async def test_repeated_message_returns_first_receipt(open_chat: OpenChat) -> No
 
 
 async def test_blank_client_id_is_refused(open_chat: OpenChat) -> None:
-    """Every message without an id of its own would repeat the first."""
+    """Otherwise all messages without an id would repeat the first one."""
     async with open_chat(ScriptedModel([]), settings=ALONE) as (engine, chat, _):
         await engine.send_message(chat.id, "one")
         commands = [
@@ -216,7 +216,7 @@ async def test_results_conflict_with_an_interrupt(open_engine: Any) -> None:
 
 
 async def test_replayed_answers_are_confirmed(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read may be a commit that a standby lacks: a commit after it has to stand before it is acknowledged."""
+    """A standby may lack the commit that was read: a later commit must succeed before the acknowledgement."""
     confirmed: list[str] = []
 
     async def confirm(_store: object) -> None:

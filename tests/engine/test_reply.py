@@ -1,4 +1,4 @@
-"""Replies as the machine stores them: which parts are kept, which calls are planned, and what an error says."""
+"""Replies as the machine stores them: stored parts, planned calls, and texts of errors."""
 
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable
@@ -188,7 +188,7 @@ def test_failed_describe_error_falls_back_to_type(describe: Any, problem: str | 
 
 
 class Attempt:
-    """The live parts of an attempt at the third step, its second."""
+    """The live parts of an attempt: the third step, its second attempt."""
 
     def __init__(self, coalesce: float = 0) -> None:
         self.leased, self.shelf = leased_chat(settings=Settings(coalesce=coalesce))
@@ -203,14 +203,13 @@ class Attempt:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let the engine's tasks run meanwhile."""
         with anyio.fail_after(60):
             async with self.leased.runtime.tasks.running():
                 yield
 
     @property
     def batches(self) -> list[str]:
-        """What was stored, or is about to be: the text of each batch."""
+        """Batches that were stored or are about to be: the text of each."""
         return [
             "".join(event.part.delta or "" for event in batch if isinstance(event, PartEvent))
             for _, _, batch in self.shelf.appended
@@ -223,7 +222,7 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 async def a_while() -> None:
-    """Let every timer that is due ring, and every task go on."""
+    """Let every due timer fire and every task continue."""
     for _ in range(20):
         await anyio.lowlevel.checkpoint()
     await anyio.wait_all_tasks_blocked()
@@ -246,7 +245,7 @@ async def test_parts_wait_for_the_running_batch() -> None:
 
 
 async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model goes on meanwhile: to end its attempt would be to pay for the reply again."""
+    """The model continues meanwhile, since ending the attempt would mean paying for the reply again."""
     monkeypatch.setattr("turnwise.engine.jobs.leased_chat.AGAIN_AFTER", 0)
     attempt, failures = Attempt(), [StoreError("away", passing=True) for _ in range(2)]
 

@@ -1,4 +1,4 @@
-"""Requests: what of a chat goes into one, what hooks may change, and the parameters of summaries."""
+"""Requests: their messages, changes by hooks, and the parameters of summaries."""
 
 import functools
 from collections.abc import Sequence
@@ -283,7 +283,7 @@ async def test_reminder_is_sent_with_one_request_only(open_chat: OpenChat) -> No
 
 
 async def test_calls_before_compaction_stay_counted(open_chat: OpenChat) -> None:
-    """A reminder that counts calls, or looks for the same call again, must not be blinded by a compaction."""
+    """A reminder that counts calls or finds repetitions must work after a compaction."""
     states: list[LoopState] = []
 
     def keep(state: LoopState) -> Sequence[str]:
@@ -355,7 +355,7 @@ def test_small_provider_output_limit_is_dropped(name: str, most: Any, *, is_kept
 
 @pytest.mark.parametrize(("most", "is_kept"), [(4095, False), (4096, True), (None, True)])
 def test_small_output_limit_is_dropped(most: int | None, *, is_kept: bool) -> None:
-    """A large one stays: without it a provider may allow less than the reasoning that it was asked for."""
+    """A large limit stays: without it a provider may allow less output than the requested reasoning."""
     parameters = {"max_output_tokens": most}
     settings = Settings(parameters=parameters)
     leased, _ = leased_chat(settings=settings)

@@ -1,4 +1,4 @@
-"""Retention: workers archive what rests for long, delete what was archived, and nothing else, not a moment early."""
+"""Retention: workers archive chats that rest for long, delete archived ones, and nothing else, not a moment early."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ async def on(database: Path, clock: ManualClock, *replies: Any, **options: Any) 
 
 
 async def passes(clock: ManualClock, engine: Any, seconds: float) -> None:
-    """Let time pass, and see to it that the worker has swept after it."""
+    """Move the clock, and wait until the worker has swept."""
     await clock.advance(seconds)
     if engine._worker is not None:
         while await engine._worker._sweeper.sweep():
@@ -44,7 +44,7 @@ async def passes(clock: ManualClock, engine: Any, seconds: float) -> None:
 
 
 async def test_idle_chat_is_archived_and_then_deleted(database: Path) -> None:
-    """Each counts from the last change; being archived is one. The log and the tombstone say that it was the system."""
+    """Each time counts from the last change, archiving included. Log and tombstone name the system as actor."""
     clock = ManualClock()
     async with on(database, clock, "hi", settings=BOTH) as engine:
         chat = await engine.create_chat(title="the-title")
@@ -93,7 +93,7 @@ async def test_every_change_restarts_the_retention_time(database: Path, change: 
 
 
 async def test_archive_and_delete_settings_are_independent(database: Path) -> None:
-    """Without `delete_after` an archived chat stays for ever; without `archive_after` people archive."""
+    """Without `delete_after` an archived chat stays for ever; without `archive_after` users archive."""
     clock = ManualClock()
     async with on(database, clock, settings=ARCHIVE) as engine:
         chat = await engine.create_chat()
@@ -112,7 +112,7 @@ async def test_archive_and_delete_settings_are_independent(database: Path) -> No
 
 @pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.deep)])
 async def test_subagent_that_owes_an_answer_is_not_archived(database: Path, *, background: bool) -> None:
-    """Archived, it would let its parent wait for ever; once the parent is deleted it owes nothing."""
+    """Its parent would wait for ever; with the parent deleted it owes no answer."""
     clock = ManualClock()
     steps = [starts("look"), lambda _: "I go on"] if background else [asks("look")]
     agents = family(lead(*steps), buyer(), background=background)
@@ -145,7 +145,7 @@ async def test_subagent_that_owes_an_answer_is_not_archived(database: Path, *, b
 
 @pytest.mark.deep
 async def test_many_chats_are_archived_in_one_pass(database: Path) -> None:
-    """More than one sweep takes: the next follows at once."""
+    """If one sweep is not enough, the next follows at once."""
     clock = ManualClock()
     async with on(database, clock, settings=Settings(run_worker=False)) as engine:
         ids = [(await engine.create_chat()).id for _ in range(230)]
@@ -158,7 +158,7 @@ async def test_many_chats_are_archived_in_one_pass(database: Path) -> None:
 
 @pytest.mark.parametrize("wrong_for", [0, 3599])
 async def test_clock_set_forward_and_back_deletes_no_chat(database: Path, wrong_for: float) -> None:
-    """Every worker that runs then waits until an hour has passed evenly, and goes on by itself."""
+    """Every worker then waits until an hour has passed evenly, and continues by itself."""
     clock = ManualClock()
     async with on(database, clock, settings=BOTH) as engine, on(database, clock, settings=BOTH) as other:
         resting, archived = [(await engine.create_chat()).id for _ in range(2)]
@@ -183,7 +183,7 @@ SETTINGS = Settings(coalesce=0, keep_parts=KEPT)
 
 
 class Pruning(Delegate):
-    """A store that tells when a look at all chats is over."""
+    """A store that signals the end of each pass over all chats."""
 
     def __init__(self, store: ChatStore) -> None:
         super().__init__(store)
@@ -198,9 +198,9 @@ class Pruning(Delegate):
 
 
 async def pruned(engine: Engine, store: Pruning, clock: ManualClock, chat_id: str) -> list[Event]:
-    """Let the parts grow old, wait until the worker has looked at all chats, and return what is left."""
+    """Age the parts, wait for a pass over all chats, and return the remaining parts."""
     clock.advance(KEPT)
-    for _ in range(2):  # The first look that ends may have begun while the parts were young.
+    for _ in range(2):  # The first pass may have started while the parts were young.
         store.over = anyio.Event()
         while not store.over.is_set():
             await clock.advance(1)
@@ -220,7 +220,7 @@ def store(database: Any, clock: ManualClock) -> Pruning:
 async def test_reader_resumes_to_the_same_transcript_after_pruning(
     open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
 ) -> None:
-    """Through a retry, a discarded attempt, tools, a client's turn, a compaction, an interrupt and an edit."""
+    """With a retry, a discarded attempt, tools, a client's turn, a compaction, an interrupt and an edit."""
     model = strict_model(rich_script(), context_limit=100)
     async with open_engine(model, store=store, settings=SETTINGS, tools=[look], clock=clock) as engine:
         chat_id = await rich_life(engine, clock)

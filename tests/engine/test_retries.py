@@ -1,4 +1,4 @@
-"""Which attempts may be paid again: counted by what they cost and how they failed, at which delay, up to which wait."""
+"""Retries that cost money: counted by cost and kind of failure, with their delays and the longest wait."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Failure = tuple[str, bool]
     ],
 )
 def test_paid_attempts_that_fail_alike_are_few(policy: RetryPolicy, failures: list[Failure], allowed: int) -> None:
-    """An attempt that never reached a model stands between paid ones without ending their row."""
+    """An attempt that never reached a model between paid ones does not reset the count."""
     step, attempts = StepFacts(), 1
     for kind, paid in failures:
         if decide_retry(policy, step, ModelError(kind), paid=paid, now=NOW).delay is None:
@@ -144,7 +144,7 @@ async def test_own_model_errors_are_what_they_are(
     wait: float | None,
     wrapped: bool,
 ) -> None:
-    """What an SDK or the network raises out of an own model, bare or as the cause of the model's own exception."""
+    """Errors that an SDK or the network raises out of an own model, bare or as the cause of the model's exception."""
 
     def fails(_request: ModelRequest) -> Any:
         if wrapped:

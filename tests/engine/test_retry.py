@@ -1,4 +1,4 @@
-"""Retry and timeouts: one layer, on a durable schedule, and no model is abandoned too early or awaited in vain."""
+"""Retries and timeouts: one layer, on a durable schedule; no model is abandoned too early or awaited in vain."""
 
 import itertools
 import re
@@ -233,7 +233,7 @@ def commit_of(facts: Facts) -> Committed:
 async def test_retry_waits_until_due_and_at_most_its_delay(
     database: Path, step: float, due: float | None, delay: float, passed: float, waits: float | None
 ) -> None:
-    """Whatever is done to the time meanwhile, or was before this worker took over."""
+    """With every change of the clock, before or after this worker took over."""
     clock = ManualClock(NOW)
     at = None if due is None else NOW + timedelta(seconds=due)
     facts = replace(BLANK, lease=Lease("w", 1), step=replace(BLANK.step, retry_at=at, retry_delay=delay))
@@ -328,7 +328,7 @@ async def test_empty_parts_do_not_reset_the_timeout(part: ModelPart, *, late: bo
     "part", [ModelPart("usage", usage=Usage(input_tokens=2)), ModelPart("reasoning_delta", metadata={"id": "r"})]
 )
 async def test_empty_start_is_no_first_part(part: ModelPart) -> None:
-    """The reply has not begun with it: the start-up limit goes on."""
+    """The reply has not started with it: the start-up limit still applies."""
     clock, bites, dog = watching(idle=1)
     dog.note(part)
     clock.advance(9.9)

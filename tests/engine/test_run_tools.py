@@ -1,4 +1,4 @@
-"""The job that runs tools: what is recorded before a call runs, and what becomes of its result."""
+"""The job that runs tools: records before a call runs, and results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_ONCE = Settings(coalesce=0, shutdown_grace=0)
 
 
 class Notes(Observer):
-    """Notes the runs of tools."""
+    """Records the runs of tools."""
 
     def __init__(self) -> None:
         self.runs: list[ToolRun] = []
@@ -79,7 +79,7 @@ async def test_observers_know_how_each_call_ended(open_engine: OpenEngine, stric
 
 
 async def test_fatal_tool_leaves_running_calls_unknown(strict_model: MakeModel, open_chat: OpenChat) -> None:
-    """It may have taken effect; one that had not started is cancelled."""
+    """It may have taken effect; a call that had not started is cancelled."""
     charging = Latch()
 
     @tool(parallel_safe=True)
@@ -134,7 +134,7 @@ def starts_in(records: Sequence[AuditRecord]) -> int:
 
 
 async def test_every_start_is_recorded_before_the_tool_runs(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """A crash at any moment finds what may have happened: the next holder must not run it as if it were new."""
+    """After a crash at any moment the next holder must not run it as if it were new."""
     seen: list[tuple[str, int, list[Any]]] = []
     engines: list[Engine] = []
     entered = anyio.Event()
@@ -215,7 +215,7 @@ async def test_interrupted_calls_are_reconciled_first(
 async def test_reconcile_that_times_out_is_cancelled(
     open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then the crash class decides, as where the tool cannot tell."""
+    """Then the crash class decides, as for a tool that cannot tell."""
     contexts: list[ToolContext] = []
     reconciled, ended = anyio.Event(), anyio.Event()
 
@@ -254,7 +254,7 @@ async def test_reconcile_that_times_out_is_cancelled(
 async def test_call_with_erased_arguments_does_not_run(
     open_engine: OpenEngine, strict_model: MakeModel, where: str
 ) -> None:
-    """Its result would say again what was erased."""
+    """The result would repeat erased content."""
     latch = Latch()
     ran: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The runner: which job runs when a chat moves, how a job is ended, and what becomes of a chat whose job fails."""
+"""The runner: the job of each state, the end of jobs, and chats whose job fails."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,7 +41,7 @@ Does = Callable[[LeasedChat], Awaitable[None]]
 
 
 class Jobs:
-    """Jobs that do what a test says, in place of the real ones; they note which started and which were cancelled."""
+    """Scripted jobs in place of the real ones; they record starts and cancellations."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *does: Does) -> None:
         self.started: list[Job | None] = []
@@ -86,7 +86,7 @@ def raises(error: BaseException) -> Does:
 async def held(
     database: Path, store: ChatStore | None = None, agents: Agents | None = None
 ) -> AsyncIterator[LeasedChat]:
-    """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`, which has these agents."""
+    """Open a streaming chat with "so far" visible, held by worker `w`, which has these agents."""
     store = store or stored_at(database, ManualClock())
     await store.open()
     committed = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"))
@@ -99,14 +99,14 @@ async def held(
 
 
 async def triggers(leased: LeasedChat) -> list[tuple[str, str]]:
-    """Return what happened to the chat after it was held, and through whom."""
+    """Return the triggers and actors after the claim."""
     records = await leased.runtime.store.audit("chat")
     return [(str(record.trigger), record.actor) for record in records[3:]]
 
 
 @asynccontextmanager
 async def running(runner: Runner) -> AsyncIterator[None]:
-    """Run it, and wait for its end."""
+    """Run the runner, and wait for its end."""
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runner.run)
@@ -212,7 +212,7 @@ async def test_interrupt_after_a_commit_cancels_the_job(database: Path, monkeypa
 async def test_job_without_progress_is_given_up(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever sends it round again: it waits longer each time, and says so."""
+    """It waits longer each time, and logs that."""
     jobs, waits = Jobs(monkeypatch, *[raises(ConcurrentTransition())] * 20), list[float]()
     async with held(database) as leased:
         clock = cast("ManualClock", leased.runtime.clock)
@@ -230,7 +230,7 @@ async def test_job_without_progress_is_given_up(
 
 
 class Odd(BaseException):
-    """What is neither an ordinary exception nor the program's end."""
+    """Neither an ordinary exception nor the program's end."""
 
 
 @pytest.mark.parametrize("fault", [ValueError("planted"), Odd("planted"), asyncio.CancelledError("planted")])
@@ -258,16 +258,16 @@ DOUBTED = StoreError("no answer", written="unknown", passing=True)
 
 
 class Away(Delegate):
-    """A store that fails as often as the test says: before it has stored a change, or after."""
+    """A store that fails as often as the test decides, before or after it stores a change."""
 
     def __init__(self, store: Any, *failures: StoreError, stores: bool = False) -> None:
         super().__init__(store)
         self.failures = [*failures]
         self.stores = stores
         self.unread: list[StoreError] = []
-        """What it says, after these failures, to who reads."""
+        """Errors for readers, after these failures."""
         self.holds = False
-        """Whether the chat is held: what comes before does not fail."""
+        """Whether the chat is held: earlier calls do not fail."""
 
     async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
         if not (self.holds and self.failures):
@@ -285,7 +285,7 @@ class Away(Delegate):
 async def lived_through(
     store: Away, monkeypatch: pytest.MonkeyPatch, database: Path, *does: Does
 ) -> tuple[list[StoreError], list[str], ChatState]:
-    """Return the errors that subscribers got, what was stored, and where the chat stands."""
+    """Return the errors of subscribers, the stored messages, and the chat's state."""
     monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
     Jobs(monkeypatch, *does)
     received: list[StoreError] = []
@@ -316,7 +316,7 @@ async def test_commit_waits_for_the_store_and_is_made_once(
     *,
     stores: bool,
 ) -> None:
-    """Where no answer came, the chat's version shows whether the commit was stored."""
+    """Without an answer, the chat's version shows whether the commit was stored."""
     store = Away(stored_at(database, ManualClock()), *failures, stores=stores)
     store.unread = [*unread]
     lived = await lived_through(store, monkeypatch, database, answers)
@@ -352,7 +352,7 @@ def test_failed_commit_frees_its_slot() -> None:
 
 
 class Life:
-    """A life that a test sees begin and end."""
+    """A life whose start and end a test sees."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -457,7 +457,7 @@ async def test_cancelled_entering_leaves_nothing_behind() -> None:
 
 
 async def test_cancelled_leaving_waits_for_the_end() -> None:
-    """Once, however often: a scope of asyncio's that cancels it counts on that."""
+    """For any number of cancellations: asyncio's cancelling scope counts on that."""
     lifetime, life = Lifetime(), Life()
     await lifetime.begin(life)
     leaving = asyncio.create_task(lifetime.end())

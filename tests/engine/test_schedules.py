@@ -1,4 +1,4 @@
-"""Schedules: what callers, models and hostile requests may ask of the clock, and what becomes of it with the chat."""
+"""Schedules: requests of callers, models and attackers, and schedules of closed or deleted chats."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -74,7 +74,7 @@ async def test_message_waits_while_a_budget_is_spent() -> None:
 
 
 async def test_series_outlives_a_machine_without_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that does not know the time zone leaves the series due; other messages of the chat are sent."""
+    """A worker without the time zone leaves the series due; other messages of the chat are sent."""
     clock, settings = ManualClock(), Settings(poll_interval=0.05)
     async with Engine("sqlite://", model=ScriptedModel(["ok"] * 2), settings=settings, clock=clock) as engine:
         chat = await engine.create_chat()

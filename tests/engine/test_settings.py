@@ -1,4 +1,4 @@
-"""Settings, policies and parameters: their defaults, what they refuse, and how policies decide."""
+"""Settings, policies and parameters: defaults, refusals, and decisions of policies."""
 
 import math
 import re
@@ -168,7 +168,7 @@ def test_invalid_setting_is_refused(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Settings, ServiceSettings, ClientSettings])
 def test_all_settings_raise_the_documented_error(kind: Any) -> None:
-    """One error for the same mistake, whichever settings have it."""
+    """All settings raise the same error for the same mistake."""
     assert re.findall(r"^ +(\w+): a value is", kind.__doc__, re.MULTILINE) == ["SettingsError"]
     for wrong in ({next(iter(fields(kind))).name: object()}, {"no_such_setting": 1}):
         with pytest.raises(SettingsError, match=f"^{next(iter(wrong))}: "):

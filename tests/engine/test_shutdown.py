@@ -1,4 +1,4 @@
-"""Shutdown: another engine on the same database goes on with what was cut off, and says what became of it."""
+"""Shutdown: another engine on the same database continues interrupted work, and reports its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that steer: they enter the very next request of the turn under way, wherever it stands."""
+"""Steering messages enter the very next request of the running turn, in every state."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ WORKS = Reply("On it.", calls=[Call("work", {}, id="w")])
 
 
 def asked(model: Any) -> list[list[str]]:
-    """Return what the user said in each request."""
+    """Return the user's texts in each request."""
     return [[one.text for one in request.messages if one.role == "user"] for request in model.requests]
 
 
 async def test_steering_enters_behind_the_results(open_engine: OpenEngine) -> None:
-    """It can be edited and withdrawn until then; a follower sees the very place, and so does every report."""
+    """It can be edited and withdrawn until then; subscribers and reports show its position."""
     model, gate = ScriptedModel([WORKS, "Left it is.", "Later."]), Gate()
     async with open_engine(model, tools=[gate.tool]) as engine:
         chat = await engine.create_chat(message="go")
@@ -72,7 +72,7 @@ async def test_steering_enters_behind_the_results(open_engine: OpenEngine) -> No
 
 
 async def test_steering_goes_with_the_results(open_engine: OpenEngine) -> None:
-    """While the client is asked, and while nothing runs, too: then it begins a turn as any message does."""
+    """Also while the client is asked. With no turn running it starts one, as any message does."""
     model = ScriptedModel([Reply(calls=[Call("ask", {}, id="q")]), "Thanks.", "Hello."])
     async with open_engine(model) as engine:
         chat = await engine.create_chat(message="go", client_tools=[ClientTool("ask", "Ask.", {"type": "object"})])
@@ -107,7 +107,7 @@ async def test_interrupt_leaves_steering_at_the_head(open_engine: OpenEngine) ->
 
 @pytest.mark.parametrize("by", ["parent", "person"])
 async def test_subagent_is_steered(open_engine: OpenEngine, by: str) -> None:
-    """By the chat that started it, and by a person who writes to it."""
+    """The parent chat steers it, and so does a person."""
     gate = Gate()
 
     def steers(seen: list[Any]) -> list[Call]:
@@ -134,7 +134,7 @@ async def test_subagent_is_steered(open_engine: OpenEngine, by: str) -> None:
 
 
 class Steering:
-    """A product whose tool lets something steer its turn."""
+    """A product whose tool steers its own turn."""
 
     def engine(self, store: ChatStore, clock: ManualClock) -> Engine:
         @tool(crash="at_least_once")

@@ -1,4 +1,4 @@
-"""Subagents end with the turn that wanted them, whoever ends it and whichever process dies meanwhile."""
+"""Subagents end with the turn that started them, for every end of the turn and every crash."""
 
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ IDLE: Final = Settings(run_worker=False)
 
 
 async def end_turn(engine: Engine, chat_id: str, how: str) -> Chat:
-    """Interrupt a chat, edit its message or send another that interrupts it."""
+    """Interrupt a chat, edit its message, or send an interrupting message."""
     if how == "interrupt":
         return await engine.interrupt(chat_id)
     if how == "edit":
@@ -55,7 +55,7 @@ async def end_turn(engine: Engine, chat_id: str, how: str) -> Chat:
 async def test_ending_a_turn_stops_its_subagents(
     open_engine: OpenEngine, how: str, *, background: bool, leave: bool
 ) -> None:
-    """Those that are declared with `on_interrupt="leave"` finish, and their chat is not affected."""
+    """Those declared with `on_interrupt="leave"` finish, and their chat is not affected."""
     research = Research(held=True)
     model = lead(starts("one", "two"), waits) if background else lead(asks("one", "two"))
     agents = family(model, research, background=background, on_interrupt="leave" if leave else "stop")
@@ -187,7 +187,7 @@ async def test_worker_stops_an_orphaned_subagent(open_engine: OpenEngine, monkey
 async def test_deleting_a_chat_stops_subagents_that_await_clients(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all generations; their calls would stay open in an inbox for ever. Chats without a parent stay."""
+    """Of all generations; otherwise their calls would stay open in an inbox. Chats without a parent stay."""
     monkeypatch.setattr(subagents, "SWEPT", 1)
     bottom = Agent("buyer", buyer().model, tools=buyer().tools)
     middle = Agent("research", lead(calls("ask_buyer", task="buy")), tools=[delegate(bottom)])
@@ -208,7 +208,7 @@ async def test_deleting_a_chat_stops_subagents_that_await_clients(
         assert stopped.actor == f"chat:{chat.id}"
 
 
-# What a parent is told
+# Results that a parent gets
 
 
 class Form(BaseModel):
@@ -305,7 +305,7 @@ def test_turn_without_an_answer_is_an_error_with_a_reason(
 
 @pytest.mark.parametrize("agent", ["free", "loose", "gone"])
 def test_erased_reply_is_no_answer(agent: str) -> None:
-    """Neither the word that stands for it, nor what a form makes of arguments that are gone."""
+    """Neither the placeholder text nor a form's defaults count as an answer."""
     for said_last in ([reply("It is seven")], [reply("", call()), result()]):
         problem = "What the subagent said last was erased."
         blank = [erased(one) for one in said_last]
@@ -332,7 +332,7 @@ def test_failed_or_stopped_subagent_has_no_answer() -> None:
     ids=["text", "tool", "erased"],
 )
 def test_answer_without_the_form_is_an_answer_with_a_note(last: Message, words: str | None) -> None:
-    """The subagent may have paid: a check of what it says is no failure of what it did."""
+    """The subagent may have paid; an answer without the form does not make its work a failure."""
     info = ErrorInfo(kind="invalid_answer", message="no form")
     answer_text, is_error = result_of(subagent("formal", None, state=ChatState.error, last_error=info), [last], AGENTS)
     if words is None:

@@ -1,4 +1,4 @@
-"""What the model does not see of a history: read where it is needed, once."""
+"""The history outside of the model's view is read where needed, once."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -14,7 +14,7 @@ from turnwise.states.names import Executor
 
 
 class Asked:
-    """A store that counts how often it is asked for the history of its one chat."""
+    """A store that counts reads of its one chat's history."""
 
     def __init__(
         self, history: Sequence[Message], calls: Sequence[str] = (), *, began_with: Sequence[Message] = ()
@@ -48,7 +48,7 @@ def message(position: int, turn: int, **more: Any) -> Message:
 @pytest.mark.parametrize("began_with", ["nothing", "a fork's", "an import"])
 @pytest.mark.parametrize("call_id", ["seen", "stored", "inherited", "new"])
 async def test_call_is_found_in_view_row_or_inherited_history(call_id: str, began_with: str, *, hidden: bool) -> None:
-    """Where the model sees everything nothing is read. What an edit has cut since is remembered, too."""
+    """Nothing is read where the model sees everything. Messages that an edit removed are cached, too."""
     forked_from = "1:x" if began_with == "a fork's" else None
     facts = replace(
         BLANK,

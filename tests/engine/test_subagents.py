@@ -1,4 +1,4 @@
-"""Subagents: chats to which others delegate calls, and whose answers those calls get."""
+"""Subagents: chats to which other chats delegate calls, and whose answers those calls get."""
 
 import dataclasses
 import sqlite3
@@ -40,7 +40,7 @@ from turnwise.states.facts import Facts
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
 def at(request: pytest.FixtureRequest) -> Mapping[str, Any]:
-    """Return where an engine's chats are: in a file, then in PostgreSQL."""
+    """Return the engine's database: a file, then PostgreSQL."""
     if request.param == "sqlite":
         return {}
     server: Server = request.getfixturevalue("postgres")
@@ -203,7 +203,7 @@ async def test_erased_task_is_answered_with_an_error(open_engine: OpenEngine) ->
 async def test_chat_changed_while_delegating_starts_no_subagent(
     open_engine: OpenEngine, database: Path, then: str
 ) -> None:
-    """An orphan would call its model once before it is stopped; an erasure does not reach into subagents."""
+    """An orphan would call its model once before it is stopped; erasures do not reach subagents."""
 
     class Held(Delegate):
         latch = Latch()
@@ -237,7 +237,7 @@ ODD: Final = (
     (Agent("fails", FAILING), "The subagent could not finish its task: odd \0 byte"),
     (Agent("plain", ScriptedModel(lambda _: "plain")), "plain"),
 )
-"""Agents, and what a chat gets from them."""
+"""Agents, and the result that a chat gets from each."""
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -272,7 +272,7 @@ def test_text_that_no_database_takes_is_no_chat_id(name: object) -> None:
 
 
 def fail_to_read(patch: pytest.MonkeyPatch, failures: list[Exception]) -> None:
-    """Raise these, one after another, when the answer of the subagent with the task "bad" is read."""
+    """Raise these errors, one after another, when the answer of the subagent with the task "bad" is read."""
     last_words = SubagentCalls._last_words
 
     async def fails(look: SubagentCalls, subagent: Facts) -> Any:
@@ -324,7 +324,7 @@ DAMAGES: Final = {
     "lost log": ("DELETE FROM {}audit", None),
     "deleted": (None, "was deleted"),
 }
-"""What may become of a subagent that has answered, and the error that its parent then gets."""
+"""Damages of an answered subagent, and the error that its parent then gets."""
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

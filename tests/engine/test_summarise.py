@@ -1,4 +1,4 @@
-"""Pieces of a history that is too long to be summarised at once: whole, in order, as large as there is room for."""
+"""Pieces of a history that is too long for one summary: complete, in order, as large as possible."""
 
 import json
 from collections import deque
@@ -35,7 +35,7 @@ def length(messages: list[Message]) -> int:
 
 
 def taken(messages: list[Message], room: int | None) -> tuple[list[Message], list[Message]]:
-    """Return the next piece, and what still waits."""
+    """Return the next piece and the rest."""
     waiting = deque(_whole_pieces(messages))
     piece = _next_piece(waiting, room)
     return piece, [one for left in waiting for one in left]
@@ -113,7 +113,7 @@ async def test_message_is_halved_down_to_200_characters(size: int, requests: int
 
 @pytest.mark.parametrize("own", [True, False])
 async def test_each_piece_carries_the_summary_so_far(*, own: bool) -> None:
-    """By the model that is there for summaries, if one is."""
+    """The summary model writes it, if there is one."""
 
     def narrow(request: ModelRequest) -> Reply | str:
         first = request.messages[0].text

@@ -1,4 +1,4 @@
-"""A sweep tries each chat that is due, whatever is wrong with another, and expires no lease of a live worker."""
+"""A sweep tries each due chat, isolates failures, and expires no lease of a live worker."""
 
 import itertools
 import logging
@@ -36,7 +36,7 @@ from turnwise.testing.clock import ManualClock
 
 LEASE: Final = Settings(lease=30, renew_every=10)
 DEAD: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
-"""A worker of this machine that no process is: another one has its number."""
+"""A worker of this machine without a process: its number belongs to another one."""
 
 
 class SweptStore(Delegate):
@@ -64,7 +64,7 @@ class SweptStore(Delegate):
 
 
 class Swept:
-    """A sweeper, and the chats that it tries to change; what it would do to them is not done."""
+    """A sweeper, and the chats that it tries to change; it changes nothing."""
 
     def __init__(self, runtime: Runtime, store: SweptStore, clock: ManualClock) -> None:
         self.runtime, self.store, self.clock = runtime, store, clock
@@ -75,7 +75,7 @@ class Swept:
         runtime.writer.change = self._change  # type: ignore[method-assign]
 
     def restart(self) -> Sweeper:
-        """Take a sweeper that has not seen anything yet."""
+        """Use a new sweeper."""
         self.sweeper = Sweeper(self.runtime, self.slots)
         return self.sweeper
 
@@ -87,14 +87,12 @@ class Swept:
         return await self.runtime.writer.commit(chat_id, lambda _: None, actor=actor)
 
     async def sweep(self) -> list[str]:
-        """Sweep; return what was tried, in the order of the ids."""
+        """Sweep; return the tries in the order of the ids."""
         self.tried.clear()
         await self.sweeper.sweep()
         return sorted(self.tried)
 
     async def held(self, chat_id: str, worker: str) -> None:
-        """Let a chat be held by a worker."""
-
         def planned(unit: UnitOfWork) -> None:
             unit.fire(Create(profile=Profile(created_at=unit.now)))
             unit.fire(SendMessage(parts=(TextPart(text="hi"),)))
@@ -103,7 +101,7 @@ class Swept:
         await self.runtime.writer.create(chat_id, planned, actor="client")
 
     async def idle(self, *chats: str) -> None:
-        """Let there be chats of which nothing is wanted."""
+        """Add chats that need nothing."""
         for chat_id in chats:
             await self.runtime.writer.create(
                 chat_id, lambda unit: unit.fire(Create(profile=Profile(created_at=unit.now))), actor="client"
@@ -112,7 +110,6 @@ class Swept:
 
 @asynccontextmanager
 async def sweeping(database: Path, options: Settings = LEASE) -> AsyncIterator[Swept]:
-    """Open a sweeper on a file."""
     clock = ManualClock()
     store = SweptStore(stored_at(database, clock))
     runtime = runtime_of(store, clock, settings=options, worker_id="sweeper")
@@ -135,7 +132,7 @@ FAULTS: Final[dict[str, Exception]] = {
 async def test_sweep_ends_only_if_the_store_refuses_every_chat(
     database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """One refusal may be that chat's trouble; it is raised if nothing after it shows that the store answers."""
+    """One refusal may concern that chat alone; it is raised if no later chat succeeds."""
     monkeypatch.setattr("turnwise.engine.worker.sweep.AT_ONCE", at_once)
     async with sweeping(database) as swept:
         chats = [*"dabc"]  # in the order in which a worker of that name tries them
@@ -158,7 +155,7 @@ async def test_sweep_ends_only_if_the_store_refuses_every_chat(
 
 
 async def test_sweep_returns_whether_there_is_more(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a worker goes on at once with ten thousand orphans, but not with chats that cannot be changed."""
+    """So a worker continues at once with ten thousand orphans, but not with chats that it cannot change."""
     monkeypatch.setattr("turnwise.engine.worker.sweep.SWEEP_LIMIT", 3)
     async with sweeping(database) as swept:
         chats = tuple("abcdef")
@@ -221,7 +218,7 @@ async def test_repeated_failure_of_a_chat_is_logged_once(database: Path) -> None
 async def test_clock_set_forward_expires_no_live_lease(
     database: Path, step: float, caplog: pytest.LogCaptureFixture, *, doubted: bool
 ) -> None:
-    """Until a lease has passed since; time that does pass, however much, is no such step."""
+    """The worker waits until a lease has passed since; elapsed time of any length is no such step."""
     async with sweeping(database) as swept:
         await swept.held("c", "elsewhere")
         await swept.held("d", "is-gone")
@@ -244,7 +241,7 @@ async def test_clock_set_forward_expires_no_live_lease(
 
 
 async def test_outage_gives_live_workers_time_to_renew(database: Path) -> None:
-    """What kept this worker from the store may have kept the others from renewing."""
+    """The outage may have kept other workers from renewing, too."""
     async with sweeping(database) as swept:
         await swept.held("c", "elsewhere")
         await swept.held("d", "is-gone")
@@ -258,7 +255,7 @@ async def test_outage_gives_live_workers_time_to_renew(database: Path) -> None:
 
 
 async def test_slow_store_delays_takeover_by_a_lease(database: Path) -> None:
-    """A store that is always slow would otherwise be doubted for ever, and its chats never taken over."""
+    """Otherwise the chats of a store that is always slow would never be taken over."""
     async with sweeping(database) as swept:
         await swept.held("c", "elsewhere")
         swept.store.due, delayed = Overdue(leases=(("c", 1),)), 0
@@ -316,7 +313,7 @@ async def test_stray_chat_is_repaired_to_an_error(database: Path) -> None:
 
 
 async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes of files, and the words that the database's own files still hold."""
+    """It deletes bytes of files, and words that the database's own files still hold."""
     started: list[Any] = []
     cleaned: list[str] = []
 
@@ -346,7 +343,7 @@ async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: 
         assert started == [clean]
 
 
-# From its name others can tell that a worker's process is gone
+# The name shows others that a worker's process is gone
 
 
 NAME_ITSELF = """
@@ -359,7 +356,7 @@ sys.stdin.read()
 
 @contextmanager
 def named(*before: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run a process, started by `before`, that has told the name of a worker of its own."""
+    """Run a process, started by `before`, that prints its worker's name."""
     command = [*before, sys.executable, "-c", NAME_ITSELF]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process.stdout.readline().strip(), process
@@ -381,7 +378,7 @@ def test_killed_worker_is_dead() -> None:
 
 
 def test_hidden_process_of_another_user_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it may not be asked says that it is there."""
+    """A permission error shows that the process exists."""
     machine = worker_name().partition(":")[0]
 
     def refuse(_pid: int, _signal: int) -> None:

@@ -1,4 +1,4 @@
-"""A store that takes commits back, as a failover or a restored backup does: nothing runs twice, and chats go on."""
+"""A store that loses commits, as after a failover or a restored backup: nothing runs twice, and chats continue."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Backup(Observer):
 async def test_no_call_begins_twice_after_a_restore(
     open_engine: OpenEngine, database: Path, caplog: pytest.LogCaptureFixture, stored: str, *, same_id: bool
 ) -> None:
-    """Whatever the backup knows of the call that runs: its message, its attempt, or that it was planned.
+    """The backup knows the running call's message, its attempt, or its plan.
 
-    Subscribers begin anew, and see what is stored.
+    Subscribers start again, and see the stored events.
     """
     seen = list[Event]()
 
@@ -70,7 +70,7 @@ async def test_no_call_begins_twice_after_a_restore(
 
     @asynccontextmanager
     async def deps(_chat: Chat) -> AsyncIterator[None]:
-        """Keep the start of the call out of the commit that plans it."""
+        """Delay the start of the call beyond the commit that plans it."""
         yield
 
     model, options = ScriptedModel(answer), {"tools": [pay], "deps": deps, "observers": [backup]}

@@ -1,4 +1,4 @@
-"""Titles: made once, after the first answer, in the background; no turn waits for one, and no name is overwritten."""
+"""Titles: made once, after the first answer, in the background; turns do not wait for them, and names stay."""
 
 import time
 from pathlib import Path
@@ -35,7 +35,7 @@ HI = "Why do foxes sing?\nTell me all."
 
 
 async def settled(engine: Engine) -> None:
-    """Wait until no chat runs and no title is under way: a turn's title begins just after its last event."""
+    """Wait until no chat runs and no title is in progress: a turn's title starts just after its last event."""
     worker: Any = engine._worker
     with anyio.fail_after(60):
         while worker._slots.runners:  # noqa: ASYNC110
@@ -44,7 +44,7 @@ async def settled(engine: Engine) -> None:
 
 
 async def say(engine: Engine, chat_id: str, text: str = HI) -> TurnResult:
-    """Say something and wait for the answer and the title."""
+    """Send a message; wait for the answer and the title."""
     result = await engine.ask(chat_id, text, timeout=60)
     await settled(engine)
     return result
@@ -219,7 +219,7 @@ async def test_interrupt_or_error_makes_no_title(open_chat: OpenChat) -> None:
 
 
 async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine) -> None:
-    """A hook that keeps words from the provider keeps them from this request, too."""
+    """A hook that hides words from the provider hides them in this request, too."""
     calls: list[ModelCall] = []
 
     class Watch(Observer):

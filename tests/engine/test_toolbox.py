@@ -1,4 +1,4 @@
-"""The toolbox: what a chat is offered, how a call is planned, which calls run at once, and what becomes of each."""
+"""The toolbox: the tools of a chat, and plans, concurrency and results of calls."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def named(toolbox: Toolbox, *client_tools: ClientTool) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("active", [None, ["look"], ["client:add"]], ids=str)
 def test_client_tool_cannot_replace_the_answer_tool(active: list[str] | None) -> None:
-    """An agent may take over a chat whose client has such a tool: the answer would go to the client instead."""
+    """Otherwise the answer would go to the client when an agent takes over its chat."""
     toolbox = Toolbox({"add": add, "look": look}, Settings(active_tools=active), answer=add)
     assert ("add", "Add one.") in named(toolbox, THEIR_ADD)
     assert "add" not in [spec.name for spec in toolbox.list_offered((THEIR_ADD,), with_answer=False)]
@@ -119,7 +119,7 @@ def test_unknown_active_tool_is_refused() -> None:
     ids=str,
 )
 def test_active_tools_are_offered(active: list[str] | None, offered: list[tuple[str, str]]) -> None:
-    """A client's tool with the name of a local one is none: its client would answer that one's calls."""
+    """A client's tool with a local tool's name is not offered: its client would answer the local tool's calls."""
     toolbox = box(active_tools=active)
     client_tools = (THEIR_ADD, ASK)
     assert named(toolbox, *client_tools) == offered
@@ -241,7 +241,7 @@ async def test_call_runs_with_its_arguments_and_context() -> None:
 
 
 async def test_approved_call_runs_although_its_tool_is_inactive() -> None:
-    """A person has approved it: what the model is offered since does not overrule that."""
+    """A person has approved it; later offers to the model do not overrule that."""
     hides = box(active_tools=["look"])
     assert await ran(hides, call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
     assert await ran(hides, call("pay", "p", approval="granted", refusal="Erased.")) == ("failed", "Erased.")
@@ -283,7 +283,7 @@ def group(*errors: BaseException) -> BaseExceptionGroup:
     ids=repr,
 )
 async def test_exception_group_of_one_error_is_that_error(raised: BaseException, output: Any) -> None:
-    """It is how an error leaves a task group."""
+    """Errors leave a task group in such a group."""
 
     async def fails() -> None:
         raise raised
@@ -298,7 +298,7 @@ async def test_exception_group_of_one_error_is_that_error(raised: BaseException,
 
 
 async def test_blocking_tool_runs_in_a_thread() -> None:
-    """It may return what is awaited, as a wrapper of an async function does."""
+    """It may return an awaitable, as a wrapper of an async function does."""
 
     def block(n: int) -> Any:
         """Block."""
@@ -319,7 +319,7 @@ class Point(BaseModel):
 
 
 async def kept_of(returned: Any) -> tuple[str, Any]:
-    """Return what is kept of that output of a tool."""
+    """Return the stored form of a tool's output."""
     give = tool(name="give", description="Give.")(lambda: returned)
     return await ran(box(give), call("give", "a", arguments={}))
 
@@ -338,7 +338,7 @@ async def test_output_is_stored_as_json(returned: Any, output: Any) -> None:
     ids=["object", "surrogate", "bytes", "endless"],
 )
 async def test_output_that_is_not_json_is_a_note(returned: Any) -> None:
-    """The tool has run, whatever it returned: nobody may take that for a failure, and do it again."""
+    """The tool has run, so the result is no failure that anyone would retry."""
     status, output = await kept_of(returned)
     assert status == "succeeded"
     assert output.startswith("[give has run, but what it returned cannot be kept: ")
@@ -429,11 +429,11 @@ def test_idempotency_key_is_of_one_call_of_one_chat() -> None:
     assert idempotency_key("a", CALL) == idempotency_key("a", replace(CALL, status=CallStatus.started))
 
 
-# Tools: how they run beside each other, and that whatever goes wrong is a result the model sees
+# Tools run concurrently, and every fault becomes a result for the model
 
 
 class Crowd:
-    """Tools that note who runs beside whom: each waits until `peak` of them are inside, or all were started."""
+    """Tools that record concurrency: each waits until `peak` of them are inside, or all were started."""
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
@@ -476,7 +476,7 @@ async def test_only_safe_calls_run_in_parallel(
 
 
 async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
-    """More of them than the threads that all files share are at work, until all have put theirs."""
+    """They outnumber the threads that all files share, and run until each has put its file."""
     count = 45
     all_began, page = threading.Barrier(count), tmp_path / "page.txt"
     page.write_text("a page")

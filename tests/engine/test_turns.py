@@ -1,4 +1,4 @@
-"""A message and the turn that answers it: every caller gets its own answer, and none waits for ever."""
+"""A message and its turn: every caller gets its own answer, and no caller waits for ever."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -32,7 +32,7 @@ QUICK = Settings(coalesce=0)
 
 
 def echo(request: Any) -> Reply | str:
-    """Answer with what was said, or ask the client."""
+    """Repeat the message, or call the client."""
     said = request.messages[-1].text
     return Reply(calls=[Call("ask_user", {})]) if said == "call" else f"you said {said}"
 

@@ -1,4 +1,4 @@
-"""The mark of a chat whose last turn ended unread: set by every end of a turn, taken away by `mark_read`, stored."""
+"""The unread mark of a chat: every end of a turn sets it, `mark_read` removes it, both are stored."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ STORIES = {
 
 
 class Story:
-    """A chat that is told what happens, step by step."""
+    """A chat, driven step by step."""
 
     def __init__(self, engine: Engine, chat: Chat) -> None:
         self.engine, self.id = engine, chat.id
         self.marks: list[str] = []
-        """What each mark changed: `written` or `nothing`."""
+        """The result of each mark: `written` or `nothing`."""
 
     async def step(self, name: str) -> None:
         engine = self.engine
@@ -69,7 +69,7 @@ def polite(request: ModelRequest) -> Reply:
 
 @pytest.mark.parametrize("place", SLOW_STORES)
 async def test_end_of_a_turn_is_unread_until_marked(place: str, request: pytest.FixtureRequest) -> None:
-    """What is read already is not written again; each mark that is written is in the log, with its actor."""
+    """A read chat is not written again; each written mark is in the log, with its actor."""
     url = lives_in(place, request).url
     found, written, logged = {}, 0, []
     async with Engine(url, model=ScriptedModel(polite)) as engine:
@@ -91,7 +91,7 @@ async def test_end_of_a_turn_is_unread_until_marked(place: str, request: pytest.
 
 
 async def test_owner_marks_as_read_over_http() -> None:
-    """Watching pages are told; an archived chat stays as it is; what a subagent says is its parent's to read."""
+    """Open pages get an event; an archived chat does not change; a subagent's messages are its parent's to read."""
     clerk = Agent("clerk", model=ScriptedModel(["Done."]))
     asks = ScriptedModel([Reply(calls=[Call("ask_clerk", {"task": "it"})]), "All done."])
     lead = Agent("lead", model=asks, tools=[delegate(clerk)])

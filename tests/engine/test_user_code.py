@@ -1,4 +1,4 @@
-"""Whatever user code raises is the failure of that one call: the engine lives, and every other chat ends its turn."""
+"""Any error of user code fails that one call: the engine lives, and every other chat ends its turn."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from turnwise.states.values.plain import type_name
 
 
 class Mute(Exception):
-    """An exception whose text cannot be had."""
+    """An exception whose `str` raises."""
 
     def __str__(self) -> str:
         raise SystemExit("no text either")
@@ -59,7 +59,7 @@ async def inner_task_is_cancelled() -> None:
 
 
 async def strike(fault: Fault) -> None:
-    """Raise it as it comes about: a `CancelledError` is that of an inner task."""
+    """Raise the fault as user code would: a `CancelledError` comes from an inner task."""
     error = fault()
     if type(error) is asyncio.CancelledError:
         await inner_task_is_cancelled()
@@ -81,10 +81,10 @@ OF_TURNWISE: dict[str, Fault] = {
     "StaleLease": lambda: StaleLease("c", 1, None),
     "ChatNotFound": lambda: ChatNotFound("c"),
 }
-"""Errors by which the engine would act if they were its own: user code may use a store, or an engine, itself."""
+"""Errors of turnwise itself, since user code may use a store or an engine."""
 FAULTS: dict[str, Fault] = RAISED | OF_TURNWISE
 BAD = "bad"
-"""What a message says whose chat comes to grief."""
+"""The message of a chat in which components fail."""
 
 
 def is_bad(request: ModelRequest) -> bool:
@@ -252,16 +252,16 @@ def parts(where: str, fault: Fault) -> dict[str, Any]:
 
 
 HARMLESS = {"observer", "observer of what ends", "strategy", "generate", "should_compact", "deps that close"}
-"""What fails here is logged, or as a compaction that failed: the turn goes on."""
+"""Components whose failure is logged, or fails a compaction: the turn continues."""
 ANSWERED = {"tool", "blocking tool", "type", "describe_error of a tool"}
-"""The model sees what fails here as a result, and goes on."""
+"""Components whose failure becomes a result for the model, which continues."""
 
 
 PLAIN = ("CancelledError", "SystemExit", "StoreError")
 
 
 def in_tiers(faults: dict[str, Fault], *plain: str) -> list[Any]:
-    """Return the faults as parameters, those not named as `plain` for `make prove` only."""
+    """Return the faults as parameters; those not named in `plain` are for `make prove` only."""
     return [pytest.param(name, marks=() if name in plain else pytest.mark.deep) for name in faults]
 
 
@@ -316,7 +316,7 @@ def default_ctrl_c() -> Iterator[None]:
 
 
 def caught(strike: Callable[[], object]) -> BaseException:
-    """Return what gets out of user code that does this."""
+    """Return the error that leaves user code with this behaviour."""
     try:
         with guarded():
             strike()
@@ -327,7 +327,7 @@ def caught(strike: Callable[[], object]) -> BaseException:
 
 @pytest.mark.usefixtures("default_ctrl_c")
 def test_signals_end_the_program_inside_user_code() -> None:
-    """A signal handler runs on top of whatever is under way: what it raises is not the code's."""
+    """A signal handler runs on top of any frame; its exception is not the code's."""
 
     def exits(*_: object) -> None:
         raise SystemExit(0)
@@ -376,7 +376,7 @@ async def test_code_abandoned_before_its_start_never_runs() -> None:
 async def test_code_that_ignores_cancellation_keeps_no_core_busy(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever does not listen is cancelled by anyio in every round of the event loop: that has to end."""
+    """The library repeats the cancellation in every round of the event loop, which has to end."""
     monkeypatch.setattr(user_code, "UNRESPONSIVE_AFTER", 0)
     calls, end = UserCalls(), anyio.Event()
     count = 0
@@ -404,7 +404,7 @@ async def test_code_that_ignores_cancellation_keeps_no_core_busy(
 
 
 async def test_cancelling_in_thread_returns_at_once() -> None:
-    """By asyncio's own cancellation, which no cancel scope of anyio's knows of."""
+    """For asyncio's own cancellation, which anyio's cancel scopes do not see."""
     entered, leave, noticed = anyio.Event(), threading.Event(), threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The worker: how much it runs at once, what it claims, and that no clock keeps it from its rounds."""
+"""The worker: its slots, its claims, and rounds that no clock delays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from turnwise.testing.conformance import plans
 
 
 class Unwatched(Delegate):
-    """A store whose notices are all lost."""
+    """A store whose notifications are all lost."""
 
     async def watch(self) -> AsyncIterator[str | None]:
         await anyio.sleep_forever()
@@ -32,10 +32,7 @@ class Unwatched(Delegate):
 
 
 class Counting(ScriptedModel):
-    """A model that knows how many of its replies are under way, and the most there were.
-
-    The first ones wait until `together` are under way.
-    """
+    """A model that counts its concurrent replies and their peak. The first ones wait until `together` are in flight."""
 
     def __init__(self, together: int = 1) -> None:
         super().__init__(lambda _: Reply("done", chunks=1))
@@ -114,7 +111,7 @@ UNREADABLE = ("an object", "the text")
 
 @pytest.mark.parametrize("bad", BAD_REPLIES)
 async def test_malformed_reply_harms_no_other_chat(open_engine: Any, bad: str) -> None:
-    """What can be stored of it is; what cannot fails the attempt, and the next one may do better."""
+    """The valid part is stored; an invalid one fails the attempt, and the next attempt may succeed."""
 
     @tool
     async def look(number: int = 1) -> str:
@@ -136,7 +133,7 @@ async def test_malformed_reply_harms_no_other_chat(open_engine: Any, bad: str) -
 
 
 async def test_worker_that_lost_its_lease_calls_no_model(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """It has stored that its attempt begins; when it reads the history, others have gone on with it."""
+    """It has stored the start of its attempt; before it reads the history, other workers continue the chat."""
     frozen, thaw = anyio.Event(), anyio.Event()
 
     class Freezing(Unwatched):
@@ -165,7 +162,7 @@ async def test_worker_that_lost_its_lease_calls_no_model(open_engine: Any, stric
 
 
 async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """All of its leases have run out while the machine slept, and no other worker has taken them."""
+    """All of its leases expired while the machine slept, and no other worker claimed the chats."""
     clock, work = ManualClock(), Gate(timeout=10_000)
     model, store = strict_model([Reply(calls=[Call("work", {})]), "done"]), Unwatched(stored_at(database, clock))
     async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
@@ -182,7 +179,7 @@ async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any,
 
 
 async def test_renewal_notices_a_lost_lease(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """Without any notice, the next renewal shows that another worker holds the chat."""
+    """Without a notification, the next renewal shows that another worker holds the chat."""
     clock, work = ManualClock(), Gate(timeout=10_000)
     model, store = strict_model([Reply(calls=[Call("work", {})])]), Unwatched(stored_at(database, clock))
     async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
@@ -200,7 +197,7 @@ async def test_renewal_notices_a_lost_lease(open_engine: Any, strict_model: Any,
 
 
 class Reading(Delegate):
-    """A store that counts how often it is asked what the model sees."""
+    """A store that counts reads of the model's view."""
 
     asked = 0
 
@@ -290,7 +287,7 @@ async def test_waiting_chat_runs_as_soon_as_there_is_room(open_engine: Any, data
 
 
 class Hinted(Delegate):
-    """A store whose hints come from the test, and that tells of the worker's first claim."""
+    """A store whose notifications come from the test, and that signals the worker's first claim."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -311,7 +308,7 @@ class Hinted(Delegate):
 @pytest.mark.parametrize("hints", ["its own", "another", "any"])
 @pytest.mark.parametrize("through", ["this engine", "another process"])
 async def test_hint_of_another_process_needs_no_poll(open_engine: Any, database: Any, through: str, hints: str) -> None:
-    """The last place is filled in the commit of the message; a hint announces what comes from elsewhere."""
+    """The commit of a message fills the last slot; a notification announces chats of other processes."""
     held, clock = Latch(), ManualClock()
     model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
     store, settings = Hinted(stored_at(database, clock)), Settings(max_running=1, coalesce=0)
@@ -320,7 +317,7 @@ async def test_hint_of_another_process_needs_no_poll(open_engine: Any, database:
         open_engine(model, store=stored_at(database, clock), settings=Settings(run_worker=False)) as elsewhere,
     ):
         by = engine if through == "this engine" else elsewhere
-        await store.claimed.wait()  # the places are kept for what it may find
+        await store.claimed.wait()  # its slots stay reserved for found chats
         chat, other = await engine.create_chat(), await engine.create_chat()
         assert (await engine.send_message(chat.id, "hi")).chat.state == "streaming"
         await held.entered.wait()
@@ -340,7 +337,7 @@ async def test_hint_of_another_process_needs_no_poll(open_engine: Any, database:
 
 
 async def test_stopping_worker_claims_nothing(open_engine: Any, database: Any) -> None:
-    """The running chat gets its grace; the one that waits for its place is another worker's."""
+    """The running chat gets its grace; the waiting one is left to another worker."""
     held, clock = Latch(), ManualClock()
     model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
     settings = Settings(max_running=1, coalesce=0, shutdown_grace=60)
