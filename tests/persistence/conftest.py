@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests, and a database schema for each of them."""
+"""A real PostgreSQL server for the tests, with a schema for each of them."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ Pair = tuple[ChatStore, ChatStore]
 
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a server: the one `TURNWISE_TEST_POSTGRES` names, else that of the tests."""
+    """Return the URL of a server: that of `TURNWISE_TEST_POSTGRES`, else of the tests' own."""
     named = os.environ.get("TURNWISE_TEST_POSTGRES")
     if named:
         return named
@@ -33,7 +33,6 @@ def postgres_server(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """Return an S3 server."""
     with S3Server.running() as server:
         yield server
 
@@ -50,7 +49,7 @@ async def _schema_on(server: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
-    """Return the URL of a schema of the test's own, which is dropped afterwards."""
+    """Return the URL of a schema for one test, which is dropped afterwards."""
     async with _schema_on(postgres_server) as url:
         yield url
 
@@ -67,7 +66,7 @@ async def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
 @pytest.fixture
 async def pair(either_url: str) -> AsyncIterator[Pair]:
-    """Return the stores of two processes, whose clocks stand still: no time tells that something happened."""
+    """Return the stores of two processes with stopped clocks, so no poll becomes due."""
     now = ManualClock().now
     async with AsyncExitStack() as until:
         stores = [store_from_url(either_url, durability="normal", now=now) for _ in range(2)]
@@ -79,7 +78,7 @@ async def pair(either_url: str) -> AsyncIterator[Pair]:
 
 @pytest.fixture
 async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Return a connection of someone else, in the test's schema."""
+    """Return a plain connection to the test's schema."""
     server, _, schema = postgres_url.rpartition("schema=")
     connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
     yield connection
@@ -88,7 +87,6 @@ async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with chats that have rows in every table."""
     path = tmp_path_factory.mktemp("lived") / "chats.db"
     anyio.run(poisoned_chat.live, path)
     return path

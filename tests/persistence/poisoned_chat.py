@@ -1,4 +1,4 @@
-"""Chats with rows in every table, one of them poisoned by SQL in a place of the test's choice."""
+"""Chats with rows in every table, of which a test poisons one by SQL."""
 
 import shutil
 import sqlite3
@@ -26,7 +26,7 @@ LIFE: Final = (
     plans.send("and then?", client_id="c2"),
     plans.finish("a"),
 )
-"""What leaves a row in every table but that of files: a lease, open calls, a queue, a boundary, receipts."""
+"""Leaves a row in every table but that of files: a lease, open calls, a queue, a boundary, receipts."""
 _OF_NO_CHAT: Final = (
     "quarantine",
     "sqlite_sequence",
@@ -43,17 +43,17 @@ _OF_NO_CHAT: Final = (
     "consumers",
     "undelivered",
 )
-"""Tables whose rows no living chat has, or only one that was repaired."""
+"""Tables whose rows belong to no living chat, or only to repaired ones."""
 
 
 @tool
 def look(at: str) -> str:
-    """Be the tool that the life's calls name: only a worker that has it goes on with them."""
+    """The tool that the life's calls name: only a worker that has it continues them."""
     return at
 
 
 async def live(path: Path) -> None:
-    """Leave chats in a file: `poisoned`, the one beside it, `sound`, and one that waits for a worker."""
+    """Leave chats in a file: `poisoned`, `sound`, and one that waits for a worker."""
     store = SQLiteStore(path)
     await store.open()
     for chat_id in ("poisoned", "sound"):
@@ -67,7 +67,7 @@ async def live(path: Path) -> None:
 
 
 _INTEGERS: Final = {("chats", "number"), ("profiles", "chat")}
-"""Columns of which SQLite itself refuses whatever is no integer."""
+"""Columns in which SQLite itself accepts only integers."""
 
 
 def _columns() -> list[tuple[str, str]]:
@@ -84,17 +84,17 @@ def _columns() -> list[tuple[str, str]]:
 
 COLUMNS: Final = _columns()
 NESTED: Final = "[" * 600 + "]" * 600
-"""JSON that is read, but that no function can walk through."""
+"""JSON that parses, but is too deep for recursive functions."""
 
 
 def nested(column: str) -> str:
-    """Return SQL for the JSON object of a column with something deeply nested in it."""
+    """Return SQL that nests deep JSON in the JSON object of a column."""
     others = f"CASE {column} WHEN '{{}}' THEN '{{' ELSE substr({column}, 1, length({column}) - 1) || ',' END"
     return f"""{others} || '"metadata":{{"k":{NESTED}}}}}'"""
 
 
 def poison(lived: Path, copy: Path, table: str, column: str, value: object) -> None:
-    """Make a copy of a file in which a column of a chat holds something else."""
+    """Copy a file and change a column of one chat."""
     shutil.copy(lived, copy)
     named = {"chats": "id = 'poisoned'", "chat_files": "chat_id = 'poisoned'"}.get(table, "chat = 1")
     new = nested(column) if value == NESTED else "?"

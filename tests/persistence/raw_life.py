@@ -1,4 +1,4 @@
-"""The raw rows of a chat in which every table has rows, at every moment of its life, and what damage makes of them."""
+"""The raw rows of a chat with rows in every table, throughout its life, and damaged variants."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +19,9 @@ CHAT = "chat"
 
 
 async def moments(url: str, *more: plans.Move | str) -> list[tuple[Rows, Facts]]:
-    """Live the life and what comes after it in a store; return the rows and the facts after each move.
+    """Run the life and the given moves in a store; return rows and facts after each.
 
-    A text among the moves is the id of a message that is edited.
+    A text among the moves is the id of an edited message.
     """
     store = store_from_url(url, durability="normal", now=None)
     await store.open()
@@ -49,20 +49,20 @@ async def _edit(store: ChatStore, message_id: str) -> plans.Move:
 
 
 def damaged(rows: Rows, table: str, number: int = -1, /, **values: Any) -> Rows:
-    """Return rows of which one holds other values."""
+    """Return the rows with other values in one of them."""
     found = [dict(row) for row in rows[table]]
     found[number] |= values
     return {**rows, table: found}
 
 
 def without(rows: Rows, table: str, number: int = -1, /) -> Rows:
-    """Return rows of which one is missing."""
+    """Return the rows without one of them."""
     found = list(rows[table])
     del found[number]
     return {**rows, table: found}
 
 
 def where(rows: Rows, table: str, /, **values: Any) -> int:
-    """Return the number of the first row that holds these values."""
+    """Return the index of the first row with these values."""
     wanted: Mapping[str, Any] = values
     return next(n for n, row in enumerate(rows[table]) if wanted.items() <= row.items())

@@ -1,6 +1,6 @@
-"""An S3 server of the tests' own, as a process of its own: moto's, which keeps its buckets in memory.
+"""An S3 server for the tests, in its own process: moto's, with buckets in memory.
 
-`python s3_server.py` prints the port at which it listens, and ends when its standard input does.
+`python s3_server.py` prints its port, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -22,22 +22,19 @@ from obstore.store import S3Store
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server."""
-
     port: int
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
     @contextlib.contextmanager
     def running(cls) -> Iterator[S3Server]:
-        """Give a server that ends with the block."""
+        """Run a server in the block."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen([sys.executable, __file__], text=True, **pipes) as process:
             yield cls(int(process.stdout.readline()))
             process.stdin.close()
 
     def new_bucket(self) -> str:
-        """Make an empty bucket and return its name."""
         name = f"bucket-{next(self._numbers)}"
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port)) as connection:
             connection.request("PUT", f"/{name}")
@@ -46,7 +43,7 @@ class S3Server:
 
 
 def s3_store(port: int, bucket: str) -> S3Store:
-    """Return the store of a bucket of the server that listens at a port; one that does not is not asked again."""
+    """Return the store of a bucket on the server at a port; requests to a dead server are not repeated."""
     return S3Store(
         bucket,
         endpoint=f"http://127.0.0.1:{port}",
@@ -59,7 +56,7 @@ def s3_store(port: int, bucket: str) -> S3Store:
 
 
 def serve() -> None:
-    """Answer one request at a time: moto looks at a condition, and writes, with no lock in between."""
+    """Answer one request at a time: moto checks conditions and writes without a lock."""
     from moto.moto_server.werkzeug_app import (  # noqa: PLC0415 - it takes seconds, and the tests need only the process
         DomainDispatcherApplication,
         MotoRequestHandler,

@@ -1,6 +1,6 @@
-"""Logs spelled by hand, a record a line: `actor>trigger source target turn step attempt`, writes: `kind=id~digest`.
+"""Logs written by hand, a record a line: `actor>trigger source target turn step attempt`, writes: `kind=id~digest`.
 
-The actor may be left out. What stands for the digest of a lease is the worker to which it is granted.
+The actor is optional. The digest of a lease is the worker that gets it.
 """
 
 from support.audit_records import record
@@ -13,12 +13,12 @@ from turnwise.states.writes import digest_of_lease
 
 
 def log_of(text: str) -> list[AuditRecord]:
-    """Return the records that a text spells."""
+    """Return the records of a text."""
     return [_record(version, line.split()) for version, line in enumerate(text.strip().splitlines(), start=1)]
 
 
 def refusal_of(text: str) -> tuple[int, str] | None:
-    """Replay a log; return the version that was refused and why, or nothing."""
+    """Replay a log; return the refused version and the reason, or nothing."""
     replay = Replay()
     try:
         for one in log_of(text):

@@ -1,4 +1,4 @@
-"""Chats in a SQLite database of their own, changed without threads, and a clock that stands still."""
+"""Chats in their own SQLite database, changed without threads, with a stopped clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class Chats:
-    """A database of its own, what changes it, and a clock that stands still until it is told to go on."""
+    """A database, its transactions, and a clock that tests move."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.at = NOON
@@ -35,36 +35,35 @@ class Chats:
     @classmethod
     @contextmanager
     def in_memory(cls) -> Iterator[Chats]:
-        """Give chats in a database in memory."""
+        """Open chats in a database in memory."""
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             SQLiteStore(None).prepare(connection)
             yield cls(connection)
 
     def create(self, chat_id: str, plan: Plan) -> Committed:
-        """Create a chat as a plan decides."""
+        """Create a chat from a plan's decision."""
         return run_sync(self.optimistic.create(chat_id, plan))
 
     def live(self, chat_id: str, *moves: plans.Move, owner: str | None = None) -> None:
-        """Create a chat and let things happen to it."""
+        """Create a chat and fire triggers."""
         self.create(chat_id, plans.plan(plans.create(owner)))
         for move in moves:
             self.change(chat_id, move)
 
     def change(self, chat_id: str, *moves: plans.Move) -> Facts:
-        """Let things happen to a chat, all in one transaction."""
+        """Fire triggers on a chat in one transaction."""
         return self.transactions.change(self.on, chat_id, plans.plan(*moves), ()).facts
 
     @property
     def database(self) -> SQLiteDatabase:
-        """Return the database, as what both stores share uses it."""
+        """Return the database as the code that both stores share uses it."""
         return SQLiteDatabase(self.on, lambda: self.at)
 
     def read(self, question: Callable[[ChatReads], Coroutine[Any, Any, _T]], chat_id: str = "chat") -> _T:
-        """Return the answer to a question about a chat."""
+        """Return one value that is read from a chat."""
         return run_sync(question(ChatReads(self.database, chat_id)))
 
     def sql(self, sql: str, *values: Any) -> list[Any]:
-        """Return the rows of a statement."""
         return self.on.execute(sql, values).fetchall()
 
     async def _submit(self, work: Callable[[sqlite3.Connection], Any]) -> Any:

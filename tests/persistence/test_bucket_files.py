@@ -1,4 +1,4 @@
-"""The conformance suite over files in buckets; and what only a bucket can meet."""
+"""The conformance suite over files in buckets, and cases that only buckets have."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from turnwise.testing.conformance.files import blob_of, holding, of, read
 from turnwise.testing.conformance.plans import failure_of
 
 SMALL = 500_000
-"""Bytes of an object in tests that need several of them, and no megabytes."""
+"""Object size for tests that need several objects without megabytes."""
 
 
 @pytest.fixture
@@ -34,7 +34,6 @@ async def store() -> AsyncIterator[ChatStore]:
 
 @pytest.fixture(params=["memory", "local", "s3"])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Return an empty bucket."""
     match request.param:
         case "memory":
             return MemoryStore()
@@ -46,12 +45,12 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an object hold little."""
+    """Reduce the object size."""
     monkeypatch.setattr(bucket, "PIECE", SMALL)
 
 
 class TestBucket(FilesConformance):
-    """An object holds more than the suite puts: in memory it does here, too, and elsewhere it holds less."""
+    """Objects hold the suite's largest content; in memory they do so here, too, elsewhere they are smaller."""
 
     @pytest.fixture(autouse=True)
     def bucket(self, objects: Any, request: pytest.FixtureRequest) -> None:
@@ -66,7 +65,7 @@ class TestBucket(FilesConformance):
 
 
 CONTENT = bytes(range(256)) * 5_000
-"""Three objects, if they are small."""
+"""Three objects of the small size."""
 DIGEST = digest_of(CONTENT)
 
 
@@ -85,12 +84,12 @@ async def loose() -> bool:
 
 
 def keys_in(objects: Any, folder: str = "") -> list[str]:
-    """Return the keys of all objects but the one with the name of the bucket."""
+    """Return all keys except the one that names the bucket."""
     return sorted(one["path"] for one in objects.list(folder or None).collect() if one["path"] != "name")
 
 
 async def test_same_content_is_stored_once(objects: Any, small: None) -> None:
-    """Neither copies of it stay, nor marks of puts."""
+    """Neither copies nor marks of puts remain."""
     files = await opened(objects)
     for _ in range(3):
         assert await files.put(of(CONTENT), nobody) == blob_of(CONTENT)
@@ -101,7 +100,7 @@ async def test_same_content_is_stored_once(objects: Any, small: None) -> None:
 
 
 async def test_aborted_put_leaves_nothing(small: None) -> None:
-    """Whether its content breaks, or its note, or the caller is cancelled."""
+    """For an error of the content or the note, and for a cancelled caller."""
     objects = MemoryStore()
     files = await opened(objects)
 
@@ -129,7 +128,7 @@ async def test_aborted_put_leaves_nothing(small: None) -> None:
 
 
 async def test_removal_asks_again_after_listing(store: ChatStore, objects: Any) -> None:
-    """It asks after it has listed what it would delete."""
+    """The last check comes after the listing."""
     files = await opened(objects)
     await plans.created(store, "chat")
     blob = await files.put(of(b"content"), nobody)
@@ -152,7 +151,7 @@ async def test_removal_asks_again_after_listing(store: ChatStore, objects: Any) 
 
 
 async def test_unusable_bucket_is_a_store_error(s3_server: S3Server, tmp_path: Path) -> None:
-    """It says which, and what is wrong there; no secret."""
+    """The error names the bucket and the fault, and no secret."""
     with pytest.raises(
         StoreError, match=r'the bucket S3Store\(bucket="nowhere"\) of files: NoSuchBucket: The specified'
     ):

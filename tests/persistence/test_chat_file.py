@@ -1,4 +1,4 @@
-"""A whole chat moves between stores of any kind, as it stands; lines that are not all of a chat are refused."""
+"""A whole chat moves between stores of any kind unchanged; incomplete exports are refused."""
 
 import hashlib
 import json
@@ -44,19 +44,17 @@ def two_urls(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) 
 
 @pytest.fixture
 def first_url(two_urls: tuple[str, str]) -> str:
-    """Return the URL of the store that a chat comes from."""
     return two_urls[0]
 
 
 @pytest.fixture
 def other_url(two_urls: tuple[str, str]) -> str:
-    """Return the URL of a store of the other kind."""
     return two_urls[1]
 
 
 @asynccontextmanager
 async def on(url: str, *replies: Any, **options: Any) -> AsyncIterator[Engine]:
-    """Open an engine that answers with the replies."""
+    """Open an engine with a model of these replies."""
     async with Engine(url, model=ScriptedModel([*replies]), **options) as engine:
         yield engine
 
@@ -66,7 +64,7 @@ async def exported(engine: Engine, chat_id: str, key: bytes | None = None) -> li
 
 
 async def client_view(engine: Engine, chat_id: str) -> list[object]:
-    """Return everything that a client can learn of a chat, but where it stands."""
+    """Return everything that a client can read of a chat except its state."""
     return [
         fold([event async for event in engine.events(chat_id, follow=False)]).messages,
         *[await engine.messages(chat_id, view=view) for view in ("user", "model", "raw")],
@@ -78,7 +76,7 @@ async def client_view(engine: Engine, chat_id: str) -> list[object]:
 
 
 async def _moved(engine: Engine, elsewhere: Engine, chat_id: str) -> None:
-    """Move a chat, and swear that all of it has arrived."""
+    """Move a chat, and assert that it arrived completely."""
     before, chat = await client_view(engine, chat_id), await engine.get_chat(chat_id)
     events = [event async for event in engine.events(chat_id, follow=False)]
     there = await elsewhere.acting("mover").import_chat(await exported(engine, chat_id))
@@ -116,7 +114,7 @@ async def again(at: str) -> str:
 
 @pytest.mark.parametrize("at", ["streaming", "executing_tools"])
 async def test_running_chat_arrives_without_its_lease(first_url: str, other_url: str, at: str) -> None:
-    """As it stands: what was shown of the reply is there, and a worker of the new store takes it up."""
+    """Visible parts of the reply move along, and a worker of the new store claims the chat."""
     held, acting = Latch(), Latch()
 
     @tool(name="again", crash="at_least_once")
@@ -157,7 +155,7 @@ async def test_running_chat_arrives_without_its_lease(first_url: str, other_url:
 
 
 async def test_client_id_is_known_after_the_move(first_url: str, other_url: str) -> None:
-    """Receipts move, too, and so do the ids that were given."""
+    """Receipts and assigned ids move, too."""
     async with on(first_url, "one") as engine, on(other_url, settings=IDLE) as elsewhere:
         chat = await engine.create_chat()
         receipt = await engine.send_message(chat.id, "hello", client_id="k")
@@ -182,7 +180,7 @@ def lines() -> list[str]:
 
 
 async def refused(given: list[str], key: bytes | None = None) -> ImportRefused:
-    """Return the refusal of lines, having written nothing."""
+    """Return the refusal of these lines; assert that nothing was written."""
     async with on("sqlite://", settings=IDLE) as engine:
         with pytest.raises(ImportRefused, match="nothing was written") as refusal:
             await engine.import_chat(given, key=key)
@@ -206,7 +204,7 @@ async def test_missing_doubled_or_moved_line_is_named(lines: list[str]) -> None:
 
 
 async def test_every_changed_line_is_named(lines: list[str]) -> None:
-    """One letter is enough, in any line."""
+    """Any changed letter in any line counts."""
     for number, line in enumerate(lines, start=1):
         fields = json.loads(line)
         changed = json.loads(line)
@@ -230,7 +228,7 @@ async def test_garbage_line_is_refused(lines: list[str], line: str) -> None:
 
 
 async def test_signature_must_be_of_the_key(lines: list[str]) -> None:
-    """Without a key it is ignored, so that who has none can still read their own chat."""
+    """Without a key the signature is ignored, so that users without one can read their own chats."""
     unsigned = json.loads(lines[-1])
     del unsigned["signature"]
     last = len(lines)
@@ -245,7 +243,7 @@ async def test_signature_must_be_of_the_key(lines: list[str]) -> None:
 
 
 def forged(lines: list[str], change: Callable[[dict[str, Any]], object]) -> Iterator[str]:
-    """Yield the lines after a change, with hashes made anew: by someone who knows the format, and has no key."""
+    """Yield changed lines with recomputed hashes, as an attacker without the key could make them."""
     prev = GENESIS
     for line in lines:
         fields = json.loads(line)
@@ -323,7 +321,7 @@ async def test_rehashed_forgery_is_refused(lines: list[str], forgery: str) -> No
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "5~x", "-x", "a b", "日本", "x\n", "\x1b[2J", "x" * 256])
 async def test_chat_id_outside_the_alphabet_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A service could neither show nor delete such a chat, and a terminal might obey it."""
+    """A service could neither show nor delete such a chat, and a terminal might execute its characters."""
     error = await refused(await _of_a_chat_named(name, monkeypatch))
     assert (error.line, "is no id of a chat" in error.problem) == (1, True)
 
@@ -335,7 +333,7 @@ async def _of_a_chat_named(name: str, monkeypatch: pytest.MonkeyPatch) -> list[s
 
 
 async def test_doubled_or_misplaced_row_is_named_by_line(lines: list[str]) -> None:
-    """Although every hash of the file is right."""
+    """All hashes of the file are valid."""
     at = next(place for place, line in enumerate(lines) if json.loads(line).get("table") == "calls")
     doubled = await refused([*forged([*lines[: at + 1], *lines[at:]], lambda _: None)])
     assert (doubled.line, f"is there twice: first on line {at + 1}" in doubled.problem) == (at + 2, True)
@@ -344,14 +342,14 @@ async def test_doubled_or_misplaced_row_is_named_by_line(lines: list[str]) -> No
 
 
 async def test_rehashed_unchanged_lines_are_accepted(lines: list[str]) -> None:
-    """Or the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     async with on("sqlite://", settings=IDLE) as engine:
         assert await engine.import_chat([*forged(lines, lambda _: None)])
     assert "not signed" in (await refused([*forged(lines, lambda _: None)], KEY)).problem
 
 
 async def test_export_refuses_a_chat_that_does_not_verify(either_url: str) -> None:
-    """No store would take it in: better to learn that now. `export_rows` still writes it down."""
+    """Any store would refuse the import. `export_rows` still works."""
     async with on(either_url, "one") as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
@@ -373,7 +371,7 @@ async def test_export_refuses_a_chat_that_does_not_verify(either_url: str) -> No
     ],
 )
 async def test_export_refuses_unreadable_parts(tmp_path: Path, damage: str, column: str, problem: str) -> None:
-    """The pieces of a reply are shown before it is finished: the log tells of the whole."""
+    """The parts of a reply are visible before it is finished; the log covers the whole reply."""
     url = f"sqlite:///{tmp_path / 'chats.db'}"
     async with on(url, "one") as engine:
         chat = await engine.create_chat()
@@ -386,7 +384,7 @@ async def test_export_refuses_unreadable_parts(tmp_path: Path, damage: str, colu
 
 
 async def test_quarantined_rows_move_too(tmp_path: Path) -> None:
-    """A repair keeps what it could not read; an erasure has to find it in the new store."""
+    """A repair quarantines unreadable rows, and an erasure has to find them in the new store."""
     url = f"sqlite:///{tmp_path / 'chats.db'}"
     async with on(url, settings=IDLE) as engine, on("sqlite://", settings=IDLE) as elsewhere:
         chat = await engine.create_chat()
@@ -420,7 +418,7 @@ ELSEWHERE: Final = {
 
 @pytest.mark.parametrize("moves", ELSEWHERE.values(), ids=ELSEWHERE)
 async def test_plan_sees_changes_of_another_process(pair: Pair, moves: tuple[plans.Move, ...]) -> None:
-    """Between two commits of this one, nobody holding the chat: nothing is decided about what is over."""
+    """Between two commits of this process, with no holder: no decision uses outdated facts."""
     here, elsewhere = pair
     await plans.created(here, "chat", *plans.turn("one", "1"), rename("here"))
     for move in moves:
@@ -441,7 +439,7 @@ async def test_plan_sees_changes_of_another_process(pair: Pair, moves: tuple[pla
 
 
 async def test_claim_reads_changes_of_another_process(pair: Pair) -> None:
-    """A chat that was taken, worked on and given back by another comes with what that one left."""
+    """A chat that another process claimed, changed and released arrives with its current rows."""
     here, elsewhere = pair
     await plans.created(here, "chat", plans.send("one"))
     released = (plans.claim("other"), plans.move(Released(token=plans.HOLDER)), rename("elsewhere"))
@@ -469,7 +467,7 @@ BY_HAND: Final = {
 
 @pytest.mark.parametrize("what", BY_HAND)
 async def test_change_by_sql_is_seen_without_a_version(pair: Pair, either_url: str, what: str) -> None:
-    """An operator's SQL makes no version: state, token and facts are compared all the same."""
+    """Manual SQL adds no version, so state, token and facts are compared, too."""
     here, elsewhere = pair
     await plans.created(here, "chat", *plans.turn("one", "1"))
     on_sqlite, on_postgres = BY_HAND[what]
@@ -497,7 +495,7 @@ def test_cache_keeps_the_last_used_chats() -> None:
 
 
 def test_cache_is_bounded_by_what_queues_hold() -> None:
-    """The newest chat stays, however large its queue is, and so do those whose queues are small."""
+    """The newest chat stays at any queue size, and so do chats with small queues."""
     cache, now = ChatCache(), datetime.now(UTC)
     large = (QueuedMessage(id="m1", parts=(TextPart(text="x" * 50_000_000),), accepted_at=now),)
     for name, queue in {"one": large, "empty": (), "two": large, "three": large}.items():

@@ -1,4 +1,4 @@
-"""What is stored is what the log says: every column of every table is rewritten, one by one, and the place is named."""
+"""The log determines the stored rows: every column of every table is changed in turn, and the check names the place."""
 
 import json
 import re
@@ -55,9 +55,9 @@ HINTS = {
     "tombstones": "what is left of deleted chats: of the store, of no chat",
     "turnwise_migrations": "of the store, of no chat",
 }
-"""What no record binds, and why. The guide of the audit log lists the same."""
+"""Columns that no record covers. The guide of the audit log gives the reasons."""
 HINTS_WHILE_HELD = {"chats.event_seq": "it counts parts as they come, and the last of them may be lost in a crash"}
-"""What no record binds in a chat that a worker holds."""
+"""Columns that no record covers in a chat that a worker holds."""
 
 KEYS = {
     "messages": ["position"],
@@ -69,22 +69,22 @@ KEYS = {
     "audit": ["version"],
     "events": ["seq"],
 }
-"""By table, what identifies a row in its chat, if there are several."""
+"""By table, the columns that identify a row in its chat."""
 
 FLAGS = {"chats.settled", "chats.archived", "messages.erased"}
 OF_PARTS = {"events.step", "events.attempt"}
-"""Columns that are empty in what is bound, because only parts have them."""
+"""Columns that only parts use, and that are empty elsewhere."""
 
 Rows = list[tuple[Any, ...]]
 Ask = Callable[..., Awaitable[Rows]]
 Check = Callable[[str], Awaitable[Verdict]]
 Store = TypeVar("Store", SQLiteStore, PostgresStore)
 AT_WORK = "at work"
-"""The id of a chat that is held, with two open calls: what is empty in a chat at rest is not in this one."""
+"""A held chat with two open calls: it fills columns that are empty in a resting chat."""
 
 
 def _others(value: Any, known: list[Any], *, flag: bool) -> list[Any]:
-    """Return other values of the same type, as one who rewrites a row would choose them, and none at all."""
+    """Return other values of the same type, as a forger would choose them, and null."""
     made = [] if value is None else [type(value)(1 - value)] if flag else [_other(value), _another(value)]
     found = [known_one for known_one in known if known_one not in (value, None)][:1]
     empty = {str: "[]" if str(value)[:1] == "[" else "", list: [], bytes: b""}.get(type(value))
@@ -144,7 +144,7 @@ class Cell:
         self.value = value
 
     async def put(self, value: Any, ask: Ask) -> bool:
-        """Rewrite it; return `False` if the database does not take the value."""
+        """Change the cell; return `False` if the database refuses the value."""
         where = " AND ".join(f"{name} = ${number}" for number, name in enumerate(self.key, 2))
         sql = f"UPDATE {self.table} SET {self.column} = $1 WHERE {where}"  # noqa: S608 - names of our own
         try:
@@ -157,7 +157,7 @@ class Cell:
 
 
 async def _cells(place: tuple[str, str], ask: Ask, chat_ids: list[str]) -> tuple[list[Cell], list[Any]]:
-    """Return values of a column to rewrite: a filled one of each chat, and an empty one; and some that there are."""
+    """Return cells of a column to change: a filled one of each chat, an empty one, and some others."""
     table, column = place
     chat_key = "id" if table == "chats" else "chat"
     ids = dict(await ask("SELECT number, id FROM chats"))
@@ -176,7 +176,7 @@ def _is_empty(value: Any) -> bool:
 
 
 async def _rewrite_everything(columns: Rows, ask: Ask, check: Check, chat_ids: list[str]) -> None:
-    """Rewrite every column that is no hint, and see that its place is named: none is empty in both of the chats."""
+    """Change every column that a record covers, assert that the check names it, and that one chat fills it."""
     unseen = []
     for table, column in columns:
         place = f"{table}.{column}"
@@ -206,14 +206,14 @@ async def _rewrite_everything(columns: Rows, ask: Ask, check: Check, chat_ids: l
 
 
 def _names(place: str | None, table: str, column: str) -> bool:
-    """Whether a place names the column; or the row, where what identifies it was changed."""
+    """Return whether a place names the column, or the row if its key changed."""
     row, _, columns = (place or "").partition(".")
     told = [name.rpartition(".")[2] for name in columns.split("|")]
     return (row.partition("[")[0] == table or f"{table}." in columns) and (not columns or column in {"chat", *told})
 
 
 async def _lived(store: Any) -> list[str]:
-    """Live two lives in an empty store, one up to where it rests, one up to where it works; return the chats."""
+    """Run one life until it rests and one until it works, in an empty store; return the chats."""
     async with engine_on(store) as engine:
         at_rest = await live(engine)
     async with opened(store):  # without a worker, which would take the other one
@@ -229,7 +229,7 @@ async def _lived(store: Any) -> list[str]:
 
 @pytest.mark.deep
 async def test_every_sqlite_column_is_covered(tmp_path: Path) -> None:
-    """A new column fails this test until the log binds it, or it is listed as a hint."""
+    """A new column fails this test until the log covers it, or the list of hints names it."""
     path = tmp_path / "chats.db"
     chat_ids = await _lived(SQLiteStore(path))
     with closing(sqlite3.connect(path, isolation_level=None)) as on:
@@ -273,7 +273,7 @@ async def test_every_postgresql_column_is_covered(postgres_url: str, beside: asy
 
 @pytest.mark.parametrize(("waiting", "promoted"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
 async def test_queue_order_must_match_the_log(tmp_path: Path, waiting: int, promoted: int) -> None:
-    """Whichever message was moved to the head; and an order that nobody asked for is found."""
+    """Any message at the head counts, and so does a random order."""
     path = tmp_path / "chats.db"
     async with opened(SQLiteStore(path)) as store:
         sent = [plans.send(f"later {number}") for number in range(waiting)]
@@ -300,7 +300,7 @@ async def test_event_before_the_first_is_found(tmp_path: Path) -> None:
 
 
 def with_last_writes(rows: ChatRows, change: Callable[[WriteRecord], WriteRecord | None]) -> ChatRows:
-    """Return the rows of a chat after a change of its last record's writes, rehashed; `None` drops a write."""
+    """Return the rows with changed writes of the last record, rehashed; `None` drops a write."""
     *before, last = log_of("chat", rows.audit)
     forged = replace(last, writes=tuple(after for write in last.writes if (after := change(write)) is not None))
     forged = replace(forged, hash=hash_of(forged))
@@ -334,7 +334,7 @@ async def test_missing_reason_is_found(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("span", ["2-9999999999999999", "2-4", "3-2", "9999999999999998-9999999999999999"])
 async def test_oversized_event_span_is_found_at_once(tmp_path: Path, span: str) -> None:
-    """At once, however many it tells of."""
+    """At once, for any length."""
     async with opened(SQLiteStore(tmp_path / "chats.db")) as store:
         await plans.created(store, "chat", plans.send("hi"))
         rows = await store.rows("chat")
@@ -349,7 +349,7 @@ async def test_oversized_event_span_is_found_at_once(tmp_path: Path, span: str) 
 
 
 class Lived:
-    """A chat in which every table has rows, and the length of its log then."""
+    """A chat with rows in every table, and the length of its log at that time."""
 
     def __init__(self, engine: Engine, store: SQLiteStore, chat_id: str, kept: int) -> None:
         self.engine = engine
@@ -364,7 +364,7 @@ class Lived:
         return verify_stored(self.chat_id, await self.rows())
 
     def without_end(self, rows: ChatRows, *, lost: int = 0) -> Verdict:
-        """Verify the chat as if it had lost the records since then, and so many more."""
+        """Verify the chat without its later records, and without more of them."""
         return verify_stored(self.chat_id, replace(rows, audit=rows.audit[: self.kept - lost]))
 
 
@@ -441,6 +441,6 @@ async def test_unexplainable_change_is_found_without_the_end(lived: Lived, table
 
 
 def _with(rows: ChatRows, table: str, wrong: Any, **changes: Any) -> ChatRows:
-    """Return the rows of a chat of which one holds other values."""
+    """Return the rows with other values in one of them."""
     found = [{**row, **changes} if row is wrong else row for row in rows.tables[table]]
     return replace(rows, tables={**rows.tables, table: found})

@@ -1,4 +1,4 @@
-"""Logs by hand: what the table and the promises allow passes, and each step beside them is refused where it stands."""
+"""Handwritten logs: sequences that the table and the invariants allow pass, and every neighbouring one is refused."""
 
 from pathlib import Path
 from typing import Final
@@ -273,7 +273,7 @@ FORGED: Final = {
         "local call 'a' has no result",
     ),
 }
-"""Logs whose last record is one that cannot follow, each with words of the reason."""
+"""Logs whose last record cannot follow, each with words of the reason."""
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -1,4 +1,4 @@
-"""Writes by hand: each kind of write passes where it can follow those before it, and is refused where it cannot."""
+"""Handwritten writes: each kind passes where it can follow the earlier ones, and is refused elsewhere."""
 
 from typing import Final
 
@@ -173,13 +173,13 @@ REFUSE: Final = {
 """The last of the records is refused, with these words."""
 
 BEFORE: Final = 5
-"""The step at which the chat stood."""
+"""The chat's step before."""
 NOW: Final = 7
 """The step that each record names."""
 
 
 def _checked(text: str) -> tuple[WriteChecker, str | None]:
-    """Follow records between slashes; `word!` names a trigger, or a target."""
+    """Replay records between slashes; `word!` names a trigger, or a target."""
     checker, records = WriteChecker(), text.split(" / ")
     for place, words in enumerate(records, start=1):
         named = [word.rstrip("!") for word in words.split() if word.endswith("!")]

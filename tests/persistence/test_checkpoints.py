@@ -1,4 +1,4 @@
-"""Published checkpoints: no line can be changed, invented, moved or taken out without being found."""
+"""Published checkpoints reveal every changed, invented, moved or removed line."""
 
 import json
 from datetime import UTC, datetime
@@ -87,7 +87,7 @@ def test_line_signed_by_another_key_is_found() -> None:
 
 
 def test_forged_line_in_the_middle_is_found() -> None:
-    """Whoever signs appends to what is there: only its own chat's check can tell."""
+    """A signer appends to the existing lines: only the forged chat's own check can reveal it."""
     invented = lines_of(MINE[1], key=OTHER, prev=hash_of_line(LINES[0]))
     lines = [LINES[0], *invented, *lines_of(MINE[2], FOREIGN, prev=hash_of_line(invented[0]))]
     assert not judged(lines).ok
@@ -104,7 +104,7 @@ def test_junk_line_is_found(junk: str) -> None:
 
 @pytest.mark.parametrize(("count", "head"), [(True, "x"), ("3", "x"), (0, "x"), (-1, "x"), (3, None)])
 def test_signed_line_with_wrong_type_is_refused(count: Any, head: Any) -> None:
-    """Whoever has signed it: here none is signed."""
+    """The type counts, not the signer: here no line is signed."""
     fields = {**json.loads(LINES[0]), "chat_id": "chat-1", "count": count, "head": head}
     del fields["signature"]
     line = json.dumps({**fields, "signature": KEY.signature_of(canonical(fields))})
@@ -120,7 +120,7 @@ def test_other_head_is_named_with_its_version(count: int) -> None:
 
 
 def test_checkpoints_replace_the_log_signature() -> None:
-    """But one that was made with a key that is given must be right."""
+    """A checkpoint with a known key must still be valid."""
     assert judged(LINES, export("chat-1", LOG)).ok
     assert judged(LINES, export("chat-1", LOG, signer=OTHER)).ok
     signed = export("chat-1", LOG, signer=KEY).splitlines()

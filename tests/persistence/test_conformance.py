@@ -1,6 +1,6 @@
 """The conformance suite over SQLite, in a file and in memory, and over PostgreSQL.
 
-There also on hash partitions, and behind a pooler that pools by transaction.
+The latter also on hash partitions, and behind a transaction pooler.
 """
 
 import math
@@ -103,7 +103,7 @@ def test_invalid_store_url_is_refused(url: str) -> None:
 
 
 def test_option_in_sqlite_url_is_refused() -> None:
-    """Or who writes it would look at an empty store, and find no chat of the one that was meant."""
+    """Otherwise a mistyped option would open a different, empty store."""
     with pytest.raises(SettingsError, match=r"takes no options: write 'sqlite:///chats\.db'") as caught:
         located("sqlite:///chats.db?mode=ro")
     assert caught.value.field == "store"
@@ -130,7 +130,7 @@ async def test_missing_folder_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_option_is_refused(kind: Any, argument: str, right: list[Any], wrong: list[Any]) -> None:
-    """A server would be blamed for it; SQLite takes other words than `full` and `normal`, and means less by them."""
+    """The server would get the blame; SQLite gives weaker meanings to words other than `full` and `normal`."""
     usual = {"path": None} if kind is SQLiteStore else {"url": "postgresql:///db"}
     for value in right:
         kind(**usual | {argument: value})
@@ -169,7 +169,7 @@ SECRETS = {
 async def test_errors_hide_the_store_password(
     form: str, password: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Errors end in logs, in tickets and on shared screens; so do the errors that they were raised from."""
+    """Errors reach logs, tickets and shared screens; so do their causes."""
     monkeypatch.setattr("turnwise.persistence.postgres.pool.RETRY_S", 0.01)
     with pytest.raises((SettingsError, StoreError)) as caught:
         await store_from_url(SECRETS[form].format(password), durability="full", now=None).open()
@@ -210,7 +210,7 @@ def test_only_the_password_is_masked_in_urls(url: str, shown: str) -> None:
     ],
 )
 def test_url_may_name_several_servers(url: str) -> None:
-    """As those that take over from one another are given to whoever uses them."""
+    """Such URLs list servers that take over from each other."""
     check_password(url)
 
 

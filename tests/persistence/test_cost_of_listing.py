@@ -1,7 +1,4 @@
-"""To list chats costs a store the same, however many others it holds, and however rare those are that are wanted.
-
-So does a sweep.
-"""
+"""Listing chats costs the same for any number of other chats and any rarity of the match. So does a sweep."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
@@ -39,7 +36,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 async def test_postgres_listing_reads_no_extra_row(
     question: dict[str, Any], store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
-    """Seen from its plan, with which it tells how many rows it read and threw away."""
+    """The plan shows how many rows the server read and discarded."""
     found = await _nodes_asked(store, question, beside)
     assert _reads_nothing_in_vain(found), found
     assert not _kinds(found) & {"Sort", "Incremental Sort"}, found
@@ -48,7 +45,7 @@ async def test_postgres_listing_reads_no_extra_row(
 
 
 async def test_postgres_counts_chats_at_work_along_an_index(store: PostgresStore, beside: asyncpg.Connection) -> None:
-    """However many chats wait, it reads those that workers hold, and sorts none of them."""
+    """It reads the held chats, skips the waiting ones, and sorts nothing."""
     for number in range(3):
         await plans.created(store, f"held-{number}", plans.send("hello"), plans.claim(), owner=f"o{number % 2}")
     await beside.execute(
@@ -83,13 +80,13 @@ async def _nodes_asked(
 
 
 async def _explained(store: PostgresStore, ask: Callable[[Any], Awaitable[Any]]) -> list[dict[str, Any]]:
-    """Return the steps that the server took for what is asked."""
+    """Return the plan steps of a query."""
 
     async def nodes(on: Any) -> list[dict[str, Any]]:
         seen: list[Any] = []
         with on.query_logger(seen.append):
             await ask(PostgresDatabase(on, None))
-            await anyio.lowlevel.checkpoint()  # the driver tells of it later
+            await anyio.lowlevel.checkpoint()  # the driver logs the plan later
         return [
             node
             for query in seen
@@ -100,7 +97,7 @@ async def _explained(store: PostgresStore, ask: Callable[[Any], Awaitable[Any]])
 
 
 def _reads_nothing_in_vain(found: list[dict[str, Any]]) -> bool:
-    """Whether these steps read no table as a whole, and throw nothing away that they have read."""
+    """Return whether the steps scan no whole table and discard no row."""
     removed = sum(node.get("Rows Removed by Filter", 0) for node in found)
     return "Seq Scan" not in _kinds(found) and removed == 0
 
@@ -110,7 +107,7 @@ def _kinds(found: list[dict[str, Any]]) -> set[str]:
 
 
 def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a plan, without those that gather the calls and the queue of a chat that was found."""
+    """Yield the steps of a plan, except those that collect calls and queue of a found chat."""
     for part in plan if isinstance(plan, list) else [plan]:
         if part.get("Parent Relationship") == "SubPlan":
             continue

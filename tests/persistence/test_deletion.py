@@ -1,4 +1,4 @@
-"""A deletion takes everything that a chat ever held, wherever it is kept, and whoever has to do with it is told."""
+"""A deletion removes everything of a chat from every place, and every interested party learns of it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ IDLE = Settings(run_worker=False)
 
 @asynccontextmanager
 async def on(url: str, *replies: Any, **options: Any) -> AsyncIterator[Engine]:
-    """Open an engine that answers with the replies."""
+    """Open an engine with a model of these replies."""
     async with Engine(url, model=ScriptedModel([*replies]), **options) as engine:
         yield engine
 
@@ -34,7 +34,7 @@ async def _answered_chat(engine: Engine, text: str = "hello") -> str:
 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 async def test_deleted_chat_is_stored_nowhere(either_url: str) -> None:
-    """Nor in a write-ahead log, although the engine is open; a chat beside it keeps all of its own."""
+    """Nor in a write-ahead log of an open engine; another chat loses nothing."""
     store = store_from_url(either_url, durability="full", now=None)
     async with engine_on(store, prefix=SECRET) as engine:
         kept = await engine.create_chat(title="kept-title")
@@ -77,7 +77,7 @@ _METHODS: dict[str, Callable[[Engine, str], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 async def test_every_method_reports_the_deletion(either_url: str) -> None:
-    """With a cache that knew it and without one."""
+    """With a warm cache and with a cold one."""
     async with on(either_url, "hi") as engine, on(either_url, settings=IDLE) as elsewhere:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello", client_id="first")
@@ -99,7 +99,7 @@ async def test_every_method_reports_the_deletion(either_url: str) -> None:
 
 @pytest.mark.parametrize("state", ["streaming", "pending"])
 async def test_working_chat_is_not_deleted(either_url: str, state: str) -> None:
-    """Once it is interrupted it is."""
+    """After an interrupt it is deleted."""
     held = Latch()
     model = ScriptedModel([lambda _: Reply("done", first_delay=1)], sleep=held.pass_through)
     async with Engine(either_url, model=model, settings=Settings(run_worker=state == "streaming")) as engine:
@@ -131,7 +131,7 @@ async def test_working_chat_is_not_deleted(either_url: str, state: str) -> None:
     ],
 )
 async def test_unreadable_chat_is_deleted(either_url: str, damage: str, lost: str | None) -> None:
-    """What can be told of it still is."""
+    """The tombstone has the fields that are still readable."""
     async with on(either_url, "hi") as engine:
         chat_id = await _answered_chat(engine)
     await by_hand(either_url, damage)
@@ -159,7 +159,7 @@ async def _waited(engine: Engine, chat_id: str) -> None:
 
 
 async def test_followers_in_every_process_learn_of_deletion(either_url: str) -> None:
-    """They have seen all that there was; a subscriber of another chat follows on."""
+    """They received all earlier events; a subscriber of another chat continues."""
     async with on(either_url, "hi", "there") as engine, on(either_url, settings=IDLE) as elsewhere:
         chat_id, other = await _answered_chat(engine), await engine.create_chat()
         seen: dict[Engine, list[Event]] = {engine: [], elsewhere: []}
@@ -177,7 +177,7 @@ async def test_followers_in_every_process_learn_of_deletion(either_url: str) -> 
 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 async def test_forks_and_children_are_named_and_stay_after_deletion(either_url: str) -> None:
-    """Forks of forks hold copies, too; who has a child of its own is no child of the deleted chat."""
+    """Forks of forks hold copies, too; a subagent's subagent is no child of the deleted chat."""
     async with on(either_url, "hi", "on") as engine:
         chat_id = await _answered_chat(engine)
         version = (await engine.get_chat(chat_id)).version
@@ -200,7 +200,7 @@ async def test_forks_and_children_are_named_and_stay_after_deletion(either_url: 
 
 
 async def test_child_chat_is_no_fork(either_url: str) -> None:
-    """It began without the other's history: an erasure has nothing to tell of it."""
+    """It starts without the parent's history, so erasures need not name it."""
     async with Engine(either_url, model="demo", settings=IDLE) as engine:
         chat = await engine.create_chat(title="sound")
         child = await engine.create_chat(parent=chat.id)
@@ -212,7 +212,7 @@ async def test_child_chat_is_no_fork(either_url: str) -> None:
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 async def test_indirect_fork_is_named_after_deletions(either_url: str, gone: int) -> None:
-    """It holds the words of the first, wherever it has them from."""
+    """It holds words of the first chat."""
     async with Engine(either_url, model="demo") as engine:
         chats = [(await engine.create_chat()).id]
         await engine.ask(chats[0], "hunter2")
@@ -228,7 +228,7 @@ async def test_indirect_fork_is_named_after_deletions(either_url: str, gone: int
 
 
 async def test_fork_of_an_edited_chat_verifies(either_url: str) -> None:
-    """What the edit cut out stayed behind, and so did its numbers; a message of its own that is gone is missed."""
+    """The parent's edit removed messages and their numbers; a missing message of the fork's own is found."""
     async with Engine(either_url, model="demo") as engine:
         chat = await engine.create_chat()
         first = (await engine.ask(chat.id, "one")).messages[0]
@@ -249,7 +249,7 @@ async def test_fork_of_an_edited_chat_verifies(either_url: str) -> None:
 
 @pytest.mark.parametrize("is_half", [False, True], ids=["no JSON", "half of it"])
 async def test_unreadable_profile_does_not_block_erasures(either_url: str, *, is_half: bool) -> None:
-    """A profile of which enough is left to name a parent may be a fork's."""
+    """If the rest of the profile names a parent, the chat may be a fork."""
     async with Engine(either_url, model="demo", settings=IDLE) as engine:
         chat = await engine.create_chat(title="sound")
         fork, lost = [await engine.fork(chat.id, at_version=1) for _ in range(2)]

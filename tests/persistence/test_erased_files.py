@@ -1,4 +1,4 @@
-"""Files that were erased or deleted are gone: from the tables, from the raw files, from the folder."""
+"""Erased and deleted files are gone from the tables, the raw files and the folder."""
 
 import json
 import sqlite3
@@ -23,7 +23,7 @@ from turnwise.testing.conformance.files import blob_of, of
 
 WORD = b"hunter2-xyzzy-"
 SECRET = WORD * 100_000
-"""More than one piece of it."""
+"""It spans more than one piece."""
 MODEL = ScriptedModel(lambda _request: Reply("ok"))
 IDLE = Settings(run_worker=False)
 
@@ -57,7 +57,7 @@ EVERY_WAY: list[Gone] = [_erase_message, _erase_everything, _delete]
 @pytest.mark.parametrize("go", EVERY_WAY)
 @pytest.mark.parametrize("kept_in", ["database", "folder"])
 async def test_erased_file_leaves_no_byte_on_disk(go: Gone, kept_in: str, tmp_path: Path) -> None:
-    """Neither the database, nor its log, nor the folder: every byte is searched."""
+    """The test searches every byte of the database, its log and the folder."""
     files = FolderFiles(tmp_path / "files") if kept_in == "folder" else None
     async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=MODEL, files=files) as engine:
         chat = await engine.create_chat()
@@ -71,7 +71,7 @@ async def test_erased_file_leaves_no_byte_on_disk(go: Gone, kept_in: str, tmp_pa
 
 @pytest.mark.parametrize("go", EVERY_WAY)
 async def test_erased_file_leaves_no_row_in_postgresql(go: Gone, postgres_url: str, beside: asyncpg.Connection) -> None:
-    """On PostgreSQL, whose old rows the server removes."""
+    """On PostgreSQL, where the server removes old rows."""
     async with Engine(postgres_url, model=MODEL) as engine:
         chat = await engine.create_chat()
         receipt = await engine.send_message(chat.id, [FilePart.from_bytes(SECRET, "text/plain")])
@@ -84,7 +84,7 @@ async def test_erased_file_leaves_no_row_in_postgresql(go: Gone, postgres_url: s
 
 
 async def test_erasing_everything_removes_unsent_files(either_url: str) -> None:
-    """An erasure of one message does not."""
+    """Erasing one message does not."""
     async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
         chat = await engine.create_chat()
         receipt = await engine.send_message(chat.id, "hi")
@@ -99,7 +99,7 @@ async def test_erasing_everything_removes_unsent_files(either_url: str) -> None:
 
 @pytest.mark.parametrize("way", ["cut", "queued", "deleted from the queue", "edited in the queue"])
 async def test_file_goes_with_its_erased_message(way: str, either_url: str) -> None:
-    """It stays until then, because the log and the events still tell of the message."""
+    """Until then log and events refer to the message."""
     async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
         chat = await engine.create_chat()
         big = FilePart.from_bytes(SECRET, "text/plain")
@@ -123,14 +123,14 @@ async def test_file_goes_with_its_erased_message(way: str, either_url: str) -> N
 
 
 class Away(FolderFiles):
-    """A folder that lets nothing leave."""
+    """A folder that deletes nothing."""
 
     async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
         raise StoreError(f"the folder is out of reach: {digest} stays, loose or not: {is_unreferenced}")
 
 
 async def test_sweep_finishes_erasure_of_an_unreachable_file(either_url: str, tmp_path: Path) -> None:
-    """The caller learns that bytes may be left."""
+    """The caller learns that bytes may remain."""
     folder = tmp_path / "files"
     async with Engine(either_url, model=MODEL, files=Away(folder), settings=IDLE) as engine:
         chat = await engine.create_chat()
@@ -152,7 +152,7 @@ async def test_sweep_finishes_erasure_of_an_unreachable_file(either_url: str, tm
 async def test_forged_removal_note_removes_nothing(
     tmp_path: Path, note: str | bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever can write to the database must not have other files removed."""
+    """Write access to the database must not allow removal of other files."""
     url, folder, victim = f"sqlite:///{tmp_path}/chats.db", tmp_path / "files", tmp_path / "victim.txt"
     victim.write_text("not turnwise's")
     async with Engine(url, model=MODEL, files=FolderFiles(folder), settings=IDLE) as engine:
@@ -170,7 +170,7 @@ async def test_forged_removal_note_removes_nothing(
 
 
 async def test_swept_slow_put_fails(either_url: str) -> None:
-    """It names nothing: half of its pieces are gone."""
+    """The put returns no reference: half of its pieces are gone."""
     async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
         chat = await engine.create_chat()
         blobs = engine._store.file_store()
@@ -206,7 +206,7 @@ async def exported(engine: Engine, chat_id: str) -> list[str]:
 
 @pytest.mark.parametrize("back", [False, True])
 async def test_chat_moves_with_its_files(back: bool, postgres_url: str, tmp_path: Path) -> None:
-    """From the database into a folder beside another database, and the other way. What was never sent stays behind."""
+    """From a database into a folder beside another database, and back. Unsent files stay behind."""
     urls = [f"sqlite:///{tmp_path / 'chats.db'}", postgres_url]
     folder = FolderFiles(tmp_path / "files")
     source, target = reversed(urls) if back else urls
@@ -228,7 +228,7 @@ async def test_chat_moves_with_its_files(back: bool, postgres_url: str, tmp_path
 
 
 def _chain(lines: list[str]) -> list[str]:
-    """Make the hashes of the lines anew."""
+    """Recompute the hashes of the lines."""
     prev, made = GENESIS, []
     for line in lines:
         fields = json.loads(line)
@@ -295,7 +295,7 @@ def _uncounted(lines: list[str]) -> list[str]:
     ),
 )
 async def test_wrong_files_are_refused(change: Callable[[list[str]], list[str]], problem: str, tmp_path: Path) -> None:
-    """Although all hashes were made anew."""
+    """All hashes are valid."""
     async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
         chat_id = await live(engine)
         lines = _chain(change(await exported(engine, chat_id)))

@@ -1,4 +1,4 @@
-"""What a call was asked with is told in several rows: all of them are reached, also where a message was lost."""
+"""Several rows hold the arguments of a call; an erasure reaches all of them, even without the message."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ async def _edited(url: str) -> tuple[str, str, str]:
 
 
 async def test_call_is_erased_with_its_edited_arguments(either_url: str) -> None:
-    """An edit repeats most of what it edits. What the tool answered is somebody else's, and stays."""
+    """An edit repeats most arguments. The tool's output belongs to another message, and stays."""
     chat_id, asking, result = await _edited(either_url)
     async with Engine(either_url, model="demo", tools=[pay], settings=IDLE) as engine:
         report = await engine.erase(chat_id, messages=[asking])
@@ -69,7 +69,7 @@ async def test_call_is_erased_with_its_edited_arguments(either_url: str) -> None
 
 @pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"path": "elsewhere"}}])
 async def test_call_without_arguments_is_not_run(either_url: str, answer: Any) -> None:
-    """Without them it is another call: a tool whose parameters have defaults would do what nobody asked for."""
+    """A call without its arguments is a different one: a tool's defaults could cause an unwanted action."""
     ran: list[str] = []
 
     @tool(policy="ask")
@@ -95,7 +95,7 @@ async def test_call_without_arguments_is_not_run(either_url: str, answer: Any) -
 
 @pytest.mark.parametrize("by", ["itself", "another"])
 async def test_cached_call_does_not_restore_erased_arguments(pair: Pair, either_url: str, by: str) -> None:
-    """It holds the chat, so what it remembers is believed: until somebody, itself or not, has erased something."""
+    """The cache is valid while the worker holds the chat, until any process erases content."""
     here, elsewhere = pair
     begin = (plans.send("look"), plans.claim(), plans.reply("I look", local=[ASKED]))
     await plans.created(here, "chat", *begin)
@@ -117,7 +117,7 @@ SECRET = "hunter2-put-aside"  # noqa: S105 - the word that is searched
 
 
 async def _put_aside(url: str, sql: str) -> tuple[str, str]:
-    """Say the secret, break a row that tells it, repair the chat; return the chat and the message."""
+    """Send the secret, break a row that contains it, repair the chat; return the chat and the message."""
     async with Engine(url, model=ScriptedModel([Reply("noted")])) as engine:
         chat = await engine.create_chat(title=f"title {SECRET}")
         receipt = await engine.send_message(chat.id, f"keep {SECRET}")
@@ -136,7 +136,7 @@ BROKEN_MESSAGE = "UPDATE messages SET body = 'no JSON: ' || body WHERE role = 'u
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("what", few(["the message", "everything", "messages", "quarantine"], 2))
 async def test_erasure_removes_quarantined_rows(either_url: str, tmp_path: Path, what: str) -> None:
-    """By the message's id, as a whole, or by itself; the answer counts the rows."""
+    """By the message's id, with everything, or by itself; the answer counts the rows."""
     chat_id, message_id = await _put_aside(either_url, BROKEN_MESSAGE)
     async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
         asked = {"messages": [message_id]} if what == "the message" else {"what": [what]}
@@ -155,7 +155,7 @@ async def test_erasure_removes_quarantined_rows(either_url: str, tmp_path: Path,
 
 
 async def test_erasure_removes_parts_of_quarantined_replies(either_url: str) -> None:
-    """The mark that stands for it is no answer of its step, which would keep what subscribers were shown of it."""
+    """The placeholder is no answer of its step, which would retain the visible parts."""
     async with Engine(either_url, model=ScriptedModel([Reply(f"{SECRET} it is")])) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "what was it?")

@@ -1,4 +1,4 @@
-"""Erasure reaches everything that a person said: the raw files, the tables, the events and the exports are searched."""
+"""Erasure reaches all content of users: the tests search raw files, tables, events and exports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IDLE = Settings(run_worker=False)
 
 
 async def read_everything(engine: Engine, chat_id: str) -> str:
-    """Return everything that an engine tells of a chat."""
+    """Return everything that an engine returns about a chat."""
     events = [event async for event in engine.events(chat_id, follow=False)]
     views = [await engine.messages(chat_id, view=view) for view in ("user", "model", "raw")]
     chat, queue = await engine.get_chat(chat_id), await engine.queued(chat_id)
@@ -201,7 +201,7 @@ def reporting_tool() -> Any:
 
 @pytest.mark.parametrize("said", few(PLACES, 5))
 async def test_erased_content_is_stored_nowhere(either_url: str, said: Said) -> None:
-    """Nor in a write-ahead log, nor in what the engine tells or exports; the log still verifies."""
+    """Nor in a write-ahead log or in an export; the log still verifies."""
     async with _engine(store_of(either_url)) as engine:
         chat_id, what = await said(engine)
         assert SECRET in (await stored_text(either_url)).replace('\\\\"', "")
@@ -230,7 +230,7 @@ async def test_erasing_everything_of_a_rich_chat(either_url: str) -> None:
 
 
 async def test_erased_message_loses_its_salt(either_url: str) -> None:
-    """Whoever kept it could guess a short secret from the digest in the log; so one that is there is found."""
+    """With the salt, the digest in the log would reveal a short secret; a remaining salt is found."""
     async with _engine(store_of(either_url)) as engine:
         chat_id, what = await _in_a_message(engine)
         (name,) = what["messages"]
@@ -247,7 +247,7 @@ async def test_erased_message_loses_its_salt(either_url: str) -> None:
 
 
 async def test_digests_do_not_reveal_short_secrets(tmp_path: Path) -> None:
-    """Who has the export and knows all but a PIN must not find the PIN by trying."""
+    """A reader of the export who knows all but a PIN must not find the PIN by trying."""
     async with engine_on(SQLiteStore(tmp_path / "chats.db")) as engine:
         chat_id = await live(engine)
         log = await engine.export_audit(chat_id)

@@ -1,4 +1,4 @@
-"""The examination of a chat: a sound one has no problem at any moment, and each damage is told at its place."""
+"""The examination of a chat: none of its valid moments has a problem, and each damage is located."""
 
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ DIFFERING: Final[dict[str, dict[str, Any]]] = {
     "receipts": {"client_id": "other"},
     "partial_events": {"kind": "retry", "step": 77, "attempt": 77},
 }
-"""Values of the right kind that a row's body does not repeat."""
+"""Values of the right kind that differ from the row's body."""
 
 
 async def _lived(url: str) -> Rows:

@@ -1,4 +1,4 @@
-"""Files on each store: streamed in, referred to by messages, loaded for requests, gone with who referred to them."""
+"""Files on each store: uploaded, referenced by messages, loaded for requests, deleted with the last reference."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SETTINGS = Settings(run_worker=False)
 
 @pytest.fixture(params=["database", "folder"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> FolderFiles | None:
-    """Return where files are kept."""
+    """Return the place of files."""
     return FolderFiles(tmp_path / "files") if request.param == "folder" else None
 
 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 async def test_file_reaches_the_model_and_is_read_back(either_url: str, files: FolderFiles | None) -> None:
-    """On both stores: the history, the events and the log hold a reference, the model gets the bytes."""
+    """History, events and log hold a reference, the model gets the bytes."""
     model = ScriptedModel("seen")
     async with Engine(either_url, model=model, files=files) as engine:
         chat = await engine.create_chat()
@@ -45,7 +45,7 @@ async def test_file_reaches_the_model_and_is_read_back(either_url: str, files: F
 
 
 async def test_files_of_other_chats_are_not_found(either_url: str) -> None:
-    """Who knows a digest has not got the bytes: it is refused in the same words as one that never was."""
+    """Files of other chats are indistinguishable from files that never existed."""
     async with Engine(either_url, model=ScriptedModel("ok"), settings=SETTINGS) as engine:
         mine, yours = await engine.create_chat(), await engine.create_chat()
         file = await engine.put_file(mine.id, BIG, media_type="image/png")
@@ -67,7 +67,7 @@ async def test_files_of_other_chats_are_not_found(either_url: str) -> None:
 
 
 async def test_large_inline_files_become_references(either_url: str) -> None:
-    """Sent, queued, edited, and edited in the queue; small ones stay as they are."""
+    """Sent, queued, edited, and edited in the queue; small ones stay inline."""
     small = FilePart.from_bytes(b"small", "image/png")
     big = FilePart.from_bytes(BIG, "image/png", name="big.png")
     refers = FilePart(media_type="image/png", name="big.png", blob=digest_of(BIG), size=len(BIG))
@@ -154,7 +154,7 @@ Damage = Callable[[str, Path | None], Awaitable[None]]
 
 
 async def gone(url: str, folder: Path | None) -> None:
-    """Take the scan away."""
+    """Delete the scan."""
     if folder is not None:
         _path(folder).unlink()
     else:
@@ -162,7 +162,7 @@ async def gone(url: str, folder: Path | None) -> None:
 
 
 async def shorter(url: str, folder: Path | None) -> None:
-    """Take the last piece of the scan away."""
+    """Delete the last piece of the scan."""
     if folder is not None:
         _path(folder).write_bytes(SCAN[:PIECE])
     else:
@@ -170,7 +170,7 @@ async def shorter(url: str, folder: Path | None) -> None:
 
 
 async def changed(url: str, folder: Path | None) -> None:
-    """Change a byte of the scan, so that it has its size still."""
+    """Change a byte of the scan; its size stays."""
     if folder is not None:
         _path(folder).write_bytes(SCAN[:-1] + b"?")
         return
@@ -190,7 +190,7 @@ def _path(folder: Path) -> Path:
 
 @pytest.fixture(params=["database", "folder"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    """Return the folder that keeps the files, if the database does not."""
+    """Return the folder of files, unless the database holds them."""
     return tmp_path / "files" if request.param == "folder" else None
 
 
@@ -201,7 +201,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 async def test_lost_file_is_reported_with_its_message(
     damage: Damage, told: str | None, told_by_reading: str, either_url: str, folder: Path | None
 ) -> None:
-    """Whoever reads the chat goes on; another chat is not touched, and only who reads the bytes finds all damage."""
+    """Other content and other chats stay readable; only reading the bytes reveals every damage."""
     async with opened(either_url, folder) as engine:
         other, chat_id = await engine.create_chat(), await live(engine)
         for files in (False, True):
@@ -227,7 +227,7 @@ async def test_lost_file_is_reported_with_its_message(
 
 
 async def test_invalid_reference_is_left_out_of_requests(either_url: str) -> None:
-    """Somebody has damaged a message: a database that takes no such text must not be asked for it."""
+    """The message is damaged: a database may refuse such a text in a query."""
     async with opened(either_url, None) as engine:
         chat_id = await live(engine)
     await by_hand(either_url, f"UPDATE messages SET body = replace(body, '{digest_of(SCAN)}', '\\u0000')")  # noqa: S608

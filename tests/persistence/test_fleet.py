@@ -1,4 +1,4 @@
-"""Figures of all chats for alerts, and the list of workers: on both stores."""
+"""Figures of all chats for alerts, and the list of workers, on both stores."""
 
 from datetime import UTC, datetime
 
@@ -39,7 +39,7 @@ def answer(request: ModelRequest) -> Reply:
 
 
 class Measures(Observer):
-    """Keeps what it is given."""
+    """An observer that stores its measures."""
 
     def __init__(self) -> None:
         self.figures: list[ChatFigures] = []
@@ -55,16 +55,16 @@ class Measures(Observer):
 
 
 async def reported(engine: Engine) -> WorkerInfo:
-    """Return the worker of the store, once it has reported."""
+    """Return the store's worker, once it has reported."""
     with anyio.fail_after(20):
-        while not (found := await engine.workers()) or found[0].seen_at is None:  # noqa: ASYNC110 - nothing tells it
+        while not (found := await engine.workers()) or found[0].seen_at is None:  # noqa: ASYNC110 - no event
             await anyio.sleep(0.01)
     return found[0]
 
 
 @BOTH
 async def test_figures_of_all_chats_are_measured(either_url: str) -> None:
-    """Chats by state, and how long the oldest wait and work: by whose action they need."""
+    """Chats by state, and the longest waiting and working times, grouped by the party that must act."""
     clock, gate = ManualClock(), anyio.Event()
     gate.set()
     model = GatedModel(answer, gate)
@@ -115,7 +115,7 @@ async def test_refusals_are_counted() -> None:
 
 @BOTH
 async def test_workers_are_listed_with_what_they_hold(either_url: str) -> None:
-    """Those that stop are gone from the list; one that reports no more is not alive."""
+    """Stopped workers leave the list; a worker without reports is not alive."""
     clock = ManualClock()
     model, agents = GatedModel("Done."), [Agent("sales"), Agent("support", tools=[refund])]
     async with Engine(either_url, model=model, agents=agents, settings=IDLE, clock=clock) as outside:

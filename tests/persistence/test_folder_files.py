@@ -1,4 +1,4 @@
-"""The conformance suite over files in a folder, beside each chat store; and what only a folder can meet."""
+"""The conformance suite over files in a folder, beside each chat store, and cases that only folders have."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ class TestFolder(FilesConformance):
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return every file below a folder, but for the one with its name."""
+    """Return every file below a folder except the one that names it."""
     return [path for path in folder.rglob("*") if path.is_file() and path.name != "name"]
 
 
@@ -63,7 +63,7 @@ async def test_swept_slow_put_fails(tmp_path: Path) -> None:
 
 
 async def test_remains_of_a_crash_are_tidied(tmp_path: Path) -> None:
-    """What a killed process has written so far is no blob, and goes after a while."""
+    """A killed process's partial file is no blob, and is deleted after a while."""
     files = FolderFiles(tmp_path / "files")
     await files.open()
     half = tmp_path / "files" / "incoming" / "half"
@@ -75,7 +75,7 @@ async def test_remains_of_a_crash_are_tidied(tmp_path: Path) -> None:
 
 
 async def test_interrupted_removal_is_finished_by_the_next(tmp_path: Path) -> None:
-    """Whether it is to leave still, or a chat has begun to hold it."""
+    """Whether the blob is still unreferenced or a chat refers to it by now."""
     files = FolderFiles(tmp_path)
     await files.open()
     blob = await files.put(of(b"content"), nobody)
@@ -96,7 +96,7 @@ async def test_interrupted_removal_is_finished_by_the_next(tmp_path: Path) -> No
 
 
 async def test_unusable_folder_is_a_store_error(tmp_path: Path) -> None:
-    """It says which folder, and what is wrong there."""
+    """The error names the folder and the fault."""
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(StoreError, match=r"taken.*of files"):
         await FolderFiles(tmp_path / "taken").open()
@@ -112,7 +112,7 @@ async def test_unusable_folder_is_a_store_error(tmp_path: Path) -> None:
 
 
 async def test_folder_name_is_synced_before_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database remembers it for good: without it, after a power cut, none of the files could be reached."""
+    """The database stores the name for good: without it, a power cut would make all files unreachable."""
     synced: list[tuple[int, int]] = []
     sync = os.fsync
 
@@ -130,7 +130,7 @@ async def test_folder_name_is_synced_before_use(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("name", [b"", b"\xff\x00", b"elsewhere"], ids=["empty", "bytes", "a word"])
 async def test_folder_without_its_name_is_refused(tmp_path: Path, name: bytes) -> None:
-    """An empty name would fit any other such folder."""
+    """An empty name would match any other such folder."""
     folder = tmp_path / "files"
     await FolderFiles(folder).open()
     (folder / "name").write_bytes(name)
@@ -139,7 +139,7 @@ async def test_folder_without_its_name_is_refused(tmp_path: Path, name: bytes) -
 
 
 async def test_removal_checks_after_taking_the_name(tmp_path: Path, store: ChatStore) -> None:
-    """The look comes after the name is taken away: a holder of the moment in between gets the blob back."""
+    """The check follows the removal of the name: a reference from the moment in between restores the blob."""
     files = FolderFiles(tmp_path)
     await files.open()
     await plans.created(store, "chat")

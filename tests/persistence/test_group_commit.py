@@ -1,4 +1,4 @@
-"""Group commit: each job for itself, the commit for all of them."""
+"""Group commit: jobs are isolated, and share one commit."""
 
 import asyncio
 import sqlite3
@@ -18,7 +18,7 @@ Note = Callable[[sqlite3.Connection], None]
 
 
 class Bench:
-    """A writer over a table of notes, and a gate at which its thread can be held."""
+    """A writer over a table of notes, and a gate that holds its thread."""
 
     def __init__(self, connection: SQLiteConnection) -> None:
         self.connection = connection
@@ -119,7 +119,7 @@ async def test_cancelled_submitter_withdraws_a_waiting_job(bench: Bench) -> None
 
 @pytest.mark.parametrize("times", [1, 2, 5])
 async def test_cancelled_submitter_awaits_a_running_job(bench: Bench, times: int) -> None:
-    """However often it is cancelled: whoever goes on must not find less than what is then committed."""
+    """For any number of cancellations: the caller must find what was committed."""
     task = asyncio.create_task(bench.group_commit.submit(bench.hold))
     await anyio.to_thread.run_sync(bench.reached.wait)
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""Filters of lists, counts by state, and everything of one owner: on both stores."""
+"""Filters of lists, counts by state, and all chats of one owner, on both stores."""
 
 import json
 from datetime import datetime, timedelta, timezone
@@ -57,7 +57,7 @@ async def test_lists_are_filtered(either_url: str) -> None:
 
 @BOTH
 async def test_filtered_pages_lose_no_chat(either_url: str) -> None:
-    """However few of those that are read are wanted."""
+    """However few of the rows match."""
     async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
         chats = [await engine.create_chat(title="blue" if n % 3 else "red", metadata={"n": n}) for n in range(12)]
         wanted = [chat.id for chat in reversed(chats) if chat.title == "red"]
@@ -96,7 +96,7 @@ async def test_chat_says_how_full_its_context_is() -> None:
 
 @BOTH
 async def test_owner_moves_to_another_store(either_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With budgets and schedules, page by page; importing again after a part of it changes nothing."""
+    """With budgets and schedules, page by page; a second import after an interrupted one changes nothing."""
     monkeypatch.setattr(owners, "_PAGE", 2)
     async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
         chats = [await engine.create_chat(owner="ada", message=f"number {n}") for n in range(3)]
@@ -119,7 +119,7 @@ async def test_owner_moves_to_another_store(either_url: str, monkeypatch: pytest
 
 
 async def test_damaged_owner_is_refused_line_by_line() -> None:
-    """Whatever is wrong in it is an `ImportRefused`; neither budgets nor chats of another owner come in."""
+    """Every damage is an `ImportRefused`; budgets and chats of another owner are refused."""
     async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
         for owner in ("ada", "bob"):
             await engine.create_chat(owner=owner)
@@ -162,7 +162,7 @@ async def test_damaged_owner_is_refused_line_by_line() -> None:
 
 @BOTH
 async def test_owner_is_erased(either_url: str) -> None:
-    """Chats that work are stopped; a second call goes on with what is left, and finds nothing."""
+    """Working chats are stopped; a second call continues with the rest, and finds nothing."""
     async with Engine(either_url, model=GatedModel("Done.")) as engine:
         chats = [await engine.create_chat(owner="ada") for _ in range(3)]
         other = await engine.create_chat(owner="bob")

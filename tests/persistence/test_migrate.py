@@ -1,4 +1,4 @@
-"""Opening a database: turnwise's own is brought up to date, every other is left as it was."""
+"""Opening a database: turnwise's own is migrated, every other is left unchanged."""
 
 # ruff: noqa: ASYNC240 - a test may block its own loop
 
@@ -36,7 +36,7 @@ async def opened(path: Path, *, migrates: bool = True) -> None:
 
 
 async def refusal_of(path: Path, *, migrates: bool = True) -> str:
-    """Return why a database is refused, having checked that nothing was written."""
+    """Return the refusal of a database; assert that nothing was written."""
     before = path.read_bytes()
     with pytest.raises(StoreError) as caught:
         await opened(path, migrates=migrates)
@@ -75,7 +75,7 @@ async def test_migrates_false_refuses_missing_or_old_store(path: Path, monkeypat
 
 @pytest.mark.parametrize("size", [10_000, 60_000, 150_000])
 async def test_full_disk_during_creation_is_reported(path: Path, size: int) -> None:
-    """SQLite may have rolled back by itself then."""
+    """SQLite may have rolled back by itself."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -111,7 +111,7 @@ def awaited(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_waiting_for_another_migration_is_logged_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And goes on as soon as that is done; a database that has the schema is not waited for."""
+    """The open continues as soon as the other migration ends; a current database is not waited for."""
     caplog.set_level(logging.INFO, "turnwise")
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as other,

@@ -1,4 +1,4 @@
-"""Every column of every table, poisoned one by one by SQL: one chat's trouble, found, named, and no other's."""
+"""Every column of every table is poisoned by SQL in turn: the damage is found, named, and limited to one chat."""
 
 import json
 import shutil
@@ -23,12 +23,11 @@ SENSIBLE: Final = {
     ("chat_files", "chat_id", "poison"),  # it may be a chat's that is about to arrive: it is let go after a while
     ("chat_files", "chat_id", b"\xff\x00"),
 }
-"""What no one can tell from what turnwise writes."""
+"""Values that look like turnwise's own."""
 
 POISONS: Final = {"words": "poison", "bytes": b"\xff\x00", "depth": "[" * 5000, "nested": NESTED}
 JSON: Final = {"body", "aside", "calls", "facts", "needs", "format"}
 OBJECTS: Final = {"body", "facts"}
-"""Columns of JSON objects."""
 PLAIN: Final = {
     ("chats", "facts", "nested"),
     ("chats", "version", "bytes"),
@@ -52,7 +51,7 @@ POISONED: Final = [
 async def test_poisoned_column_affects_one_chat(
     lived: Path, tmp_path: Path, table: str, column: str, value: str | bytes
 ) -> None:
-    """The doctor names it, every other chat lives, and the chat can be repaired."""
+    """The doctor names it, every other chat works, and the chat can be repaired."""
     path = tmp_path / "chats.db"
     poison(lived, path, table, column, value)
     async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
@@ -94,14 +93,14 @@ def _is_unreadable(found: Diagnosis) -> bool:
 
 
 def _tells_of_identity(table: str, column: str, named: Collection[str]) -> bool:
-    """Whether rows that lost their chat are found as rows of no chat, or a record without its digests as no record."""
+    """Return whether rows without a chat are found as such, or a record without digests as missing."""
     if (table, column) == ("audit", "digests"):
         return "audit.body" in named
     return (table, column) == ("chats", "id") or (column == "chat" and f"{table}.chat" in named)
 
 
 async def test_all_issues_of_a_chat_are_listed(lived: Path, tmp_path: Path) -> None:
-    """Calls, the queue and the lease at once: none hides another."""
+    """Damaged calls, queue and lease are all listed."""
     path = tmp_path / "chats.db"
     shutil.copy(lived, path)
     with closing(sqlite3.connect(path)) as on, on:
@@ -114,7 +113,7 @@ async def test_all_issues_of_a_chat_are_listed(lived: Path, tmp_path: Path) -> N
 
 
 async def test_repair_keeps_the_audit_log(lived: Path, tmp_path: Path) -> None:
-    """It is evidence: a record that cannot be read is neither put aside nor changed."""
+    """The log is evidence: an unreadable record is neither quarantined nor changed."""
     path = tmp_path / "chats.db"
     poison(lived, path, "audit", "body", "poison")
     with closing(sqlite3.connect(path)) as on, on:
@@ -135,7 +134,7 @@ async def test_repair_keeps_the_audit_log(lived: Path, tmp_path: Path) -> None:
 IDLE: Final = Settings(run_worker=False)
 WRONG_ANSWERS: Final[Sequence[object]] = ("poison", b"\xff\x00", "", "7", -1, 2**62, 0.5, None)
 IN_JSON: Final = ("{}", "[]", "null", '"text"', '{"a": 1}', "[[1], {}]")
-"""For columns of JSON: elsewhere they are words like any other."""
+"""For columns of JSON; elsewhere they are ordinary words."""
 JSON_COLUMNS: Final = {"body", "facts", "calls", "carried", "aside", "needs", "awaits", "sent"}
 
 READS: Final[dict[str, Callable[[Engine], Awaitable[Any]]]] = {
@@ -165,7 +164,7 @@ async def _events(engine: Engine) -> None:
 
 
 async def _answers(engine: Engine) -> None:
-    """Ask everything of a damaged chat: what is raised is typed, and three questions are always answered."""
+    """Read a damaged chat in every way: errors are typed, and three reads always succeed."""
     verdict = await engine.verify("poisoned")
     assert isinstance(verdict, Verdict)
     assert verdict.ok or (verdict.position is not None and verdict.problem)
@@ -192,7 +191,7 @@ PLACES: Final = [
 
 @pytest.mark.parametrize(("table", "column"), PLACES)
 async def test_poisoned_column_raises_only_typed_errors(lived: Path, tmp_path: Path, table: str, column: str) -> None:
-    """`verify` and `explain` raise nothing at all, whatever is stored."""
+    """`verify` and `explain` never raise, for any stored value."""
     for number, value in enumerate((*WRONG_ANSWERS, *(IN_JSON if column in JSON_COLUMNS else ()))):
         path = tmp_path / f"chats{number}.db"
         try:
@@ -208,9 +207,9 @@ async def test_poisoned_column_raises_only_typed_errors(lived: Path, tmp_path: P
 
 @pytest.mark.parametrize(("table", "column"), PLACES)
 async def test_unreadable_chat_can_be_erased(lived: Path, tmp_path: Path, table: str, column: str) -> None:
-    """What was said is in no row any more, readable or not, and in no file."""
+    """No row, readable or not, and no file holds the content any more."""
     if (table, column) == ("chats", "id"):
-        return  # nobody knows whose rows these are
+        return  # the owner of these rows is unknown
     for number, value in enumerate(("poison", b"\xff\x00", "{}", -1, None)):
         path = tmp_path / f"chats{number}.db"
         try:

@@ -1,4 +1,4 @@
-"""Many stores on one PostgreSQL database: who wins, who waits, and what a crash of the server leaves."""
+"""Many stores on one PostgreSQL database: conflicts, waits, and the rest after a crash of the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OpenStore = Callable[..., Awaitable[PostgresStore]]
 
 @pytest.fixture
 async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
-    """Open stores on the test's schema, as as many processes would."""
+    """Open stores on the test's schema, as that many processes would."""
     async with AsyncExitStack() as stack:
 
         async def opened(**options: Any) -> PostgresStore:
@@ -51,7 +51,7 @@ async def test_scrub_reports_rows_left_to_the_server(open_store: OpenStore) -> N
 
 
 async def test_statement_timeout_refuses_the_change(open_store: OpenStore, beside: asyncpg.Connection) -> None:
-    """Another holds the chat: the change is refused, says why, and has written nothing."""
+    """Another transaction holds the chat: the change is refused with a reason, and writes nothing."""
     store = await open_store(statement_timeout=1)
     await plans.created(store, "chat")
     before = await contents(store, "chat")
@@ -65,7 +65,7 @@ async def test_statement_timeout_refuses_the_change(open_store: OpenStore, besid
 
 @pytest.mark.deep
 async def test_cut_connections_lose_and_double_nothing(open_store: OpenStore, beside: asyncpg.Connection) -> None:
-    """While the server ends connections again and again, every change happens once."""
+    """The server ends connections repeatedly, and every change happens once."""
     store = await open_store(pool_size=4)
     async with anyio.create_task_group() as tasks:
         for chat in range(4):
@@ -98,7 +98,7 @@ async def test_cut_connections_lose_and_double_nothing(open_store: OpenStore, be
 
 
 async def test_time_comes_from_the_database(open_store: OpenStore, beside: asyncpg.Connection) -> None:
-    """Whatever the clocks of the machines say that share it."""
+    """The clocks of the connected machines do not matter."""
     store = await open_store()
     before = await beside.fetchval("SELECT clock_timestamp()")
     held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
@@ -132,7 +132,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 
 async def test_prompts_of_several_chats_stay_apart(store: PostgresStore) -> None:
-    """The same twice, and none of a chat that nobody knows."""
+    """Also for a repeated chat, and for an unknown one."""
     await plans.created(store, "b", *plans.turn("one", "1"), plans.move(ClearContext()), plans.send("two"))
     await plans.created(store, "a", *plans.turn("three", "3"))
     found = await store._pool.run(lambda on: prompts(on, ["b", "none", "a", "b"]))
@@ -159,7 +159,7 @@ POISONS = {
 
 @pytest.mark.parametrize("column", few(POISONS, 3))
 async def test_poisoned_row_affects_one_chat(postgres_url: str, beside: asyncpg.Connection, column: str) -> None:
-    """Every other chat lives and verifies, and the chat can be repaired."""
+    """Every other chat works and verifies, and the chat can be repaired."""
     store = PostgresStore(postgres_url)
     await store.open()
     asked = (*plans.turn("one", "1"), plans.send("two"), plans.claim("nobody", lease=0))

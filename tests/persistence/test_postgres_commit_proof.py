@@ -1,4 +1,4 @@
-"""What a commit must find as it was read: a chat that another process has touched is read again, never overwritten."""
+"""A commit checks what it read: a chat that another process changed is read again, never overwritten."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rename(title: str) -> plans.Plan:
 async def test_concurrent_append_reuses_no_event_number(
     stores: tuple[PostgresStore, PostgresStore],
 ) -> None:
-    """What is shown changes neither version nor head, state nor token: only the number of the last event tells."""
+    """Parts change neither version, hash, state nor token: only the number of the last event differs."""
     holder, other = stores
     await plans.created(holder, "chat", plans.send("hello"), plans.claim())
     await other.change("chat", rename("first"))  # it remembers the chat under its lease from now on
@@ -52,7 +52,7 @@ async def test_concurrent_append_reuses_no_event_number(
 async def test_lost_commit_is_recognised_by_its_hash(
     stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection ends before the commit arrives, and somebody else commits that version: its hash tells."""
+    """The connection ends before the commit arrives, and another process commits that version with another hash."""
     one, other = stores
     await plans.created(one, "chat")
     ask, left = asyncpg.Connection.fetch, ["once"]
@@ -84,7 +84,7 @@ READS: dict[str, Callable[[PostgresStore], Awaitable[Any]]] = {
 async def test_reads_see_one_snapshot(
     stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
-    """Another process commits between the first question and the rest."""
+    """Another process commits between the first query and the rest."""
     one, other = stores
     await plans.created(one, "chat", plans.send("hello"), plans.claim())
     before = await READS[read](one)
@@ -121,7 +121,7 @@ async def test_claim_skips_a_chat_that_the_server_refuses(
     caplog: pytest.LogCaptureFixture,
     damage: str,
 ) -> None:
-    """Also if this process remembers the chat."""
+    """Also if this process caches the chat."""
     one, other = stores
     chats = ["before", "full", "after"]
     for chat_id in chats:
@@ -148,7 +148,7 @@ async def test_cached_row_is_compared_column_by_column(
     forged: str,
     found: Callable[[Facts], bool],
 ) -> None:
-    """Column by column: a commit on what is remembered would overwrite what somebody has made of the row."""
+    """A commit based on the cache alone would overwrite manual changes of the row."""
     one, _ = stores
     await plans.created(one, "chat")
     await one.change("chat", rename("remembered"))

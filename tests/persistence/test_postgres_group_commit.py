@@ -1,4 +1,4 @@
-"""Chats under a lease share statements: the neighbours of one that is refused, locked or changed do not notice."""
+"""Chats under a lease share statements; a refused, locked or changed chat does not affect the others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the first lines of the statements that are fetched from now on."""
+    """Record the first lines of the statements that are fetched from now on."""
     heard: list[str] = []
     fetch = asyncpg.Connection.fetch
 
@@ -56,7 +56,7 @@ def say(text: str) -> plans.Plan:
 
 
 async def test_leased_chats_commit_in_one_statement(store: PostgresStore, statements: list[str]) -> None:
-    """Twenty commits wait for two flushes of the disk at most, and for no answer to a question."""
+    """Twenty commits wait for at most two flushes of the disk, and for no read."""
     async with anyio.create_task_group() as tasks:
         for chat_id in CHATS:
             tasks.start_soon(store.change, chat_id, plans.plan(plans.reply("hi")))
@@ -68,7 +68,7 @@ async def test_leased_chats_commit_in_one_statement(store: PostgresStore, statem
 
 
 async def test_new_chats_are_created_in_one_statement(store: PostgresStore, statements: list[str]) -> None:
-    """An id that is taken or was deleted is refused alone, and an owner's budget is asked; the others do not notice."""
+    """A taken or deleted id is refused alone, and an owner's budget is read; the others succeed."""
     await store.delete("chat-1", lambda _read, _at: None, actor="client")
     budget = StoredBudget(owner="spender", tokens=9)
     await store.change_budget(budget.key, lambda _stored, _at: budget)
@@ -116,7 +116,7 @@ async def test_questions_about_chats_share_one_statement(store: PostgresStore, s
 
 
 async def test_parts_of_many_jobs_share_one_statement(store: PostgresStore, statements: list[str]) -> None:
-    """Of a job that is over nothing is stored, and the others do not notice."""
+    """Parts of a finished job are not stored; the others are."""
     await store.change("chat-0", plans.plan(plans.reply("hi")))
     statements.clear()
     stale: list[str] = []
@@ -138,7 +138,7 @@ async def test_parts_of_many_jobs_share_one_statement(store: PostgresStore, stat
 
 
 async def test_refused_chat_does_not_affect_its_batch(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One message of a known `client_id` makes the whole statement fail: then each goes alone."""
+    """A message with a known `client_id` fails the whole statement; then each chat is sent alone."""
     await store.change("chat-0", plans.plan(plans.send("once", client_id="c1")))
     receipt = await store.receipt("chat-0", "c1")
     assert isinstance(receipt, RecordReceipt)
@@ -164,7 +164,7 @@ async def test_refused_chat_does_not_affect_its_batch(store: PostgresStore, monk
 async def test_locked_chat_does_not_block_its_batch(
     store: PostgresStore, beside: asyncpg.Connection, statements: list[str], words: str
 ) -> None:
-    """It waits alone, and is written once the lock is gone; no statement of the others was given up."""
+    """It waits alone, and is written once the lock is gone; no statement of the others was cancelled."""
     done: list[str] = []
 
     async def write(chat_id: str) -> None:
@@ -189,7 +189,7 @@ async def test_locked_chat_does_not_block_its_batch(
 async def test_cache_is_used_only_if_the_row_agrees(
     store: PostgresStore, postgres_url: str, beside: asyncpg.Connection
 ) -> None:
-    """Another process has changed the chat; or someone its row, by hand."""
+    """Another process or manual SQL has changed the row."""
     other = PostgresStore(postgres_url)
     await other.open()
     renamed = await other.change("chat-0", say("from elsewhere"))
@@ -211,7 +211,7 @@ class Direct:
 
 @pytest.mark.parametrize("times", [1, 3])
 async def test_batch_survives_its_cancelled_caller(times: int) -> None:
-    """Its own item is stored with the rest of its batch; whoever came meanwhile is answered."""
+    """Its own item is stored with the rest of its batch; later callers get their answers."""
     begun, go_on = anyio.Event(), anyio.Event()
     stored: list[list[str]] = []
 
@@ -239,7 +239,7 @@ async def test_batch_survives_its_cancelled_caller(times: int) -> None:
 
 
 class Failing:
-    """A pool that fails before, or after, it has called what it was given, and maybe calls it again."""
+    """A pool that fails before or after it calls the work, and may call it again."""
 
     def __init__(self, calls: int, error: Exception) -> None:
         self.calls = calls
@@ -262,7 +262,7 @@ class Failing:
     ],
 )
 async def test_only_unsent_items_report_nothing_written(calls: int, error: Exception, told: type[Exception]) -> None:
-    """And what was sent once is not sent again: its first statement may have been committed."""
+    """Sent items are not sent again: their first statement may have been committed."""
     performed: list[str] = []
 
     async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
@@ -279,7 +279,7 @@ async def test_only_unsent_items_report_nothing_written(calls: int, error: Excep
     ("error", "told"), [(Unreachable("away", lost=True), Unreachable), (Refused("odd", lost=False), NoResponse)]
 )
 async def test_questions_are_sent_again(error: Exception, told: type[Exception]) -> None:
-    """A refusal makes each caller ask alone; an unreachable server is reported to all of them."""
+    """After a refusal each caller's read is sent alone; an unreachable server is reported to all of them."""
     performed: list[str] = []
 
     async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
@@ -292,18 +292,18 @@ async def test_questions_are_sent_again(error: Exception, told: type[Exception])
     assert performed == ["item", "item"]
 
 
-# Batches, whoever cancels the task that does them
+# Batches, and cancellations of their task
 
 
 def cancel_commits() -> None:
-    """Cancel the task that does the batches, as an event loop that ends does."""
+    """Cancel the task of the batches, as a closing event loop does."""
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "turnwise commits")
     task.cancel()
 
 
 @pytest.mark.parametrize("between", [False, True])
 async def test_cancelled_task_is_replaced(*, between: bool) -> None:
-    """Before it has done a batch, and between two of them."""
+    """Before its first batch, and between two of them."""
     done: list[list[int]] = []
 
     async def perform(_connection: Any, items: Sequence[int]) -> Sequence[int]:

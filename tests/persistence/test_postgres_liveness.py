@@ -1,4 +1,4 @@
-"""Who has died: the server sees the end of a session, and nobody is thought dead whose connection was merely cut."""
+"""Dead workers: the server sees the end of a session, and a worker whose connection was cut is not declared dead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Attend = Callable[[str], Awaitable[tuple[PostgresStore, AsyncIterator[str | None
 
 @pytest.fixture
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the seconds that have passed for those who judge: a test sets them. The server is up for long."""
+    """Set the seconds since the outage for judging workers. The server has been up for long."""
     seconds = [100.0]
     monkeypatch.setattr(liveness, "monotonic", lambda: seconds[0])
     monkeypatch.setattr(liveness, "SETTLED", 0)
@@ -32,8 +32,8 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 async def attend(postgres_url: str, beside: asyncpg.Connection) -> AsyncIterator[Attend]:
-    """Open a store for a worker, as its process would; its session stands when its name is returned."""
-    watches = []  # a watch that nobody holds ends its session
+    """Open a store for a worker, as its process would; return its name once the session stands."""
+    watches = []  # the garbage collector ends an unreferenced watch's session
     async with AsyncExitStack() as stack:
 
         async def attended(worker: str) -> tuple[PostgresStore, AsyncIterator[str | None]]:
@@ -52,21 +52,21 @@ async def attend(postgres_url: str, beside: asyncpg.Connection) -> AsyncIterator
 
 
 async def die(beside: asyncpg.Connection, worker: str, watch: AsyncIterator[str | None]) -> None:
-    """End the watch of a worker, and with it the session; return when the server has seen the end of it."""
+    """End the watch of a worker with its session; return when the server has noticed."""
     await watch.aclose()  # type: ignore[attr-defined] # a generator
     while await beside.fetchval(f"SELECT count(*) {_LOCKED}", worker):
         await anyio.lowlevel.checkpoint()
 
 
 async def cut_session(beside: asyncpg.Connection, worker: str) -> None:
-    """Cut the session of a worker; return when the server has seen the end of it, and the worker has another."""
+    """Cut the session of a worker; return when the server has noticed, and the worker has a new session."""
     (cut,) = await beside.fetch(f"SELECT pid, pg_terminate_backend(pid) {_LOCKED}", worker)
     while [row["pid"] for row in await beside.fetch(f"SELECT pid {_LOCKED}", worker)] in ([], [cut["pid"]]):
         await anyio.lowlevel.checkpoint()
 
 
 def next_session(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> anyio.Event:
-    """Return what is set once a store has another session, and its locks."""
+    """Return an event that is set once a store has another session, and its locks."""
     began, another = store._liveness.began, anyio.Event()
 
     async def noted(session: asyncpg.Connection) -> None:
@@ -78,7 +78,7 @@ def next_session(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> anyio
 
 
 async def test_worker_without_session_is_gone(attend: Attend, beside: asyncpg.Connection, passed: list[float]) -> None:
-    """And nobody else: not who lives, nor who was never heard of."""
+    """No other worker is: neither a live one nor an unknown one."""
     everyone = ["judge", "killed", "alive", "unheard of"]
     judge, _ = await attend("judge")
     _, killed = await attend("killed")
@@ -92,7 +92,7 @@ async def test_worker_without_session_is_gone(attend: Attend, beside: asyncpg.Co
 
 
 async def test_worker_reconnects_after_a_cut(attend: Attend, beside: asyncpg.Connection, passed: list[float]) -> None:
-    """It listens again, and has its lock again: its chats are left to it."""
+    """It listens and locks again, so its chats stay with it."""
     judge, _ = await attend("judge")
     await attend("cut")
     await cut_session(beside, "cut")
@@ -104,7 +104,7 @@ async def test_worker_reconnects_after_a_cut(attend: Attend, beside: asyncpg.Con
 async def test_process_after_its_own_outage_declares_no_worker_dead(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others may have been cut off with it, and not be back yet."""
+    """Other workers may have been cut off, too, and need time to return."""
     judge, _ = await attend("judge")
     _, killed = await attend("killed")
     await die(beside, "killed", killed)
@@ -125,7 +125,7 @@ async def test_process_after_its_own_outage_declares_no_worker_dead(
 async def test_long_outage_delays_judgement(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server was there all the time, and cannot tell: who was cut off may find the way back a little later."""
+    """The server was up all the time, and a worker that was cut off may return a little later."""
     judge, _ = await attend("judge")
     _, on_its_way = await attend("on its way")
     connect, ends = judge._pool.connect, passed[0] + 60
@@ -154,7 +154,7 @@ async def test_long_outage_delays_judgement(
 
 
 async def test_names_of_dead_workers_without_chats_are_removed(attend: Attend, beside: asyncpg.Connection) -> None:
-    """Who is not known any more would not be found dead: its chats would wait for their leases to run out."""
+    """A removed name is never found dead: its chats would wait until their leases expire."""
     store, _ = await attend("first")
     await plans.created(store, "held", plans.send("hello"), plans.claim("holder"))
     for worker, days in (("long dead", 8), ("holder", 8), ("dead", 6)):

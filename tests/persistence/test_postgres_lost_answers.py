@@ -1,4 +1,4 @@
-"""The server commits and its answer is lost: the caller is told the truth all the same, and nothing happens twice."""
+"""The server commits and its answer is lost: callers still learn the outcome, and nothing happens twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
-    """Lose the answer to the next statement that starts in these words: it is done, and the connection ends."""
+    """Lose the answer to the next statement with this start: it is executed, and the connection ends."""
 
     def losing(method: str, words: str, meanwhile: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint) -> None:
         left = [words]
@@ -61,7 +61,7 @@ BLOB: Final = Blob("0" * 64, 1)
 
 
 async def test_change_with_lost_answer_commits_once(store: PostgresStore, lose: Lose) -> None:
-    """What the caller gets is what was stored the first time."""
+    """The caller gets the result of the first commit."""
     await plans.created(store, "chat")
     lose("fetch", COMMIT)
     committed = await store.change("chat", plans.plan(plans.send("hello")))
@@ -74,8 +74,8 @@ async def test_change_with_lost_answer_commits_once(store: PostgresStore, lose: 
 
 @pytest.mark.parametrize("in_batch", [False, True])
 async def test_create_with_lost_answer_creates_once(store: PostgresStore, lose: Lose, *, in_batch: bool) -> None:
-    """The id is not said to be taken: it is the caller's own chat."""
-    if in_batch:  # the first answer tells the server's time, without which a chat is created alone
+    """The id is not reported as taken: the chat is the caller's own."""
+    if in_batch:  # the first answer holds the server's time; without it, each chat is created alone
         await plans.created(store, "other")
     lose("execute", "COMMIT")
     committed = await store.create("chat", plans.plan(plans.create()))
@@ -87,14 +87,14 @@ def take_in(store: PostgresStore) -> Awaitable[Committed]:
 
 
 async def test_import_with_lost_answer_imports_once(store: PostgresStore, lose: Lose) -> None:
-    """The id is not said to be taken: it is the chat that the caller brought."""
+    """The id is not reported as taken: it is the caller's own import."""
     lose("execute", "COMMIT")
     committed = await take_in(store)
     assert committed.facts == await store.facts(committed.facts.chat_id)
 
 
 async def test_claim_with_lost_answer_reaches_its_worker(store: PostgresStore, lose: Lose) -> None:
-    """Else the worker would renew leases of chats that nobody runs."""
+    """Otherwise the worker would renew leases of chats that it does not run."""
     for chat_id in ("a", "b"):
         await plans.created(store, chat_id, plans.send("hello"))
     lose("execute", "COMMIT")
@@ -104,7 +104,7 @@ async def test_claim_with_lost_answer_reaches_its_worker(store: PostgresStore, l
 
 
 async def test_append_with_lost_answer_stores_once(store: PostgresStore, lose: Lose) -> None:
-    """With the numbers and the time that it was given."""
+    """The parts have the numbers and the time of the first commit."""
     await plans.created(store, "chat", plans.send("hello"), plans.claim())
     told = await store.events("chat", after=0, limit=100)
     lose("fetch", APPEND_EVENTS)
@@ -113,7 +113,7 @@ async def test_append_with_lost_answer_stores_once(store: PostgresStore, lose: L
 
 
 async def test_batch_with_lost_answer_reports_each_commit(store: PostgresStore, lose: Lose) -> None:
-    """Under a lease they share a statement; what it stored is not stored again."""
+    """Leased chats share a statement; its stored changes are not stored again."""
     for chat_id in ("a", "b", "c"):
         await plans.created(store, chat_id, plans.send("hello"), plans.claim())
     lose("fetch", COMMIT)
@@ -162,7 +162,7 @@ async def test_unknown_outcome_is_reported_as_unknown(
     write: str,
     then: str,
 ) -> None:
-    """An error that says 'nothing was written' would be a lie."""
+    """An error that says 'nothing was written' would be wrong."""
     await plans.created(store, "chat")
     await plans.created(store, "running", plans.send("hello"), plans.claim())
     monkeypatch.setattr(pool, "RETRY_S", 0.05)

@@ -1,4 +1,4 @@
-"""Opening a schema: turnwise's own is brought up to date beside workers that run, every other is left as it was."""
+"""Opening a schema: turnwise's own is migrated beside running workers, every other is left unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def schema(postgres_url: str) -> str:
 
 @pytest.fixture
 async def beside(postgres_server: str, schema: str) -> AsyncIterator[asyncpg.Connection]:
-    """Return a connection of someone else, that looks into the test's schema."""
+    """Return a plain connection to the test's schema."""
     connection = await asyncpg.connect(postgres_server, server_settings={"search_path": schema})
     yield connection
     await connection.close()
@@ -50,7 +50,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch, *known: Migration) -> None:
 
 
 async def test_new_schema_records_its_migrations(postgres_url: str, beside: asyncpg.Connection) -> None:
-    """And opening it again changes nothing."""
+    """Opening the schema again changes nothing."""
     for _ in range(2):
         await opened(postgres_url)
         applied = await beside.fetch("SELECT name, checksum FROM turnwise_migrations ORDER BY name")
@@ -74,7 +74,7 @@ async def test_migrates_false_refuses_missing_or_old_store(
 
 
 async def test_concurrent_opens_migrate_once(postgres_url: str, beside: asyncpg.Connection) -> None:
-    """One makes it, the others wait."""
+    """One migrates, the others wait."""
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(opened, postgres_url)
@@ -93,7 +93,7 @@ async def test_newer_schema_is_refused(postgres_url: str, monkeypatch: pytest.Mo
 async def test_schema_name_over_63_bytes_is_refused(
     postgres_server: str, beside: asyncpg.Connection, letter: str
 ) -> None:
-    """Else two stores would be one: the longest name that is not cut is one of its own."""
+    """Truncation could map two names to one schema; the longest valid name has a schema of its own."""
     fits = letter * (63 // len(letter.encode()))
     at = f"{postgres_server}{'&' if '?' in postgres_server else '?'}schema={fits}"
     store = PostgresStore(at)
@@ -133,7 +133,7 @@ async def test_stray_query_uses_its_index(postgres_url: str, beside: asyncpg.Con
 async def test_migration_ignores_statement_and_command_timeouts(
     postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it would be begun and given up at every start, for ever."""
+    """Otherwise every start would repeat and abort it."""
     await opened(postgres_url)
     settings = "current_setting('statement_timeout') AS statement, current_setting('lock_timeout') AS lock"
     knowing(monkeypatch, *KNOWN, NEXT._replace(sql=f"SELECT pg_sleep(1); CREATE TABLE late AS SELECT {settings}"))
@@ -146,7 +146,7 @@ async def test_migration_ignores_statement_and_command_timeouts(
 
 @pytest.fixture
 def tried_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
-    """Return what waits until somebody has tried to migrate three times more; nobody waits long for a lock."""
+    """Return a function that waits until a store has tried three more times to migrate, with short lock timeouts."""
     changed, tries = anyio.Condition(), 0
 
     async def tried(*given: Any) -> bool:
@@ -171,7 +171,7 @@ def tried_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]
 async def test_open_waits_for_a_migration_elsewhere(
     postgres_url: str, beside: asyncpg.Connection, tried_again: Callable[[], Awaitable[None]]
 ) -> None:
-    """However long it takes; and whoever gives up waiting may do so."""
+    """For any duration; a waiting caller may be cancelled."""
     await beside.execute("SELECT pg_advisory_lock($1)", migrate._LOCK)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

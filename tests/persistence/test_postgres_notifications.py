@@ -1,4 +1,4 @@
-"""What one process tells the others through PostgreSQL: a hint for every chat, and one for whatever was missed."""
+"""Messages between processes through PostgreSQL: a notification for every chat, and one for missed ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RENAME = plans.plan(plans.move(Renamed(title="other")))
 
 
 async def test_every_change_and_part_notifies_other_stores(stores: tuple[PostgresStore, PostgresStore]) -> None:
-    """To the other process; first of all it is told that it may have missed some."""
+    """The other process first gets a notification that it may have missed some."""
     here, there = stores
     watch = aiter(there.watch())
     assert await anext(watch) is None
@@ -52,7 +52,7 @@ async def test_every_change_and_part_notifies_other_stores(stores: tuple[Postgre
 
 
 async def test_listener_reconnects(stores: tuple[PostgresStore, PostgresStore], postgres_server: str) -> None:
-    """What was missed meanwhile is hinted at as a whole, and later changes are heard again."""
+    """One notification covers the missed ones, and later changes arrive again."""
     here, there = stores
     await plans.created(here, "chat")
     watch = aiter(there.watch())
@@ -93,7 +93,7 @@ async def test_session_ended_before_it_listens_is_made_again(
 async def test_poll_covers_lost_notifications(
     stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of this chat may have been lost with the process that sent it, and a busy database is never silent."""
+    """A crash of the sender loses the notification, and a busy database is never silent."""
     _, there = stores
     now, put = [0.0], list[Callable[[object], None]]()
     attach = NotificationListener._attach
@@ -116,7 +116,7 @@ async def test_poll_covers_lost_notifications(
 
 
 class Line:
-    """A pool that sends at once and notes what was sent, and whose server cannot be reached by a listener."""
+    """A pool that sends at once and records what was sent, with a server that no listener reaches."""
 
     def __init__(self) -> None:
         self.sent: list[list[str]] = []
@@ -162,7 +162,7 @@ async def test_notification_stays_within_the_server_limit(
 
 
 async def test_unsent_notifications_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing else is lost: whoever listens also polls."""
+    """Nothing else is lost: listeners also poll."""
 
     class Away(Line):
         async def run(self, _work: object) -> None:
@@ -179,9 +179,9 @@ async def test_unsent_notifications_are_logged_and_counted(caplog: pytest.LogCap
 async def test_silent_server_is_noticed_by_the_listener(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
-    """A connection whose other end is gone says nothing by itself: no answer in time is an answer.
+    """A connection whose other end is gone is silent: a missing answer shows it.
 
-    A reader that waits for the database, and takes no hint meanwhile, keeps nobody from noticing it.
+    A reader that is busy with the database does not delay this.
     """
     checked, noticed = anyio.Event(), anyio.Event()
     fetchval = asyncpg.Connection.fetchval
@@ -211,7 +211,7 @@ async def test_silent_server_is_noticed_by_the_listener(
 async def test_readers_poll_while_nothing_listens(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, refused_by: str
 ) -> None:
-    """At once, and then every `poll_interval`: a role at its connection limit, a standby and poolers refuse LISTEN."""
+    """At once, then every `poll_interval`: a role at its connection limit, a standby and poolers refuse LISTEN."""
     tries: list[object] = []
 
     async def refused(_pool: object) -> None:

@@ -1,4 +1,4 @@
-"""The pool: what is tried again and what is not, what a caller who is cancelled leaves behind, and who is let in."""
+"""The pool: retries, cancelled callers, and the servers that it accepts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def make_pool(postgres_server: str) -> AsyncIterator[MakePool]:
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return how long the pool has waited; it does not wait."""
+    """Record the pool's waits instead of waiting."""
     seconds: list[float] = []
 
     async def wait(pause: float) -> None:
@@ -103,7 +103,7 @@ async def test_passing_error_is_retried_with_backoff(
 
 
 async def test_call_on_an_ended_connection_is_retried(make_pool: MakePool, waited: list[float]) -> None:
-    """A bare `AttributeError` is what asyncpg raises if another task ends the connection between two of its steps."""
+    """The driver raises a bare `AttributeError` if another task ends the connection between two of its steps."""
     opened = make_pool()
     await opened.open()
     given: list[asyncpg.Connection] = []
@@ -147,7 +147,7 @@ async def test_refusal_is_not_retried(make_pool: MakePool, waited: list[float], 
 
 
 async def test_read_only_connection_renews_the_pool(make_pool: MakePool, waited: list[float]) -> None:
-    """After a failover they may lead to the server that was the primary, and would for as long as they are in use."""
+    """After a failover connections may lead to the former primary for as long as they are in use."""
     opened = make_pool(size=2)
     await opened.open()
 
@@ -204,7 +204,7 @@ async def test_only_a_cut_call_may_have_committed(
 
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the statements that connections have executed, as far as they return no rows."""
+    """Record the executed statements that return no rows."""
     statements, execute = list[str](), asyncpg.Connection.execute
 
     async def noted(self: asyncpg.Connection, query: str) -> str:
@@ -220,7 +220,7 @@ async def settings_of(connection: asyncpg.Connection) -> dict[str, str]:
 
 
 async def test_session_setup_is_one_statement(make_pool: MakePool, executed: list[str]) -> None:
-    """It finds the tables of its schema, and no statement or idle transaction of it goes on for ever."""
+    """It selects the schema, and bounds each statement and idle transaction."""
     opened = make_pool(schema='the "schema"')
     await opened.open()
     own = await opened.connect()
@@ -262,7 +262,7 @@ async def test_server_errors_are_passing(make_pool: MakePool, error: Exception, 
 
 
 async def test_cancelled_caller_waits_for_the_statement(make_pool: MakePool) -> None:
-    """It may have been stored: who gives it up would tell nobody."""
+    """It may have been stored, and the caller must learn the outcome."""
     opened = make_pool()
     await opened.open()
     told: list[str] = []

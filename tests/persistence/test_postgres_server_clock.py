@@ -1,4 +1,4 @@
-"""The database's clock between two of its answers: never ahead of it, and never set back without need."""
+"""The database's clock between two answers: never ahead of it, and not set back without need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the seconds that this machine has counted: a test sets them."""
+    """Set the seconds that this machine has counted."""
     seconds = [100.0]
     monkeypatch.setattr("turnwise.persistence.postgres.database.passed", lambda: seconds[0])
     return seconds
@@ -44,7 +44,7 @@ def test_faster_answer_sets_the_clock_forward(passed: list[float]) -> None:
 
 @pytest.mark.parametrize("counts_sleep", [True, False])
 def test_clock_counts_machine_sleep(monkeypatch: pytest.MonkeyPatch, *, counts_sleep: bool) -> None:
-    """Else the first commit after a sleep would have a time of before it."""
+    """Otherwise the first commit after a sleep would have an earlier time."""
     slept = [0.0]
     monkeypatch.setattr("turnwise.persistence.postgres.database._CLOCK", 7 if counts_sleep else None)
     monkeypatch.setattr(time, "clock_gettime", lambda _clock: 100 + slept[0], raising=False)

@@ -1,4 +1,4 @@
-"""Several servers in one URL, and servers that say nothing: whose turn it is, and what ends when."""
+"""Several servers in one URL, and silent servers: their order, and when calls end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_servers_of_a_url(rest: str, found: list[Any], attributes: list[str | No
 
 @pytest.fixture
 def hole() -> Iterator[int]:
-    """Return a port at which somebody listens and never answers."""
+    """Listen on a port and never answer; return the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -91,7 +91,7 @@ async def test_lost_host_has_a_time_of_its_own(
 async def test_first_time_out_ends_every_connection(
     make_pool: Callable[..., Pool], proxy: SilentProxy, postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a server that is silent in the middle of calls; they go on with the next server at once."""
+    """The server falls silent during calls, which continue at once with the next server."""
     opened = make_pool(f"/postgres?host=127.0.0.1,{postgres.socket}&port={proxy.port},5432")
     await opened.open()
     listener = await opened.connect()
@@ -133,7 +133,7 @@ async def test_session_ended_during_set_up_is_made_again(
 
 
 async def test_slow_answer_is_no_silence(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
-    """A server that takes long for a statement accepts connections, and keeps those it has."""
+    """A slow server still accepts connections, and keeps the existing ones."""
     opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")
     await opened.open()
     calls: list[object] = []
@@ -149,7 +149,7 @@ async def test_slow_answer_is_no_silence(make_pool: Callable[..., Pool], proxy: 
 async def test_queue_of_a_pooler_is_no_silence(
     make_pool: Callable[..., Pool], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lets a client in and then wait for a connection to the server; those that have one keep it."""
+    """It accepts a client that then waits for a server connection; the others keep theirs."""
     opened = make_pool(f"/postgres?host={postgres.socket}")
     await opened.open()
     set_up = opened._set_up
@@ -173,7 +173,7 @@ async def test_queue_of_a_pooler_is_no_silence(
 
 
 async def test_calls_end_before_the_process_does(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
-    """Without an answer nobody knows whether they were done."""
+    """Without an answer, the outcome of the calls is unknown."""
     opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")
     await opened.open()
 
@@ -195,7 +195,7 @@ async def test_timeline_below_a_known_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A server that was replaced and goes on is a second primary; what was connected to it before is cut."""
+    """A replaced server that keeps running is a second primary; existing connections to it are closed."""
     opened = make_pool(f"/postgres?host={postgres.socket}")
 
     def show(timeline: str | None, cluster: str = "1") -> None:
@@ -220,7 +220,7 @@ async def test_timeline_below_a_known_one_is_refused(
 
 
 async def test_every_session_ends_when_its_packets_vanish(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
-    """Both kernels are told: those of the pool and the one that listens, at the server and here."""
+    """Both kernels time out: at the server and here, for pooled sessions and for the listener."""
     opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")
     await opened.open()
     names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
@@ -240,7 +240,7 @@ async def test_every_session_ends_when_its_packets_vanish(make_pool: Callable[..
 async def test_standbys_alone_are_waited_for(
     make_pool: Callable[..., Pool], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a store opens, as in any other call: one of them may be promoted."""
+    """A store that opens waits as any other call does, since a standby may be promoted."""
     monkeypatch.setattr(pool, "RETRY_S", 0.2)
     opened = make_pool(f"/postgres?host={postgres.socket}&target_session_attrs=standby")
     began = monotonic()

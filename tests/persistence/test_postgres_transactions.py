@@ -1,4 +1,4 @@
-"""Changes of chats in PostgreSQL: what is read and locked first, what is cached, and what a failure leaves."""
+"""Changes of chats in PostgreSQL: reads and locks, the cache, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from turnwise.testing.conformance import plans
 
 
 async def blocked(beside: asyncpg.Connection) -> None:
-    """Return when somebody waits for this connection.
+    """Return when another transaction waits for this connection.
 
-    Inside a transaction `pg_stat_activity` shows only who was connected when it was first read; `pg_locks` is current.
+    Inside a transaction `pg_stat_activity` shows only who was connected when it was first read; `pg_locks` is
+    current.
     """
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
     with anyio.fail_after(60):
@@ -51,7 +52,7 @@ async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
 
 
 class Wire:
-    """What is asked of the server; a test may do something before or after a statement of those words."""
+    """Records statements; a test may run code before or after a statement with those words."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -114,7 +115,7 @@ async def test_erasure_behind_another_decision_blanks(open_store: OpenStore, *, 
 async def test_erase_repair_and_delete_lock_before_reading(
     open_store: OpenStore, beside: asyncpg.Connection, wire: Wire
 ) -> None:
-    """What another is about to write would be left as it is."""
+    """Otherwise a concurrent write would survive the change."""
     store = await open_store()
     await plans.created(store, "chat", *RUNNING, plans.reply("hi"))
     plan = plans.plan(await erasing(store, "chat"))
@@ -133,7 +134,7 @@ async def test_erase_repair_and_delete_lock_before_reading(
 
 
 async def test_cut_off_client_holds_up_no_other_chat(open_store: OpenStore, beside: asyncpg.Connection) -> None:
-    """It holds the row of one; that one is renewed once the lock is gone."""
+    """Its transaction locks one row, which is renewed once the lock is gone."""
     store = await open_store()
     for chat_id in "abc":
         await plans.created(store, chat_id, *RUNNING)
@@ -145,7 +146,7 @@ async def test_cut_off_client_holds_up_no_other_chat(open_store: OpenStore, besi
 
 @pytest.mark.deep
 async def test_cut_off_claim_holds_others_up_for_seconds(open_store: OpenStore) -> None:
-    """The server ends a transaction whose client says nothing; it takes as long as `IDLE_IN_TRANSACTION_S`."""
+    """The server ends a transaction of a silent client after `IDLE_IN_TRANSACTION_S`."""
     store = await open_store()
     await plans.created(store, "chat", plans.send("hello"))
     cut_off = await store._pool.connect()
@@ -180,7 +181,7 @@ async def test_repeated_races_end_in_a_lock(open_store: OpenStore, beside: async
 
 
 async def test_fork_waits_for_an_erasure_of_its_parent(open_store: OpenStore, beside: asyncpg.Connection) -> None:
-    """Else neither would hear of the other: the erasure names no such chat, and the chat repeats what is erased."""
+    """Otherwise the erasure would not name the fork, and the fork would repeat erased content."""
     store = await open_store()
     read_at = (await plans.created(store, "chat", plans.send("a secret"))).facts.version
     late: list[VersionMismatch] = []

@@ -1,4 +1,4 @@
-"""What a repair works out: of a sound chat nothing, of a damaged one what is left, no number lower than it was."""
+"""The computed repair: nothing for a valid chat, all recoverable rows of a damaged one, and no number decreases."""
 
 import json
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ MORE: Final = (
     plans.reply("Bye."),
     EDITED,
 )
-"""Goes on after the life with a compaction that carries a message, and another boundary, and ends with an edit."""
+"""Continues the life with a compaction that carries a message, and another boundary, and ends with an edit."""
 
 
 def _no_facts(rows: Rows, garbage: Any = "poison") -> Rows:
@@ -87,7 +87,7 @@ async def test_lost_facts_are_rebuilt_from_other_tables(either_url: str) -> None
 
 
 async def test_rebuilt_counters_never_go_back(either_url: str) -> None:
-    """A count that was set back is brought forward again by what is stored and what the log says."""
+    """A count that was set back is restored from the rows and the log."""
     for rows, facts in await moments(either_url, *MORE):
         table, column = ("chats", "facts") if "facts" in rows["chats"][0] else ("facts", "body")
         body = json.loads(rows[table][0][column])
@@ -131,7 +131,7 @@ async def work(what: str) -> str:
 @pytest.mark.parametrize("begun", ["fork", "history"])
 @pytest.mark.parametrize("role", ["user", "assistant", "tool"])
 async def test_chat_works_after_repair_of_inherited_history(either_url: str, begun: str, role: str) -> None:
-    """Its events carry the mark, too: they refer to the message's row."""
+    """Its events have the mark, too: they refer to the message's row."""
     model = ScriptedModel([Reply(calls=[Call("work", {"what": "a"}, "k")]), "done", "again"])
     async with Engine(either_url, model=model, tools=[work]) as engine:
         origin = (await engine.create_chat()).id
@@ -154,7 +154,7 @@ async def test_chat_works_after_repair_of_inherited_history(either_url: str, beg
 
 
 async def test_doctor_names_tokens_that_were_granted_twice(either_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So did versions that knew a lease by its token alone, on a database that had gone back."""
+    """Versions that compared leases by their token alone did so on a restored database."""
     monkeypatch.setattr("turnwise.states.refusals._is_of_another_worker", lambda _draft: False)
     store = store_from_url(either_url, durability="normal", now=None)
     await store.open()
@@ -244,7 +244,7 @@ async def test_repaired_chat_is_listed_under_its_profile_owner(either_url: str, 
     await store.close()
 
 
-# What the raw rows of a chat tell
+# Readings of a chat's raw rows
 
 
 def test_last_seq_skips_garbage() -> None:

@@ -1,4 +1,4 @@
-"""Values as columns and JSON, and back; and what is told of a value that is neither."""
+"""Values to columns and JSON, and back; and errors for unreadable values."""
 
 import json
 import re
@@ -114,7 +114,7 @@ def test_problem_hides_the_stored_value() -> None:
 
 
 def test_too_deep_json_is_unreadable() -> None:
-    """Brackets that are said, or stand beside each other, are none that stand inside each other."""
+    """Brackets in strings, and siblings, do not count as depth."""
 
     def nested(levels: int) -> str:
         return f'{{"metadata":{"[" * (levels - 1)}{"]" * (levels - 1)}}}'
@@ -166,7 +166,7 @@ def numbered(event: Event, seq: int = 7) -> Event:
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
 def test_event_round_trip(event: Event) -> None:
-    """A null of a tool's own included."""
+    """A tool's null output included."""
     (row,) = rows_of([numbered(event)])
     assert event_of("c", row.seq, row.kind, row.at, row.body, None, None) == numbered(event)
 
@@ -189,7 +189,7 @@ TOLD = numbered(replace(RESULT, output="seen"))
 
 
 def kept(*events: Event) -> list[Event]:
-    """Return the events as they are read back, each with the message that its row points at."""
+    """Return the events as read back, each with the message of its row."""
     messages = {event.message.position: event.message for event in events if isinstance(event, MessageEvent)}
     read = []
     for row in rows_of(events):
@@ -200,7 +200,7 @@ def kept(*events: Event) -> list[Event]:
 
 
 def test_content_is_stored_with_its_message() -> None:
-    """A result is that of the message with the same call and output, wherever it stands."""
+    """A result matches the message with the same call and output, at any position."""
     events = [*(numbered(MessageEvent(message=message)) for message in (ASKED, ANSWERED, OTHER, SAME)), TOLD]
     rows = rows_of(events)
     assert [row.position for row in rows] == [1, 2, 3, 4, 4]
@@ -269,18 +269,18 @@ def test_unknown_statement_lists_known_names() -> None:
         parsed("-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;", "sqlite")["tow"]
 
 
-# Where a chat stands, as it is stored: read whole, or as much of it as can be, and each issue told at its place
+# Stored facts: read completely or partially, with each issue at its place
 
 
 SUNKEN: Final = '{"created_at":"2026-11-27T12:00:00Z","depth":-1}'
-"""The profile of a subagent with room for more of them below it than there may be."""
+"""The profile of a subagent with room for more levels below it than the limit."""
 OWED: Final = (
     '{"turn":{"steps":-1}}',
     '{"turn":{"reentries":-1}}',
     *(f'{{"step":{{"{count}":-1}}}}' for count in ("failures", "timeouts", "lost")),
     '{"step":{"paid":{"network":-1}}}',
 )
-"""Facts by which a chat may do more than its limits say."""
+"""Facts by which a chat may exceed its limits."""
 GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "state": ("chats.state", (None, 5, b"streaming")),
     "settled": ("chats.settled", (2, -1, "1", None)),
@@ -293,7 +293,7 @@ GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "worker": ("chats.worker", (5, b"worker")),
     "token": ("chats.token", ("poison", -1, None, True, 2**62)),
 }
-"""For each value of a stored chat: the place it is told at, and what cannot be read."""
+"""For each value of a stored chat: its place, and unreadable variants."""
 
 
 @pytest.fixture

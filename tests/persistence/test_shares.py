@@ -1,4 +1,4 @@
-"""Fair claims, as values: which chats come next in a worker's round, and which cap keeps a chat waiting."""
+"""Fair claims as values: the next chats of a worker's round, and the caps that make a chat wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def waiting(*chats: str) -> list[Candidate]:
     ],
 )
 def test_keys_take_turns_by_their_weights(caps: dict[str, int], chats: str, more: str, picks: list[str]) -> None:
-    """The oldest of a key whose lane is open comes first; a turn goes on in the next claim."""
+    """The oldest chat of a key with an open lane comes first; a turn continues in the next claim."""
     shares = Shares({"k": 3, "l": 0.5}, Caps(**caps))
     left = waiting(*chats.split())
     counts = Counts(shares.caps, [AtWork("k", "one", "m", 1)])
@@ -68,7 +68,7 @@ def test_equal_and_garbled_times_harm_no_other_chat() -> None:
     ],
 )
 def test_reached_cap_is_named(caps: Caps, key: str, lane: str, reached: ReachedCap | None) -> None:
-    """A chat of no owner counts as one of an owner's; no cap holds for an agent or a model that is not noted."""
+    """A chat without an owner counts as one owner's; no cap holds for an unknown agent or model."""
     at_work = [AtWork("k", "one", "m", 2), AtWork("", "two", "", 1), AtWork("m", "", "", 1)]
     assert caps.reached(key, LANES[lane], at_work) == reached
     assert bool(caps) is (caps != Caps())

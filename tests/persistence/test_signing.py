@@ -1,4 +1,4 @@
-"""Ed25519 keys: what openssl and turnwise write the other can use; what is no key is told, and no key is ever shown."""
+"""Ed25519 keys: openssl and turnwise read each other's; invalid keys are refused, and no key is shown."""
 
 import base64
 import builtins
@@ -54,7 +54,7 @@ def test_key_id_follows_the_documented_format() -> None:
 
 
 def test_any_of_several_public_keys_verifies(tmp_path: Path) -> None:
-    """After a change of keys the old one still proves what it has signed."""
+    """After a change of keys the old one still verifies its signatures."""
     other = SigningKey.generate()
     both = other.public_pem + b"\n# a note\n" + KEY.public_pem
     assert verify_export(export("chat-1", LOG, signer=KEY), public_key=both).ok

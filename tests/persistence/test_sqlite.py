@@ -1,4 +1,4 @@
-"""The SQLite store where its own nature shows: shared files, killed processes, full disks, indexes."""
+"""The SQLite store itself: shared files, killed processes, full disks, indexes."""
 
 import asyncio
 import contextlib
@@ -165,7 +165,7 @@ async def test_read_only_file_is_named(path: Path) -> None:
 
 @pytest.mark.deep
 async def test_forked_process_cannot_use_the_store(path: Path) -> None:
-    """SQLite's locks are not inherited, and it does not know: commits that were acknowledged would be lost."""
+    """SQLite's locks are not inherited, so acknowledged commits would be lost."""
     beside = path.with_name("beside.db")
     with anyio.fail_after(120):
         done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", FORK, str(path), str(beside)])
@@ -190,7 +190,7 @@ async def test_forked_process_cannot_use_the_store(path: Path) -> None:
     ],
 )
 def test_frequent_queries_use_an_index(name: str) -> None:
-    """No question of a worker's loop may cost more as the store fills."""
+    """No query of a worker's loop may cost more as the store fills."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         migrate(connection, ":memory:", migrations("sqlite"))
         values = [None] * SQL[name].count("?") or dict.fromkeys(re.findall(r":(\w+)", SQL[name]), 0)
@@ -205,7 +205,7 @@ def test_frequent_queries_use_an_index(name: str) -> None:
 
 
 def test_commits_under_a_lease_write_no_index_of_leases() -> None:
-    """Each commit of a turn would rewrite its entry: SQLite does so for every column that is set, changed or not."""
+    """SQLite rewrites an index entry for every column that is set, changed or not."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         migrate(connection, ":memory:", migrations("sqlite"))
         pages = dict(connection.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'index'").fetchall())
@@ -223,7 +223,7 @@ SPELLED = {1: "normal", 2: "full"}
 
 
 def test_secure_delete_is_on(tmp_path: Path) -> None:
-    """Some builds of SQLite do so of themselves, others leave what was erased in the file."""
+    """Some builds of SQLite set it by default, others leave erased content in the file."""
     with closing(sqlite3.connect(tmp_path / "chats.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA secure_delete = OFF")
         SQLiteStore(tmp_path / "chats.db").prepare(connection)
@@ -240,7 +240,7 @@ def test_checkpoint_every_sixteen_megabytes(tmp_path: Path) -> None:
 async def test_every_connection_uses_the_durability(
     tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut must not take what was acknowledged, unless the application has chosen that."""
+    """A power cut must not lose acknowledged commits, unless the application has chosen that."""
     found: list[str] = []
     opened = SQLiteConnection.open
 
@@ -259,7 +259,7 @@ async def test_every_connection_uses_the_durability(
 @pytest.mark.parametrize("part", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_write_to_a_removed_file_is_not_acknowledged(tmp_path: Path, part: str, *, replaced: bool) -> None:
-    """It would be lost: nobody finds that file again."""
+    """The write would be lost with the file."""
     path = tmp_path / "chats.db"
     store = SQLiteStore(path)
     await store.open()
@@ -284,7 +284,7 @@ async def test_write_to_a_removed_file_is_not_acknowledged(tmp_path: Path, part:
 
 
 async def test_restore_follows_the_guide(tmp_path: Path) -> None:
-    """What is in the write-ahead log of the file before would be written into it, and damage it."""
+    """The old write-ahead log would be applied to the new file, and damage it."""
     path, copy, killed = tmp_path / "chats.db", tmp_path / "copy.db", tmp_path / "killed"
     store = SQLiteStore(path)
     await store.open()
@@ -309,7 +309,7 @@ async def test_restore_follows_the_guide(tmp_path: Path) -> None:
 
 
 class _Clock:
-    """Stands still until it is told to go on."""
+    """A clock that tests move."""
 
     def __init__(self) -> None:
         self.at = 100.0
@@ -323,7 +323,7 @@ def _unreadable(problem: str = "bad") -> ChatUnreadable:
 
 
 def _pause(skipped: SkippedChats, clock: _Clock) -> float:
-    """Let time go on until the chat may be tried again; return how long that took."""
+    """Move the clock until the chat may be tried again; return the seconds."""
     began = clock.at
     while skipped.skips("chat", 3):
         clock.at += 0.5
@@ -385,7 +385,7 @@ def test_each_problem_is_logged_once_per_chat(caplog: pytest.LogCaptureFixture) 
 
 
 def reshaped(path: Path, seed: int) -> None:
-    """Write rows that grow and shrink, so that SQLite moves them from page to page, then none that says the word."""
+    """Write rows that grow and shrink, so that SQLite moves them between pages; no last row contains the word."""
     drawn = random.Random(seed)  # noqa: S311 - shapes pages, guards no secret
     ids = [f"chat-{number}" for number in range(200)]
     drawn.shuffle(ids)
@@ -404,7 +404,7 @@ def reshaped(path: Path, seed: int) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return how large the database is, what its write-ahead log adds included."""
+    """Return the size of the database, the effect of its write-ahead log included."""
     with closing(sqlite3.connect(path)) as connection:
         pages, size = (connection.execute(f"PRAGMA page_{what}").fetchone()[0] for what in ("count", "size"))
     return int(pages * size)
@@ -416,7 +416,7 @@ def log_size(path: Path) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_moved_rows_leave_no_byte(tmp_path: Path, seed: int) -> None:
-    """`secure_delete` overwrites a row that is deleted, but not a copy of it that a page was left with."""
+    """`secure_delete` overwrites deleted rows, but not the copies that moves leave."""
     path = tmp_path / "chats.db"
     store, beside = SQLiteStore(path, durability="normal"), SQLiteStore(path, durability="normal")
     await store.open()
@@ -435,7 +435,7 @@ async def test_moved_rows_leave_no_byte(tmp_path: Path, seed: int) -> None:
 
 
 async def test_large_database_is_not_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would keep other writers waiting; an operator does it at a quiet time."""
+    """It would block other writers; an operator does it at a quiet time."""
     path = tmp_path / "chats.db"
     store = SQLiteStore(path, durability="normal")
     await store.open()
@@ -457,7 +457,7 @@ async def test_large_database_is_not_rewritten(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("stays", [0, 1, 2])
 async def test_scrub_waits_for_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: int) -> None:
-    """The write-ahead log cannot be emptied while somebody reads from it."""
+    """The write-ahead log cannot be emptied during a read."""
     path, pauses = tmp_path / "chats.db", 0
     store = SQLiteStore(path, durability="normal")
     await store.open()
@@ -485,7 +485,7 @@ async def test_scrub_waits_for_readers(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Attempts:
-    """Fails as often as it is told to, and counts how often it was made."""
+    """Fails a given number of times, and counts its calls."""
 
     def __init__(self, code: int, failures: float) -> None:
         self.code = code
@@ -503,7 +503,7 @@ class Attempts:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were made: they pass at once."""
+    """Record the pauses, which end at once."""
     made: list[float] = []
     began = time.monotonic()
     monkeypatch.setattr(time, "sleep", made.append)
@@ -570,7 +570,7 @@ async def test_closed_connection_is_refused(tmp_path: Path) -> None:
 
 
 async def test_cancelled_open_closes_what_it_opened(tmp_path: Path) -> None:
-    """Python 3.13 and newer warn of a database that is not closed, and warnings fail the test."""
+    """Python 3.13 and newer warn about unclosed databases, and warnings fail the test."""
     for turns in range(8):
         opening = asyncio.create_task(SQLiteConnection.open(str(tmp_path / "chats.db"), lambda _on: None))
         for _ in range(turns):
@@ -582,7 +582,7 @@ async def test_cancelled_open_closes_what_it_opened(tmp_path: Path) -> None:
 
 
 async def test_close_finishes_before_a_cancelled_caller_continues(tmp_path: Path) -> None:
-    """The last one to close tidies up: whoever copies or deletes the file next finds it whole."""
+    """The last close tidies up, and the caller may copy or delete the file next."""
     path = tmp_path / "chats.db"
     opened = await SQLiteConnection.open(str(path), lambda on: on.execute("PRAGMA journal_mode = WAL"))
     await opened.run(lambda on: on.execute("CREATE TABLE one (two)"))

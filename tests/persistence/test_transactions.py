@@ -1,4 +1,4 @@
-"""Transactions on SQLite by themselves: what they read before they write, whom they claim, and what they refuse."""
+"""Transactions on SQLite: reads before writes, claims, and refusals."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What model calls used and cost, by owner, agent, model and day: on both stores, and on the command line."""
+"""Usage and cost of model calls by owner, agent, model and day, on both stores and on the command line."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ def unpriced(_: object) -> Reply:
 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 async def test_usage_is_summed_up(either_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of unknown price are counted as such, and not as free; on however many pages they are."""
+    """Calls of unknown price are counted as such, not as free, across pages."""
     monkeypatch.setattr(usage_report, "_PAGE", 2)
     clock = ManualClock(datetime(2026, 1, 31, 23, 30, tzinfo=UTC))
     agents = [Agent("sales", ScriptedModel(cheap)), Agent("support", ScriptedModel(unpriced))]

@@ -1,4 +1,4 @@
-"""A sound log verifies, and no single tampering goes unseen - even if the whole chain is hashed anew after it."""
+"""A valid log verifies, and no single change goes unnoticed, even if the whole chain is rehashed."""
 
 import dataclasses
 import hashlib
@@ -42,7 +42,7 @@ VERSIONS = st.integers(1, len(LOG))
 
 
 def _forged(place: int, **changes: Any) -> Verdict:
-    """Change one record, hash everything anew, and verify."""
+    """Change one record, rehash the chain, and verify."""
     return verify_export(forgery(place, **changes))
 
 
@@ -127,7 +127,7 @@ def test_key_requires_a_signature() -> None:
 
 
 def test_signature_by_another_key_is_refused() -> None:
-    """Without the key nobody can cut a log and write a fitting checkpoint."""
+    """A log cannot be truncated with a matching checkpoint unless the key is known."""
     assert verify_export(export("chat-1", LOG[:-1], key=b"other"), key=b"secret").position == len(LOG)
 
 
@@ -138,7 +138,7 @@ def test_invalid_signature_is_refused(signature: object) -> None:
     assert not verify_export("\n".join(lines), key=b"secret").ok
 
 
-# Forgeries: the whole chain is hashed anew, so only the table and the invariants can tell
+# Forgeries with a rehashed chain: only the table and the invariants can reveal them
 
 
 @unhurried
@@ -165,7 +165,7 @@ def test_log_begins_with_create() -> None:
 
 
 def test_repair_may_start_from_any_state() -> None:
-    """A repair is what turnwise does when the stored state is not what was committed."""
+    """The product repairs a chat whose stored state differs from its committed one."""
     place = place_of(t.Repaired)
     assert LOG[place].source == "dreaming"
     assert _forged(place, source=ChatState.compacting).ok
@@ -174,7 +174,7 @@ def test_repair_may_start_from_any_state() -> None:
 @unhurried
 @given(VERSIONS)
 def test_records_of_another_chat_are_found(version: int) -> None:
-    """Even if they are chained to it: a life may not be told half of one chat and half of another."""
+    """Even if the chain includes them: a log must not mix two chats."""
     records = [*LOG[: version - 1], *(dataclasses.replace(record, chat_id="chat-2") for record in LOG[version - 1 :])]
     verdict = verify_export(export("chat-1", rehashed(records)))
     assert (verdict.ok, verdict.position) == (False, version)
@@ -234,7 +234,7 @@ def test_record_holds_the_decision() -> None:
 
 
 def test_hash_follows_the_documented_format() -> None:
-    """Anyone can check a log with a JSON parser and SHA-256, without turnwise."""
+    """Any JSON parser with SHA-256 can check a log, without turnwise."""
     for record in _log():
         fields = json.loads(to_json(record))
         found = fields.pop("hash")
@@ -266,7 +266,7 @@ def test_record_survives_json() -> None:
 
 
 def test_times_are_spelled_in_utc() -> None:
-    record_of(_created(), prev=GENESIS, at=AT + timedelta(days=1))  # the last spelling is kept, for all equal times
+    record_of(_created(), prev=GENESIS, at=AT + timedelta(days=1))  # the last spelling wins, for all equal times
     elsewhere = AT.astimezone(timezone(timedelta(hours=2)))
     record = record_of(_created(), prev=GENESIS, at=elsewhere)
     assert json.loads(to_json(record))["at"] == "2026-11-21T09:30:00.000005+00:00"
@@ -306,7 +306,7 @@ def test_invalid_json_object_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"\\uDFFF": 1}', '{"a": "\ud800"}'])
 def test_lone_surrogate_is_refused(text: str) -> None:
-    """No digest of it could be computed."""
+    """It has no digest."""
     with pytest.raises(ValueError, match="surrogate"):
         object_of(text)
     assert object_of('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
@@ -328,7 +328,7 @@ def test_signature_is_an_hmac_over_the_checkpoint() -> None:
 
 
 def _entries() -> list[Entry]:
-    """Keep a life of which a client stopped a turn, and said why."""
+    """Export a life in which a client stopped a turn with a reason."""
     life = Life()
     life.create()
     life.send()

@@ -1,4 +1,4 @@
-"""The plan of the table's tests: for every row a chat that matches it, and what the row then writes and tells."""
+"""Cases of the table's tests: for every row a matching chat, and the row's writes and events."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ Fire = Callable[[Life], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One way to match a row: where the chat stands, what happens, what is written and told."""
+    """One way to match a row: the chat's state, the trigger, the writes and the events."""
 
     build: Callable[[], Life]
     fire: Fire
@@ -55,7 +55,7 @@ class Case:
 
 
 def standing(state: ChatState) -> Life:
-    """Return a life that stands in `state`, with work under way where the state has a job."""
+    """Return a life in `state`, with a running job where the state has one."""
     builders: dict[ChatState, Callable[[], Life]] = {
         S.waiting: waiting,
         S.pending: pending,
@@ -72,7 +72,7 @@ def standing(state: ChatState) -> Life:
 
 
 def stray(state: ChatState | None = None) -> Life:
-    """Return a chat whose stored facts break a promise: an unknown state, or an open call of no step."""
+    """Return a chat whose stored facts break an invariant: an unknown state, or an open call without a step."""
     life = standing(state or S.waiting)
     if state is None:
         life.facts = replace(life.facts, stored_state="brooding")
@@ -82,7 +82,7 @@ def stray(state: ChatState | None = None) -> Life:
 
 
 def changed(life: Life, **facts: Any) -> Life:
-    """Return the life with facts that no life of its own reaches."""
+    """Return the life with facts that no sequence of triggers reaches."""
     life.facts = replace(life.facts, **facts)
     return life
 
@@ -97,20 +97,20 @@ def two_results(life: Life) -> Life:
 
 
 def abandoned_compaction() -> Life:
-    """Return a pending chat whose client call was asked for before a compaction that lost its worker."""
+    """Return a pending chat with a client call from before a compaction whose worker was lost."""
     life = compacting(client("a"))
     life.held(t.LeaseExpired)
     return life
 
 
 def client_left_open() -> Life:
-    """Return a pending chat with an open client call and no compaction owed, as no life reaches it."""
+    """Return a pending chat with an open client call and no compaction due, which no sequence of triggers reaches."""
     life = abandoned_compaction()
     return changed(life, compaction=replace(life.facts.compaction, need=Need.none, step=1))
 
 
 def compacted_unanswered() -> Life:
-    """Return a waiting chat whose last message has no answer: it was stopped, and then compacted."""
+    """Return a waiting chat whose last message is unanswered: it was stopped, then compacted."""
     life = interrupted()
     life.fire(t.RequestCompaction)
     life.claim()
@@ -159,21 +159,20 @@ def handed_back(state: ChatState) -> Life:
 
 
 def folding(**limits: Any) -> Life:
-    """Return a chat whose attempt at a summary is under way."""
+    """Return a chat with a running attempt at a summary."""
     life = compacting(**limits)
     life.attempt()
     return life
 
 
 def waiting_for_a_retry() -> Life:
-    """Return a chat whose attempt has failed."""
     life = streaming()
     life.discard()
     return life
 
 
 def started(state: ChatState) -> Life:
-    """Return a chat in `state` whose call, if it has one, has started."""
+    """Return a chat in `state` whose call, if any, has started."""
     life = standing(state)
     for call in life.facts.calls:
         life.start(call.call_id)
@@ -181,13 +180,13 @@ def started(state: ChatState) -> Life:
 
 
 def finished(*calls: ToolCall, queue: bool = False, tokens: int | None = None, **limits: Any) -> Life:
-    """Return a chat all of whose local calls have ended, and are not concluded."""
+    """Return a chat whose local calls have ended, and are not concluded."""
     life = two_results(executing(*calls, tokens=tokens, **limits))
     return queued(life) if queue else life
 
 
 def crowded(**limits: Any) -> Life:
-    """Return a pending chat whose new message does not fit into the window beside what was said before."""
+    """Return a pending chat whose new message and history exceed the window."""
     life = streaming(**limits)
     life.reply(tokens=60)
     life.send("word " * 40)
@@ -195,7 +194,7 @@ def crowded(**limits: Any) -> Life:
 
 
 def out_of_steps(*, queue: bool = False) -> Life:
-    """Return a pending chat that has its client's results and no step left to show them to the model."""
+    """Return a pending chat with its client's results and no step left for the model."""
     life = asking(max_steps=1)
     if queue:
         life.send()
@@ -204,26 +203,26 @@ def out_of_steps(*, queue: bool = False) -> Life:
 
 
 def stopped(*, promote: bool) -> Life:
-    """Return an unsettled chat whose queue waits for the settling."""
+    """Return an unsettled chat with queued messages."""
     life = queued(streaming(promote_after_interrupt=promote))
     life.interrupt()
     return life
 
 
 def steered() -> Life:
-    """Return an unsettled chat that is to answer another message next."""
+    """Return an unsettled chat that will answer another message next."""
     life = streaming()
     life.send("now", when_busy="interrupt")
     return life
 
 
 def rested() -> Life:
-    """Return a chat that compacts after its final step, and then rests."""
+    """Return a chat that compacts after its final step, then rests."""
     return compacting(after_final_step="rest")
 
 
 def overdue(*calls: ToolCall) -> Life:
-    """Return a chat whose client has let the deadline pass."""
+    """Return a chat whose client missed the deadline."""
     life = asking(*calls)
     life.wait(1)
     return life
@@ -240,7 +239,7 @@ def on_last(trigger: type[Trigger]) -> Fire:
 
 
 def with_queue(state: ChatState) -> Life:
-    """Return a life in `state` in whose queue two messages wait."""
+    """Return a life in `state` with two queued messages."""
     if state in (S.interrupted, S.error):
         life = queued(streaming(), "later", "last")
         if state is S.error:
@@ -253,7 +252,7 @@ def with_queue(state: ChatState) -> Life:
 
 
 def steering(life: Life, *texts: str) -> Life:
-    """Return a life with messages that steer its turn, two unless told otherwise, and one that does not."""
+    """Return a life with messages that steer its turn, two by default, and one that does not."""
     life.send("later")
     for text in texts or ("left", "right"):
         life.send(text, when_busy="steer")
@@ -261,7 +260,6 @@ def steering(life: Life, *texts: str) -> Life:
 
 
 def scheduled(life: Life, **fields: Any) -> Life:
-    """Return the life with a scheduled message that is due."""
     life.fire(t.Schedule, message=replace(SCHEDULED, **fields))
     return life
 
@@ -512,13 +510,13 @@ def administration() -> Iterator[Case]:
 
 
 def first_match(draft: Draft[Any]) -> Row | None:
-    """Return the first row whose guards hold, judged without the machine."""
+    """Return the first row whose guards hold, without the machine."""
     rows = rows_of(type(draft.trigger), draft.before.place)
     return next((row for row in rows if all(guard(draft) for guard in row.when)), None)
 
 
 def row_of(case: Case) -> tuple[Row, Life, Facts]:
-    """Fire a case, and return its row, the life after it and the facts before."""
+    """Fire a case; return its row, the life after it and the facts before."""
     life = case.build()
     before, asked = life.facts, len(life.asked)
     case.fire(life)
@@ -530,6 +528,5 @@ def row_of(case: Case) -> tuple[Row, Life, Facts]:
 
 
 def name_of(case: Case) -> str:
-    """Return what a test of the case is called."""
     row, _, _ = row_of(case)
     return f"{row.trigger.name}-{row.source}-{row.target}-{'-'.join(guard.__name__ for guard in row.when)}"

@@ -1,4 +1,4 @@
-"""Budgets, as values: what a call reserves, what it settles for, and when too little is left for it."""
+"""Budgets as values: reservations, settlements, and calls that the rest does not cover."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPEN = {"c": Reservation(100, D("0.5")), "d": Reservation(7, None)}
 def test_call_counts_as_used_or_as_reserved(
     chat: str, purpose: Any, usage: Usage, spent: Amount, unpriced: int, left: str
 ) -> None:
-    """One without a report counts as its reservation, or as nothing if it has none; a title reserves nothing."""
+    """A call without a report counts its reservation, or nothing if it has none; a title reserves nothing."""
     written = RecordUsage(purpose, 1, 1, 1, usage)
     (budget,) = Funds((StoredBudget(owner="ada", reservations=OPEN),)).after(chat, [written]).budgets
     assert (budget.spent, budget.unpriced, {*budget.reservations}) == (spent, unpriced, {*left})
@@ -82,7 +82,7 @@ def test_call_needs_its_prompt_and_its_reply(estimator: CallEstimator, spent: Am
 
 
 def test_open_calls_leave_less_than_is_spent() -> None:
-    """A call of unknown price holds all that is left, and no less than the others do after the limit was lowered."""
+    """A call of unknown price reserves all that is left, at least as much as the other calls after a lower limit."""
     held = StoredBudget(owner="ada", tokens=100, cost=D("0.2"), spent=Amount(0, D("0.1")), reservations=OPEN)
     assert held.reserved == Amount(107, D("0.5"))
     funds = Funds((held,))

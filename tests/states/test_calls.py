@@ -1,4 +1,4 @@
-"""Tool calls: each gets exactly one result, by whomever, and none starts that must not."""
+"""Tool calls: each gets exactly one result from one source, and forbidden calls never start."""
 
 import json
 from datetime import timedelta
@@ -154,7 +154,7 @@ def test_open_calls_get_synthetic_results(ends: str, outcome: CallStatus, is_err
 
 
 def approvals(*answers: ToolResult) -> Life:
-    """Return a chat whose client has answered two calls that ask for approval."""
+    """Return a chat whose client has answered two calls that need approval."""
     life = asking(client("a", approval="asked", within=5), client("b", 1, approval="asked"))
     life.submit(*answers)
     return life
@@ -163,7 +163,7 @@ def approvals(*answers: ToolResult) -> Life:
 @pytest.mark.parametrize("output", [True, False, {"approved": True}, {"approved": False, "reason": "no"}])
 @pytest.mark.parametrize("is_error", [True, False])
 def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool) -> None:
-    """A client's tool may well answer true: its call has its result then, and is not run by anybody else."""
+    """A client's tool may well answer true: the call has its result then, and does not run elsewhere."""
     life = asking(client("a"), client("b", 1, approval="asked"))
     life.submit(ToolResult("a", output, is_error=is_error), ToolResult("b", {"approved": False}))
     ended = CallStatus.failed if is_error else CallStatus.succeeded
@@ -185,7 +185,7 @@ def test_approved_call_runs_and_denied_call_does_not() -> None:
 
 @pytest.mark.parametrize("approval", [True, {"approved": True}, {"approved": True, "arguments": {}}])
 def test_approval_with_is_error_is_refused(approval: Any) -> None:
-    """The client meant one of the two, and the model would hear of a denial that was not given."""
+    """The two contradict each other, and the model would see a denial that the client did not give."""
     life = asking(client("a", approval="asked"))
     with pytest.raises(InvalidContent, match="an error denies, and approves nothing"):
         life.submit(ToolResult("a", approval, is_error=True))
@@ -316,7 +316,7 @@ def test_subagent_usage_counts_in_the_budget() -> None:
 
 
 def test_chat_awaiting_subagents_cannot_be_archived() -> None:
-    """Else its subagents could not answer."""
+    """Otherwise its subagents could not answer."""
     both = asking(client("mine"), delegated("a", 1))
     assert both.fire(t.Archived).target is ChatState.requires_action
     with pytest.raises(IllegalTransition):

@@ -1,4 +1,4 @@
-"""Checked calls: what a type hint says is asked of every argument, before anything is done."""
+"""Checked calls: every argument is checked by its type hint before the call does anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction: due by a figure, at most once a step, never in the way of the turn and never without end."""
+"""Compaction: due by token counts, at most once a step, never in the way of the turn and never without end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,14 +20,14 @@ S = ChatState
 
 
 def after(life: Life, **changes: dict[str, Any]) -> Life:
-    """Return the life with other facts of these groups."""
+    """Return the life with other values in these groups of facts."""
     groups = {name: replace(getattr(life.facts, name), **changed) for name, changed in changes.items()}
     life.facts = replace(life.facts, **groups)
     return life
 
 
 def interrupted_while_crowded() -> Life:
-    """Return a pending chat that goes on after a partial answer to a message for which there was hardly room."""
+    """Return a pending chat that continues a partial answer to a message that hardly fitted."""
     life = crowded(context_limit=100)
     life = after(life, compaction={"next_tokens": 100})
     life.claim()
@@ -38,7 +38,7 @@ def interrupted_while_crowded() -> Life:
 
 
 def test_usage_of_a_lost_summary_is_counted_once() -> None:
-    """The next holder makes another one, and does not know what the first has used."""
+    """The next holder makes another summary, and does not know the usage of the first."""
     life = compacting()
     before = life.facts.usage
     life.attempt()
@@ -85,7 +85,7 @@ def test_compactions_of_a_turn_are_bounded(*, fails: bool) -> None:
 
 
 def test_answer_of_a_subagent_stands_after_compaction() -> None:
-    """The model would say something else once more, and its parent would hear that instead of the answer."""
+    """Otherwise the model would write another text, and the parent would get that instead of the answer."""
     answered, looked = compacting(), compacting(local("a"))
     for life in (answered, looked):
         life.facts = replace(life.facts, profile=replace(life.facts.profile, parent="p", parent_call="a"))
@@ -183,7 +183,7 @@ def test_context_overflow_compacts_within_the_step() -> None:
 
 
 def test_overflow_resets_the_failure_counters() -> None:
-    """The attempt after it is the first of its kind: it has all its retries."""
+    """The next attempt is the first of its kind, with all retries."""
     life = streaming()
     life.held(t.AttemptDiscarded, error=ERROR, delay=1.0, retry_at=life.now, paid=True, usage=None)
     life.attempt()
@@ -227,7 +227,7 @@ def test_failed_overflow_compaction_ends_in_an_error() -> None:
 @pytest.mark.parametrize("end", ["compact", "fail", "decline"])
 @pytest.mark.parametrize("before", ["message", "results", "continuation"])
 def test_prompt_that_will_not_fit_is_folded_before_the_step(before: str, end: str) -> None:
-    """However that ends, the step follows: only a provider's refusal ends in an error."""
+    """The step follows for every outcome: only a provider's refusal ends in an error."""
     if before == "results":
         life = two_results(executing(tokens=79))
         begun = life.held(t.ToolsFinished)
@@ -283,7 +283,6 @@ def test_estimate_follows_what_the_model_sees() -> None:
 
 
 def fork_of(parent: Life) -> Life:
-    """Return a fork of a chat as it stands."""
     history = parent.facts.history
     child = Life()
     child.fire(
@@ -326,7 +325,7 @@ def test_fork_keeps_the_boundary() -> None:
 
 @pytest.mark.parametrize("case", [*cases()])
 def test_history_version_is_that_of_the_last_message_change(case: Case) -> None:
-    """By it a worker knows whether what it remembers of a chat is what the model must see."""
+    """A worker compares it to know whether its cached view is current."""
     life = case.build()
     case.fire(life)
     forked = fork_of(life).decisions if life.messages else ()

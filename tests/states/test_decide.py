@@ -1,4 +1,4 @@
-"""Deciding is pure; what it hands out says who did it, why, and what a subscriber sees in which order."""
+"""Deciding is pure; a decision holds the actor, the reason, and the events in order."""
 
 import copy
 import dataclasses
@@ -67,7 +67,7 @@ def test_decide_is_pure() -> None:
 
 
 def test_decision_breaking_an_invariant_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect in a write must never reach the disk."""
+    """A faulty write must never reach the disk."""
     monkeypatch.setattr(Draft, "drop_lease", lambda draft: None)
     life = streaming()
     with pytest.raises(BrokenInvariant, match=r"step_finished .* has_no_lease; nothing was written") as broken:
@@ -84,7 +84,7 @@ def test_decision_holds_actor_and_reason() -> None:
 
 
 def test_edit_needs_a_user_message() -> None:
-    """Not even behind a marker: a clear adds one to an empty history, too."""
+    """Even with a marker: a clear adds one to an empty history, too."""
     life = Life()
     life.create()
     life.fire(t.ClearContext)
@@ -251,7 +251,7 @@ def test_result_after_its_deadline_is_refused() -> None:
 
 @pytest.mark.parametrize(("token", "actor"), [(None, "worker:w"), (0, "worker:w"), (2, "worker:w"), (1, "worker:late")])
 def test_stale_lease_is_refused(token: int | None, actor: str) -> None:
-    """The worker counts, too: a database that went back grants a token twice."""
+    """The worker is compared, too: a restored database grants a token twice."""
     more = {"token": token, "reply": StepReply(parts=()), "actor": actor}
     error = refused(streaming(), StaleLease, lambda life: life.fire(t.StepFinished, **more))
     assert (error.token, error.current) == (token, 1)

@@ -1,6 +1,6 @@
-"""What every row decides, whole, as it was last looked at: changed facts, writes and events of every case.
+"""The complete decision of every row: changed facts, writes and events of every case.
 
-Other tests say what must be so and why; this one lets nothing change unseen. After a change that is meant, read the
+Other tests state the rules and their reasons; this one shows every change. After an intended change, read the
 difference that `APPROVE=1 make test TESTS=tests/states/test_decisions.py` makes to `decisions.jsonl`, and commit it.
 """
 
@@ -25,7 +25,7 @@ APPROVED = Path(__file__).parent / "decisions.jsonl"
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it, with the names of its types: nothing about it may go unseen."""
+    """Return a value as JSON with the names of its types, so that no difference is hidden."""
     if isinstance(value, Value):
         fields = {name: plain(field) for name, field in asdict(value).items()}
         return {"": type(value).__name__, **fields, **_tag(value)}
@@ -45,7 +45,7 @@ def _tag(value: Value) -> dict[str, Any]:
 
 
 def spelled(before: Facts, decision: Decision) -> dict[str, Any]:
-    """Return all that a decision says; of its facts those that it changes."""
+    """Return a decision as JSON; of its facts, the changed ones."""
     old, new = plain(before), plain(decision.facts)
     spelled_out = {name: plain(field) for name, field in asdict(decision).items()}
     spelled_out["trigger"] = decision.trigger.name
@@ -57,7 +57,7 @@ def spelled(before: Facts, decision: Decision) -> dict[str, Any]:
 
 
 def decided() -> dict[str, str]:
-    """Return what every case decides, a line for each, by its name. Some time passes before it is fired."""
+    """Return the decision of every case, one line each. Some time passes before the trigger."""
     lines: dict[str, str] = {}
     for number, case in enumerate(cases()):
         life = case.build()
@@ -90,7 +90,7 @@ DEFAULTS = Path(__file__).parent / "defaults.json"
 
 
 def kinds(of: type[Value] = Value) -> Iterator[type[Value]]:
-    """Yield the kinds of values of the ground floor: those that are stored."""
+    """Yield the types of stored values."""
     for kind in of.__subclasses__():
         if kind.__module__.startswith("turnwise.states."):
             yield kind
@@ -116,5 +116,5 @@ def test_field_defaults_are_as_approved() -> None:
 
 
 def test_values_are_frozen() -> None:
-    """They are shared: between the cache, the subscribers and the caller."""
+    """Cache, subscribers and callers share them."""
     assert [kind for kind in kinds() if not kind.__struct_config__.frozen] == []

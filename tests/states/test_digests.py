@@ -1,4 +1,4 @@
-"""Digests: of canonical JSON, made with salts that do not betray each other; and what is stored as JSON."""
+"""Digests of canonical JSON, with independent salts; and values stored as JSON."""
 
 import hashlib
 import itertools
@@ -103,7 +103,7 @@ def test_iterators_in_models_become_lists() -> None:
 
 
 def test_nan_in_a_model_becomes_null() -> None:
-    """A model spells NaN and the infinities by a setting of its own."""
+    """Such models have their own setting for NaN and infinities."""
     measured = _Measured(value=float("nan"), others=[float("inf"), 1.5])
     assert as_json(measured) == {"value": None, "others": [None, 1.5]}
     assert as_json([_Listing(measured), rows(1), "\ud800"]) == [{"files": as_json(measured)}, [0], "\ufffd"]
@@ -120,7 +120,7 @@ def test_nan_in_a_model_becomes_null() -> None:
     ],
 )
 def test_lone_surrogate_in_a_key_is_replaced(value: object, stored: object) -> None:
-    """A tool that lists a folder may say such a key: it is what Python makes of a name that is no UTF-8."""
+    """A tool that lists a folder may return such a key: Python makes it of a name that is no UTF-8."""
     assert as_json(value) == stored
 
 
@@ -231,7 +231,7 @@ def test_message_digest_covers_every_field(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*ToolCall.__struct_fields__])
 def test_call_digest_covers_every_field_but_progress(name: str) -> None:
-    """Its arguments above all: a log that shows another call must not verify."""
+    """Above all its arguments: a log that shows another call must not verify."""
     other: dict[str, Any] = {
         "arguments": {"x": 2},
         "asked_arguments": {"x": 3},
@@ -252,7 +252,7 @@ def test_call_digest_covers_every_field_but_progress(name: str) -> None:
 
 
 def test_salt_changes_the_digest() -> None:
-    """Or who has the log could try out short secrets."""
+    """Otherwise readers of the log could find short secrets by trying."""
     pairs: list[tuple[Write, Write]] = [
         (InsertMessage(MESSAGE), InsertMessage(MESSAGE, "s")),
         (PutCall(CALL), PutCall(replace(CALL, salt="s"))),

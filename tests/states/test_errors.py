@@ -1,4 +1,4 @@
-"""Errors: each makes its text from its facts."""
+"""Errors: each builds its text from its fields."""
 
 import copy
 import pickle
@@ -92,7 +92,7 @@ def test_model_error_parses_retry_after_and_status(given: Any, number: float | N
 
 
 def test_errors_survive_pickle_and_copy() -> None:
-    """Pools of processes and task queues pickle errors; one that cannot be read again would end the pool."""
+    """Pools of processes and task queues pickle errors; an unreadable one would end the pool."""
     for error, _ in ERRORS:
         error.add_note("noted")
         for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):  # noqa: S301 - our own

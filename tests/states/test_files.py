@@ -1,4 +1,4 @@
-"""Files: only a sound one becomes part of a message."""
+"""Files: only valid ones become part of a message."""
 
 import struct
 from pathlib import Path
@@ -56,14 +56,14 @@ def test_malformed_file_is_refused(fields: Any, problem: str) -> None:
     ],
 )
 def test_data_url_becomes_inline_content(url: str, data: str | None) -> None:
-    """Or no limit would hold for it, and it would stay in its message however large it is."""
+    """Otherwise no limit would apply, and the message would hold the file whatever its size."""
     sent = parts_of([FilePart(media_type="image/png", url=url, name="n")])
     expected = {"url": url} if data is None else {"data": data}
     assert sent == (FilePart(media_type="image/png", name="n", **expected),)
 
 
 def test_stored_file_is_not_validated_again() -> None:
-    """What was accepted once is never unreadable."""
+    """An accepted file stays readable."""
     assert convert({"media_type": "png"}, FilePart).data is None
 
 
@@ -165,7 +165,7 @@ def test_pages_that_can_be_counted() -> None:
 
 
 async def test_engine_refuses_what_first_bytes_belie() -> None:
-    """Sent inline or put before, a file is refused with what would be right; nothing is stored."""
+    """An inline or uploaded file is refused with the right type; nothing is stored."""
     async with Engine("sqlite://", model="demo") as engine:
         chat = await engine.create_chat()
         for head, problem in ((png(9000, 9000), "9,000 x 9,000"), (jpeg(9, 9), "give its true type")):

@@ -1,4 +1,4 @@
-"""Messages: what a user may send, and what a client may see."""
+"""Messages: accepted content of users, and the fields that clients see."""
 
 import functools
 import operator
@@ -175,7 +175,7 @@ def test_call_without_usage_is_partial(usage: Usage) -> None:
 calls = st.tuples(counts, counts, costs, st.booleans()).map(
     lambda given: Usage(input_tokens=given[0], output_tokens=given[1], cost=given[2], partial=given[3])
 )
-"""What single model calls report."""
+"""Usage reports of single model calls."""
 
 
 @given(st.lists(calls))
@@ -222,7 +222,7 @@ S = ChatState
 
 
 def shown(life: Life, *deltas: str, attempt: int = 1) -> None:
-    """Let subscribers see parts of the attempt under way."""
+    """Make parts of the running attempt visible."""
     for delta in deltas:
         part = PartDelta(type="text", delta=delta)
         event = PartEvent(seq=len(life.events) + 1, step=life.facts.step.number, attempt=attempt, index=0, part=part)

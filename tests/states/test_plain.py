@@ -1,4 +1,4 @@
-"""Plain values: what is taken of an untrusted value, up to each bound, and a copy that shares nothing."""
+"""Plain values: which untrusted values are accepted, up to each bound, as a copy that shares nothing."""
 
 import re
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from turnwise.states.values.plain import DEEPEST, SAID, Misfit, copied, plain, s
 
 
 def nested(levels: int, innermost: Any = 1) -> Any:
-    """Return objects and arrays by turns, so many inside each other."""
+    """Return that many levels of alternating objects and arrays."""
     value = innermost
     for level in range(levels):
         value = [value] if level % 2 else {"k": value}

@@ -1,4 +1,4 @@
-"""The table is its own test plan: every row has a case, every pair without a row is refused, nothing is left over."""
+"""The table is its own test plan: every row has a case, and every pair without a row is refused."""
 
 import itertools
 from datetime import timedelta
@@ -113,7 +113,7 @@ def test_ladder_without_a_last_row_is_refused() -> None:
 
 
 def test_library_fires_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a library that does nothing, no trigger is accepted."""
+    """With an inert library, no trigger is accepted."""
     lives = [(case, case.build()) for case in CASES]
     monkeypatch.setattr(Event, "trigger", lambda *_: None)
     for case, life in lives:
@@ -276,7 +276,7 @@ def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
 
 
 IDLE: Final = built(replace(row, actions=()) for row in TABLE)
-"""The machine without actions: these facts are drawn from thin air, and guards must judge them all the same."""
+"""The machine without actions: the facts are drawn at random, and guards must judge them all."""
 
 
 @given(facts_of_any_kind, arguments_of_any_kind())

@@ -1,4 +1,4 @@
-"""Turns: how they begin, what ends them, and how steps, tokens, time and dollars limit them."""
+"""Turns: start, end, and the limits on steps, tokens, time and dollars."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -63,7 +63,7 @@ def test_calls_take_precedence_over_the_stop_reason() -> None:
 
 
 def test_resume_after_stop_after_tool() -> None:
-    """An answer is one, whether the model gave it as text or by a call."""
+    """A text and a call of the answer tool both count as answers."""
     life = executing(local("a", stop_after=True), local("b", 1))
     life.run_tools()
     assert life.facts.history.tail is Tail.awaits_answer
@@ -104,7 +104,7 @@ def before_a_compaction() -> Life:
     ],
 )
 def test_answered_turn_cannot_be_resumed(given: Callable[[], Life], *, fails: bool) -> None:
-    """To go on with it would ask for another answer, and replace the one that was given."""
+    """Continuing would ask for another answer, and replace the first."""
     life = given()
     if fails:
         life.fail()
@@ -187,7 +187,7 @@ def test_turn_names_the_chat_that_requested_it() -> None:
     ],
 )
 def test_resumed_turn_has_a_fresh_budget(limits: dict[str, float], reason: StopReason) -> None:
-    """What it used before still counts as its usage: only the budget is fresh."""
+    """Earlier use still counts as usage: only the budget is fresh."""
     life = streaming(**limits)
     used = Usage(input_tokens=10, output_tokens=5, cost=Decimal("0.1"))
     for times in (1, 2, 3):
@@ -302,7 +302,7 @@ def test_may_compact(*, given_up: bool, unproven: bool, compacted_step: int, com
     ],
 )
 def test_cost_budget_ends_the_turn(cost: str | None, limit: float, *, spent: bool) -> None:
-    """A budget is what was written, and not the float that is next to it; an unknown price counts nothing."""
+    """A budget is the written decimal, not the nearest float; an unknown price counts nothing."""
     life = streaming(turn_cost=limit)
     life.reply(local("a"), usage=Usage(input_tokens=1, cost=None if cost is None else Decimal(cost)))
     life.run_tools()
@@ -311,7 +311,7 @@ def test_cost_budget_ends_the_turn(cost: str | None, limit: float, *, spent: boo
 
 
 def test_budget_does_not_end_a_started_step() -> None:
-    """A worker that takes over a step half done must finish it."""
+    """A worker that takes over half a step must finish it."""
     life = streaming(max_steps=1)
     life.held(t.Released)
     life.claim()
@@ -350,7 +350,7 @@ def test_should_compact_is_ignored_where_compaction_is_off(limits: dict[str, int
 
 
 def test_edit_does_not_wait_for_settling() -> None:
-    """Stop, then say it better: what was shown would be cut as soon as it was kept."""
+    """Otherwise the partial message would be cut as soon as it was stored."""
     life = unsettled()
     life.edit("m1")
     assert (life.facts.state, life.facts.settled, life.facts.lease) == (S.pending, True, None)
@@ -367,7 +367,7 @@ def test_complete_calls_of_a_partial_answer_are_stored() -> None:
 
 
 def test_discarded_attempt_is_not_stored() -> None:
-    """It was taken back: keeping it would show subscribers what they were decided to forget."""
+    """Storing it would show subscribers a text that was withdrawn."""
     life = streaming()
     shown = life.partial()
     life.discard()
@@ -414,7 +414,7 @@ def test_retry_schedule_survives_a_restart() -> None:
 
 
 def test_failed_attempts_are_counted_by_what_they_cost() -> None:
-    """Time-outs count in a row; what was paid counts by the kind of its error, whatever failed in between."""
+    """Timeouts count in a row; paid attempts count by the kind of error, with any failures in between."""
     life, counts = streaming(), []
     for kind, paid, timed_out in (
         ("network", True, True),
@@ -451,7 +451,7 @@ def texts(life: Life) -> list[str]:
 
 
 def ranks(life: Life) -> list[str]:
-    """Return the queue as a store orders it: by the last rank that was written for each message."""
+    """Return the queue as a store orders it: by each message's last written rank."""
     kept: dict[str, tuple[int, str]] = {}
     for decision in life.decisions:
         for write in decision.writes:
@@ -466,7 +466,7 @@ def ranks(life: Life) -> list[str]:
 
 
 def test_later_message_is_the_last() -> None:
-    """Its place is not counted by how many wait: those that were taken have had places, too."""
+    """Its rank does not depend on the queue's length: promoted messages had ranks, too."""
     life = queued(streaming(), "one", "two", "three")
     for _ in range(2):
         life.reply()
@@ -476,7 +476,7 @@ def test_later_message_is_the_last() -> None:
 
 
 def test_interrupting_messages_precede_the_queue_in_order() -> None:
-    """Nobody means "No, use Rust instead." to be answered before "Use Python."."""
+    """The answer to "No, use Rust instead." must not come before that to "Use Python."."""
     life = queued(streaming(), "one")
     for text in ("Use Python.", "No, use Rust instead.", "Or Zig."):
         life.send(text, when_busy="interrupt")
@@ -510,7 +510,7 @@ def test_interrupting_message_starts_the_next_turn() -> None:
 
 @pytest.mark.parametrize("promoted", ["steered", "moved up", "sent after a stop"])
 def test_interrupt_cancels_an_unsettled_promotion(promoted: str) -> None:
-    """Stop means stop: the last command counts."""
+    """The last command counts."""
     life = unsettled()
     if promoted == "moved up":
         life.send("wait")
@@ -524,7 +524,7 @@ def test_interrupt_cancels_an_unsettled_promotion(promoted: str) -> None:
 
 @pytest.mark.parametrize("waiting", [(), ("one", "two")], ids=["empty", "waiting"])
 def test_message_before_and_after_settling_does_the_same(waiting: tuple[str, ...]) -> None:
-    """Which of the two it is, milliseconds decide: a user cannot know."""
+    """Milliseconds decide which of the two happens, and users cannot know."""
     early, late = (queued(streaming(), *waiting) if waiting else streaming() for _ in range(2))
     early.interrupt()
     early.send("new")
@@ -564,7 +564,7 @@ def test_erasure_removes_only_named_queued_messages() -> None:
 
 
 def test_schedules_of_a_chat_do_not_mix() -> None:
-    """Each is replaced under its id, goes on or ends by itself, and carries its actor; archiving drops all."""
+    """Each is replaced under its id, continues or ends by itself, and has its actor; archiving drops all."""
     life, weekly = standing(S.waiting), replace(SCHEDULED, id="weekly", every="0 9 * * 1", by="forged")
     for message in (SCHEDULED, weekly, replace(SCHEDULED, parts=said("again"))):
         life.fire(t.Schedule, message=message, actor="user:ada")

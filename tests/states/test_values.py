@@ -1,4 +1,4 @@
-"""Values: msgspec spells and reads them; pydantic and FastAPI take them as if they were their own."""
+"""Values: msgspec encodes and decodes them; pydantic and FastAPI accept them as their own."""
 
 import json
 import re
@@ -32,7 +32,7 @@ VALUES: Final[list[Any]] = [USAGE, MESSAGE, CALL, QUEUED, PICTURE, LIFE.facts, L
 
 
 def every_event() -> list[Event]:
-    """Return an event of every kind that a decision can tell."""
+    """Return an event of every kind that a decision can contain."""
     events: dict[str, Event] = {}
     for case in cases():
         life = case.build()
@@ -123,7 +123,7 @@ def open_in(value: Any) -> list[Any]:
 
 
 def test_explicit_default_has_the_same_digest() -> None:
-    """A string that equals a default is that default, wherever it came from: digests are compared after reading."""
+    """A string that equals a default is that default: digests are compared after decoding."""
     read = msgspec.convert(msgspec.to_builtins(asdict(CALL)), ToolCall)
     given = msgspec.structs.replace(read, crash=str(b"at_most_once", "ascii"))
     assert changed_fields(given) == changed_fields(CALL) == changed_fields(read)
@@ -146,7 +146,7 @@ def test_explicit_default_has_the_same_digest() -> None:
     ],
 )
 def test_decoding_error_names_the_place_not_the_value(body: str, place: str, problem: str) -> None:
-    """The value may be what somebody said."""
+    """The value may be a user's text."""
     with pytest.raises(msgspec.MsgspecError) as raised:
         msgspec.json.decode(body, type=Message)
     assert place_and_problem(raised.value) == (place, problem)
@@ -166,7 +166,7 @@ def required_by(kind: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_misspelt_or_missing_field_is_refused(kind: Any) -> None:
-    """A budget would never hold if the figure that counts for it were misspelt, and left out without a word."""
+    """A misspelt and dropped limit would disable a budget silently."""
     fields = required_by(kind)
     kind(**fields)
     last = msgspec.structs.fields(kind)[-1].name
@@ -219,13 +219,13 @@ def test_unknown_stored_field_is_ignored() -> None:
     ],
 )
 def test_wrong_field_type_is_refused(kind: Any, fields: dict[str, Any]) -> None:
-    """Or a model's odd reply would be stored, and its chat could not be read again."""
+    """Otherwise a model's odd reply would be stored and make its chat unreadable."""
     with pytest.raises(InvalidContent, match=kind.__name__):
         kind(**fields)
 
 
 def test_stored_times_need_a_zone() -> None:
-    """No other time could be compared with it."""
+    """Times without a zone cannot be compared with others."""
     naive = msgspec.json.encode({**msgspec.to_builtins(MESSAGE), "created_at": "2026-11-01T12:00:00"})
     with pytest.raises(msgspec.ValidationError, match=r"timezone component - at `\$\.created_at`"):
         msgspec.json.decode(naive, type=Message)
