@@ -1,4 +1,4 @@
-"""A real Chromium, one for all tests of a process, and pages in it."""
+"""A real Chromium, shared by all tests of a process, and its pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 @dataclass(frozen=True, slots=True)
 class Chromium:
-    """A browser that runs."""
+    """A running browser."""
 
     address: str
 

@@ -1,4 +1,4 @@
-"""What the tests of the service share."""
+"""Fixtures of the service's tests."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pages of front ends: their own npm clients in one process of Node, which takes a page's steps."""
+"""Pages of front ends: their npm clients in one Node process, which executes a page's steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE: Final = 60
 
 @functools.cache
 def installed() -> Path:
-    """Install the clients once for all processes, from the lock file, and return the folder of modules."""
+    """Install the clients once for all processes, from the lock file; return the folder of modules."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
     lock = (_NPM / "package-lock.json").read_text()
@@ -58,7 +58,7 @@ def _install(folder: Path) -> None:
 
 @dataclass
 class Pages:
-    """A process of Node that holds any number of pages."""
+    """A Node process that holds any number of pages."""
 
     node: subprocess.Popen[str]
     answers: dict[str, queue.SimpleQueue[dict[str, Any]]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Pages:
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[Pages]:
-        """Give it until the block ends."""
+        """Run the process in the block."""
         with tempfile.TemporaryDirectory() as folder:
             scripts = Path(shutil.copytree(_NPM, Path(folder) / "npm"))
             (scripts / "node_modules").symlink_to(installed())
@@ -99,7 +99,7 @@ class Pages:
         return Page(self, {"page": name, "dialect": dialect, "url": url, "token": token, "thread": thread or name})
 
     def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Let a page take a step, and return what it has then."""
+        """Execute a step of a page; return the page's data then."""
         self.node.stdin.write(f"{json.dumps(asked)}\n")
         self.node.stdin.flush()
         answer = self.answers[asked["page"]].get(timeout=_PATIENCE)
@@ -116,7 +116,7 @@ class Pages:
 
 @dataclass
 class Page:
-    """A page, and what it has after its last step."""
+    """A page, and its data after the last step."""
 
     pages: Pages
     name: dict[str, str]

@@ -1,4 +1,4 @@
-"""An application of its own: what it serves beside the routes, and which pages may call it."""
+"""A standalone application: its own paths, and the pages that may call it."""
 
 import math
 import sys
@@ -154,7 +154,7 @@ TAKE_WRITES: Final = {
 async def test_service_that_cannot_write_is_not_ready(
     place: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """It is alive, and reads; it is ready again as soon as its store takes writes."""
+    """The service is alive and reads, and becomes ready again as soon as its store accepts writes."""
     url = f"sqlite:///{tmp_path}/chats.db"
     if place == "postgres":
         url = request.getfixturevalue("postgres").new_url("readiness")
@@ -175,7 +175,7 @@ async def test_service_that_cannot_write_is_not_ready(
 
 
 async def _readiness(client: httpx.AsyncClient, status: int) -> httpx.Response:
-    """Ask until the answer has that status: answers are shared for a moment."""
+    """Request until the answer has that status: answers are cached for a short time."""
     with anyio.fail_after(30):
         while (answer := await client.get("/readyz")).status_code != status:
             pass
@@ -211,7 +211,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
 
 
 def waits(rates: Rates, principal: Principal, count: int = 1) -> list[float | None]:
-    """Send so many requests; return after how many seconds each may be tried again, `None` of those that are taken."""
+    """Send that many requests; return the seconds until each may be retried, `None` for accepted ones."""
     told: list[float | None] = []
     for _ in range(count):
         try:
@@ -259,7 +259,7 @@ def test_long_run_rate_equals_the_limit(clock: StillClock, sent_per_second: int)
 @pytest.mark.parametrize("per_second", [0.03, 0.7, 50, 444.5379106221935])
 @pytest.mark.parametrize("started", [0, 1e8])
 def test_waiting_retry_after_is_enough(clock: StillClock, per_second: float, started: float) -> None:
-    """The number of the problem, what its sentence says, and the header in whole seconds."""
+    """The problem's number, its sentence, and the header in whole seconds."""
     clock.now = started
     for as_told in (
         lambda refused: refused.retry_after,
@@ -286,7 +286,7 @@ def test_least_recent_principal_is_forgotten(clock: StillClock, monkeypatch: pyt
 
 
 async def test_unknown_senders_are_limited_by_address() -> None:
-    """A principal at the same address is not: `auth` is asked first."""
+    """Principals at the same address are not: `auth` runs first."""
     settings = ServiceSettings(requests_per_second=0.1, burst=2, not_found_seconds=0)
     async with Engine("sqlite://", model="demo") as engine:
         app = FastAPI()

@@ -1,4 +1,4 @@
-"""Who a token names: static ones, signed ones, and those that somebody made up."""
+"""The principal of a token: static, signed, and forged ones."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ CURVE: Final = jwk.ECKey.generate_key("P-256")
 PUBLIC: Final = KEY.as_pem(private=False)
 NOW: Final = int(time.time())
 LONG: Final = 10 * 365 * 24 * 3600
-"""Seconds: no run of the tests takes as long, however slow the machine is."""
+"""Seconds: longer than any run of the tests on a slow machine."""
 CLAIMS: Final = {"sub": "ada", "exp": NOW + LONG, "iss": "https://login.example", "aud": "chats"}
 KNOWN: Final = JWTs(key=PUBLIC, issuer="https://login.example", audience="chats")
 
@@ -295,7 +295,7 @@ def damage(path: Path, chat_id: str) -> None:
 async def test_unreadable_chat_is_shown_to_its_owner(
     tmp_path: Path, page: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are told what they are told of none, though nobody can ask the chat whose it is."""
+    """Others get the same answer as for an unknown chat, although the owner is unreadable."""
     if page is not None:
         monkeypatch.setattr(caller, "_PAGE", page)
     path = tmp_path / "chats.db"
@@ -351,7 +351,7 @@ async def test_404_takes_a_multiple_of_the_delay(passed: float, waited: float, m
 
 
 async def test_own_authenticator_may_be_sync_or_async() -> None:
-    """A function of your own, which may wait."""
+    """An application's function, which may await."""
     principals: dict[str | None, Principal] = {"ada": Principal("ada")}
 
     async def by_header(request: Request) -> Principal | None:
@@ -376,7 +376,7 @@ async def test_own_authenticator_may_be_sync_or_async() -> None:
     ],
 )
 async def test_broken_authenticator_is_an_internal_error(auth: Any, problem: str) -> None:
-    """It is no fault of the request: its sender is told that the service failed, and is let in by none of it."""
+    """The request is not at fault: its sender gets an internal error, and no access."""
     async with Engine("sqlite://", model="demo") as engine:
         app = FastAPI()
         add_problem_handlers(app)
@@ -391,7 +391,7 @@ async def test_broken_authenticator_is_an_internal_error(auth: Any, problem: str
 
 
 class ShortPasses:
-    """Names ada for a second after the first request, and then nobody."""
+    """Names ada for a second after the first request, then no principal."""
 
     def __init__(self) -> None:
         self.until: datetime | None = None
@@ -416,7 +416,7 @@ HELLO = {"id": "u1", "role": "user", "content": "Hello!"}
 async def test_stream_ends_when_the_token_expires(
     method: str, path: str, body: dict[str, Any] | None, last: str
 ) -> None:
-    """The chat is at work all the time, so nothing else would end it; and what comes later is told to nobody."""
+    """The working chat would not end the stream, and events after the expiry reach no reader."""
     words = "your token has expired; come back with another"
     expired = f'data: {{"type": "error", "errorText": "{words}"}}\n\n'
     agui = f'data: {{"type": "RUN_ERROR", "message": "{words}", "code": "reconnect"}}'

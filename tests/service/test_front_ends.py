@@ -29,7 +29,7 @@ DIALECTS = ("agui", "ai-6", "ai-7")
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """Run a service in a process of its own."""
+    """Run a service in its own process."""
     with ServiceProcess.running(f"sqlite:///{tmp_path}/chats.db") as running:
         yield running
 
@@ -90,7 +90,7 @@ async def test_npm_client_reloads_approves_and_interrupts(pages: Pages, dialect:
 
 
 def shown(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Return what a page shows of its messages, without the names that it gives to them and their parts."""
+    """Return a page's messages without its own ids of messages and parts."""
     if any("parts" in message for message in messages):
         return [(one["role"], [part | {"id": None} for part in one["parts"]]) for one in messages]
     return [(one["role"], (one.get("content") or "", one.get("toolCalls"))) for one in messages]
@@ -101,7 +101,7 @@ def asked(message_id: str, text: str) -> dict[str, Any]:
 
 
 async def test_thread_name_belongs_to_its_owner() -> None:
-    """The same name of another owner is another chat, and another owner's chat id is no name of it."""
+    """Another owner's equal name is another chat, and another owner's chat id is no name of it."""
     body = {"id": "tab-1", "messages": [{"id": "u1", "role": "user", "parts": [{"type": "text", "text": "secret"}]}]}
     async with (
         served(Engine("sqlite://", model="demo")) as service,
@@ -137,7 +137,7 @@ ASKING: Final = Reply("Which? ", calls=[Call("pick_date", {}, id="k")])
 
 
 def told(answer: httpx.Response) -> list[dict[str, Any]]:
-    """Return what a stream of the AI SDK or of AG-UI says."""
+    """Return the events of an AI SDK or AG-UI stream."""
     assert answer.status_code == 200, answer.text
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
     return [json.loads(line) for line in lines if line != "[DONE]"]
@@ -156,7 +156,7 @@ def user(name: str, text: str) -> dict[str, Any]:
 
 
 def replied(*answers: tuple[str, str]) -> dict[str, Any]:
-    """Return the last message of a page, in which calls have their results."""
+    """Return a page's last message, in which calls have their results."""
     parts = [
         {"type": "tool-pick_date", "toolCallId": call_id, "state": "output-available", "output": output}
         for call_id, output in answers
@@ -189,13 +189,13 @@ async def run(client: httpx.AsyncClient, *messages: dict[str, Any], **fields: An
 
 
 async def history(service: Served, answer: httpx.Response) -> list[tuple[str, str]]:
-    """Return who said what in the chat of an answer."""
+    """Return role and text of the messages in an answer's chat."""
     messages = await service.engine.messages(answer.headers["turnwise-chat"])
     return [(message.role, message.text) for message in messages]
 
 
 async def test_thread_begins_with_its_owner_agent_and_tools() -> None:
-    """It is the caller's, under the page's name, answered by the agent that it names, with its tools."""
+    """The chat belongs to the caller, under the page's name, with the agent and tools of the request."""
     seen: list[ModelRequest] = []
 
     def answer(request: ModelRequest) -> str:
@@ -224,7 +224,7 @@ async def test_thread_begins_with_its_owner_agent_and_tools() -> None:
 
 
 async def test_agui_result_brings_files() -> None:
-    """The model sees them beside the text, and a page that sends the same again is told no conflict."""
+    """The model sees them beside the text, and a page that repeats the request gets no conflict."""
     seen: list[ModelRequest] = []
 
     def answer(request: ModelRequest) -> Reply | str:
@@ -334,7 +334,7 @@ async def test_approved_call_is_not_announced_again() -> None:
 
 
 async def test_changed_message_conflicts_and_stops_no_other() -> None:
-    """A page that edits one keeps its id, and sends it with whatever is said next."""
+    """A page that edits a message repeats its id, and sends it with the next message."""
     for say, talk in ((page, user), (run, said)):
         model = ScriptedModel(["One.", "Two."])
         async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
@@ -349,7 +349,7 @@ async def test_changed_message_conflicts_and_stops_no_other() -> None:
 
 
 async def test_one_bad_message_refuses_the_whole_request() -> None:
-    """No answer is taken, no other message is sent, no chat is created: the page is told that nothing was written."""
+    """The request takes no answer, sends no message and creates no chat; the error says so."""
     settings = Settings(file_types=("image/*",))
     for say, talk, answers, file in (
         (page, user, [replied(("k", "Friday"))], {"type": "file", "mediaType": "text/csv", "url": "data:,1"}),
@@ -398,14 +398,14 @@ async def test_answer_with_messages_streams_both_turns() -> None:
 
 
 async def queued(engine: Engine, chat: Chat) -> None:
-    """Wait until a message is in the queue of a chat, or its turn has ended, as it should not."""
+    """Wait until a message is in the queue of a chat; fail if its turn has ended."""
     async for event in engine.events(chat.id, after=chat.last_seq):
         if event.kind in ("queue", "turn_finished"):
             return
 
 
 async def test_last_message_is_regenerated() -> None:
-    """One that the chat does not know is sent, whatever came before it. The model may say what it was asked."""
+    """An unknown message is sent, after any others. The model may repeat the question."""
     again = {"trigger": "regenerate-message"}
     model = ScriptedModel(["One.", "Well?", "Three.", "Four."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
@@ -421,7 +421,7 @@ async def test_last_message_is_regenerated() -> None:
 
 
 async def test_large_file_is_uploaded_and_named_by_digest() -> None:
-    """By the page's own id of the chat, before anything was said in it; in both protocols."""
+    """By the page's own id of the chat, before its first message; in both protocols."""
     seen: list[ModelRequest] = []
 
     def answer(request: ModelRequest) -> str:
@@ -456,11 +456,11 @@ async def test_large_file_is_uploaded_and_named_by_digest() -> None:
 
 
 ANEW: Final = {"trigger": "regenerate-message"}
-"""What a page's button to try again sends, whether the message has ever arrived or not."""
+"""The body of a page's retry button, whether the message arrived before or not."""
 
 
 async def test_retry_resumes_a_stopped_chat() -> None:
-    """Their turns would not come by themselves, in the order in which they were said."""
+    """Their turns would not start by themselves, in the order of the messages."""
     failing = Reply(error=ModelError("bad_request"))
     for stopped in ("error", "interrupted"):
         model = GatedModel(
@@ -480,7 +480,7 @@ async def test_retry_resumes_a_stopped_chat() -> None:
 
 
 async def test_run_without_input_repeats_its_turn() -> None:
-    """Its client was cut off: it gets the messages from before the answer, and the answer."""
+    """A client that was cut off gets the messages before the answer, and the answer."""
     model = ScriptedModel(["One.", ASKING, "Booked."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         empty = await run(ada)
@@ -514,7 +514,7 @@ async def test_page_resumes_a_running_turn() -> None:
         ]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(page, ada, user("u", "Well?"))
-            while model.busy < 1:  # noqa: ASYNC110 - it tells nobody
+            while model.busy < 1:  # noqa: ASYNC110 - no event announces it
                 await anyio.sleep(0.01)
 
             async def come_back() -> None:
@@ -534,7 +534,7 @@ async def test_page_resumes_a_running_turn() -> None:
 
 @pytest.mark.parametrize("name", few(["tab 1/%2F?b#é\n", "/", "a?b#c", "%2F", "é/😀"], 1))
 async def test_thread_name_may_be_any_text(name: str) -> None:
-    """The transport of the AI SDK spells it so that it is one part of the path, which servers undo."""
+    """The AI SDK's transport encodes it as one part of the path, which servers decode."""
     async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
         first = await page(ada, user("u", "Hi!"), id=name)
         again = await ada.get(f"/ai-sdk/chat/{quote(name, safe='')}/stream", params={"finished": True})
@@ -543,7 +543,7 @@ async def test_thread_name_may_be_any_text(name: str) -> None:
 
 @pytest.mark.parametrize("look_back", [1, 10])
 async def test_turn_start_is_found_without_its_question(look_back: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The question is told once more at the end, that readers may blank it; the turn begins where it was."""
+    """The question is sent once more at the end, so that readers may blank it; the turn starts at its position."""
     monkeypatch.setattr(threads, "_LOOK_BACK", look_back)
 
     @tool

@@ -1,4 +1,4 @@
-"""What is let in and out of a route: bodies up to their limits, in time; readers who take what they are sent."""
+"""Limits of a route: size and time of bodies, and readers that stop reading."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
@@ -90,7 +90,7 @@ async def test_every_path_answers_options_and_405() -> None:
 
 
 async def test_head_equals_get_without_body(small: Served) -> None:
-    """Load balancers ask so for the health of a service; of a stream nothing is waited for, and no place is taken."""
+    """Load balancers request it for the health of a service; for a stream it neither waits nor takes a slot."""
     async with small.client("ada") as ada, httpx.AsyncClient(base_url=small.url) as stranger:
         chat = (await ada.post("/chats", json={})).json()["id"]
         for path in ("/healthz", "/readyz", "/chats", f"/chats/{chat}", f"/chats/{chat}/diagram.svg", "/chats/never"):
@@ -113,11 +113,11 @@ TRICKLES: Final[list[tuple[list[tuple[int, float]], bool]]] = [
     ([(1_000_000, 1029.9), (0, 0)], True),
     ([(1_000_000, 1030.1), (0, 0)], False),
 ]
-"""Pieces, each with its bytes and the seconds it takes, and whether their body is taken."""
+"""Pieces with their bytes and seconds, and whether their body is accepted."""
 
 
 async def test_slow_body_is_cut_off_below_the_rate(clock: StillClock) -> None:
-    """A body may waste 30 s in all, and then needs 1,000 bytes a second."""
+    """A body may be idle for 30 s in all, and then needs 1,000 bytes a second."""
 
     async def body(pieces: list[tuple[int, float]]) -> AsyncIterator[bytes]:
         await anyio.lowlevel.checkpoint()

@@ -22,7 +22,7 @@ AI_SDK: Final = b'{"id":"t","messages":[{"id":"u","role":"%s","parts":[%s]}]}'
 
 
 async def send(url: str, *pieces: bytes, within: float = 60) -> tuple[int, bytes]:
-    """Send raw bytes and return the status and the whole answer, until the service closes the connection."""
+    """Send raw bytes; return the status and the whole answer, until the service closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     try:
         with anyio.fail_after(within):
@@ -82,7 +82,7 @@ REFUSED: Final = {
 
 
 async def test_malformed_requests_are_refused(demo: Served) -> None:
-    """And the answer has neither a stack trace nor a header of the sender's making."""
+    """The answer has neither a stack trace nor a header of the sender's making."""
     for name, (status, sent) in REFUSED.items():
         answered, answer = await send(demo.url, sent)
         assert answered == status, (name, answer[-500:])
@@ -114,7 +114,7 @@ async def test_forged_event_number_is_refused(demo: Served, ada: httpx.AsyncClie
 
 
 async def test_giant_body_is_refused_before_it_is_read() -> None:
-    """Declared, it is refused at the first line; undeclared, once it is longer than it may be."""
+    """A declared length is refused at once, an undeclared one at the limit."""
     settings = ServiceSettings(body_limit_bytes=1000, upload_limit_bytes=2000)
     head = f"POST /chats HTTP/1.1\r\n{LINES}Content-Type: application/json\r\n"
     async with served(Engine("sqlite://", model="demo"), settings=settings) as service:
@@ -171,7 +171,7 @@ async def test_names_inject_no_headers(demo: Served) -> None:
 
 
 async def test_foreign_ids_look_unknown(demo: Served) -> None:
-    """Ids of Ada's chat, message and file, wherever Bob may say one: the answer is that for unknown ids."""
+    """Bob uses ids of Ada's chat, message and file everywhere: he gets the answers for unknown ids."""
     async with demo.client("ada") as ada, demo.client("bob") as bob:
         hers, his = await created(ada), await created(bob)
         plain = {"Content-Type": "text/plain"}
@@ -219,7 +219,7 @@ async def test_foreign_ids_look_unknown(demo: Served) -> None:
 
 SECRET: Final = "canary-1f0c"  # noqa: S105 - of a test
 SAID: Final = "sk-canary-77aa"
-"""What the provider says of an error."""
+"""The provider's text of an error."""
 SEARCH: Final = {"name": "web_search", "executor": "provider", "metadata": {"secret": SECRET}}
 REPLY: Final = Reply(
     parts=[
@@ -243,7 +243,7 @@ IDS: Final = ("message_id", "queued_id", "id", "name")
 
 
 async def told_by_all_routes(service: Served, who: str, chat: str, thread: str) -> dict[str, str]:
-    """Return what every route that reads says of a chat, and every one that follows it."""
+    """Return the answers of every route that reads a chat, and of every one that follows it."""
     async with service.client(who) as client:
         values = {"chat_id": chat, "thread_id": thread, "digest": "0" * 64} | dict.fromkeys(IDS, "m1")
         told = {}
@@ -261,7 +261,7 @@ async def told_by_all_routes(service: Served, who: str, chat: str, thread: str) 
 
 
 async def asked(service: Served, thread: str, agent: str | None = None) -> tuple[str, str]:
-    """Let a page of ada's ask; return the chat's id and the stream."""
+    """Send a message from Ada's page; return the chat's id and the stream."""
     async with service.client("ada") as ada:
         message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Any news?"}]}
         answer = await ada.post("/ai-sdk/chat", json={"id": thread, "messages": [message], "agent": agent})
@@ -292,7 +292,7 @@ def fails(_request: Any) -> Reply:
 @pytest.mark.parametrize("describe", [None, lambda error: f"sorry ({type(error).__name__})"], ids=["default", "own"])
 @pytest.mark.parametrize("raised", ["ModelError", "RuntimeError"])
 async def test_providers_words_reach_operators_alone(raised: str, describe: Any) -> None:
-    """Those of a subagent's provider, too, which its parent is told."""
+    """Also a subagent's provider, whose error the parent gets."""
     error = Reply(error=ModelError("authentication", status=401, message=f"Incorrect API key provided: {SAID}"))
     model = ScriptedModel(lambda request: error) if raised == "ModelError" else ScriptedModel(fails)
     below = Agent("below", model=model)

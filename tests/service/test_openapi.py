@@ -1,4 +1,4 @@
-"""The OpenAPI document: recorded whole, complete by itself, and beside an application's own routes."""
+"""The OpenAPI document: recorded, complete, and beside an application's own routes."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from turnwise.service import describe, router
 
 SNAPSHOT: Final = Path(__file__).with_name("openapi.json")
 WORDS: Final = ("title", "description", "summary")
-"""What the document says to people: it may change at any time."""
+"""Texts of the document for people, which may change at any time."""
 
 
 @pytest.mark.skipif(pydantic.VERSION < "2.14", reason="older pydantic names and spells some schemas otherwise")
 def test_openapi_document_is_as_recorded(document: dict[str, Any]) -> None:
-    """A status, a field or a link that changes breaks clients. `RECORD=1` writes the file again."""
+    """A changed status, field or link breaks clients. `RECORD=1` writes the file again."""
     schemas = document["components"]["schemas"]
     paths = without_words(document["paths"])
     recorded = {"paths": paths, "schemas": without_words({name: schemas[name] for name in own_schemas(document)})}
@@ -30,7 +30,7 @@ def test_openapi_document_is_as_recorded(document: dict[str, Any]) -> None:
 
 
 def without_words(value: Any) -> Any:
-    """Leave out what is there for people; fields of these names, which are no text, stay."""
+    """Remove texts for people; fields of these names that are no texts stay."""
     match value:
         case dict():
             kept = {name: one for name, one in value.items() if name not in WORDS or not isinstance(one, str)}
@@ -51,7 +51,7 @@ def own_schemas(document: dict[str, Any]) -> set[str]:
 
 
 def spelled(value: Any, indent: str = "") -> str:
-    """Spell JSON with whatever fits into a line on one."""
+    """Format JSON with short values on one line."""
     line = json.dumps(value, sort_keys=True)
     if not isinstance(value, dict | list) or len(indent + line) <= 118:
         return line
@@ -105,7 +105,7 @@ def test_application_keeps_the_answers_of_its_own_routes() -> None:
 
 
 def test_operation_prefix_separates_several_engines() -> None:
-    """Two operations of one id make the document invalid, and FastAPI warns of each."""
+    """Two operations with one id make the document invalid, and FastAPI warns of each."""
     app = FastAPI()
     for name, operation_prefix in (("one", ""), ("two", "two_")):
         routes = router(Engine("sqlite://", model="demo"), auth=TOKENS, operation_prefix=operation_prefix)

@@ -1,4 +1,4 @@
-"""What a request may say beside its path: filters, pages, versions, keys, views. Each is heard."""
+"""Options of a request beside its path: filters, pages, versions, keys, views."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -69,7 +69,7 @@ async def test_chats_are_listed_with_filters_and_pages() -> None:
 
 
 async def test_paging_survives_deletion(demo: Served, ada: httpx.AsyncClient) -> None:
-    """Whoever deletes what a page lists loses none of the next one, and none of it is anybody else's."""
+    """Deleting listed chats skips none of the next page, and adds none of other owners."""
     every = [await created(ada) for _ in range(5)]
     deleted: list[str] = []
     after: dict[str, str] = {}
@@ -90,7 +90,7 @@ async def test_paging_survives_deletion(demo: Served, ada: httpx.AsyncClient) ->
 
 
 async def test_page_position_reveals_no_foreign_chat(demo: Served, ada: httpx.AsyncClient) -> None:
-    """Its id can be computed from an owner and a key: not even where a page would begin says whether it is there."""
+    """Its id follows from owner and key: not even the position of a page reveals whether it exists."""
     for _ in range(3):
         await created(ada)
     async with demo.client("bob") as bob:
@@ -240,7 +240,7 @@ async def test_diagram_shows_what_a_chat_lived_through(demo: Served, ada: httpx.
 
 
 async def test_stream_resumes_up_to_the_newest_event() -> None:
-    """Of a reply under way the newest events are of parts; `Last-Event-ID` counts, not `after`."""
+    """During a reply the newest events are of parts; `Last-Event-ID` counts, not `after`."""
     model = PacedModel(Reply("Hello, Ada.", chunks=6))
     engine = Engine("sqlite://", model=model, settings=Settings(coalesce=0))
     async with served(engine) as service, service.client() as ada:

@@ -1,4 +1,4 @@
-"""Filters of lists, counts, and everything of one owner: through HTTP, its client, and the command line."""
+"""Filters of lists, counts, and all chats of one owner: through HTTP, its client, and the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.providers.scripted import ScriptedModel
 
 
 async def test_lists_and_owners_over_http() -> None:
-    """An owner lists and counts its own chats, and may neither erase nor import an owner."""
+    """An owner lists and counts own chats, and may neither erase nor import an owner."""
     engine, elsewhere = (Engine("sqlite://", model=ScriptedModel([])) for _ in range(2))
     async with served(engine, settings=STRICT) as service, served(elsewhere, settings=STRICT) as other:
         async with (

@@ -1,4 +1,4 @@
-"""The policy: what each role may do, by the table of SECURITY.md, and what an application narrows or allows further."""
+"""The policy: actions of each role by the table of SECURITY.md, and an application's own rules."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ HELLO: Final = [{"id": "u1", "role": "user", "parts": [{"type": "text", "text": 
 
 
 def allowed_to(role: str) -> dict[str, bool]:
-    """Return what the table says of a role: by operation, and by `operation.field` where a field differs."""
+    """Return the table's column of a role: by operation, and by `operation.field` where a field differs."""
     column = 2 + ROLES.index(role)
     return {
         name: row[column] == "yes"
@@ -60,7 +60,7 @@ def requests_in(document: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_each_role_may_do_what_the_table_says(role: str) -> None:
-    """Every operation with every field, of a chat that is not there: 403 says no, anything else comes after that."""
+    """Every operation and field, on an unknown chat: 403 means refused, any other status comes after the policy."""
     table = allowed_to(role)
     async with served(Engine("sqlite://", model="demo"), settings=STRICT) as service, service.client(WHO[role]) as who:
         document = create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
@@ -79,7 +79,7 @@ async def test_each_role_may_do_what_the_table_says(role: str) -> None:
 
 
 async def test_owners_use_what_they_may() -> None:
-    """Nothing is written by what is refused; a field at its default, and one's own name, say nothing."""
+    """Refused requests write nothing; default values and the sender's own name are always allowed."""
     async with served(Engine("sqlite://", model="demo"), settings=STRICT) as service, service.client() as ada:
         wrong: list[dict[str, Any]] = [
             {"system": "Obey."},
@@ -130,7 +130,7 @@ async def test_settings_allow_owners_more_or_less() -> None:
 
 
 async def test_function_narrows_what_roles_allow() -> None:
-    """It is asked for each operation and field, with the chat that the request names if the principal may see it."""
+    """It gets each operation and field, with the named chat if the principal may see it."""
     asked: list[tuple[str, str, str | None]] = []
 
     async def policy(principal: Principal, operation: str, chat: Chat | None) -> Any:
@@ -162,7 +162,7 @@ async def test_function_narrows_what_roles_allow() -> None:
 
 
 async def test_mounted_router_shows_owners_part() -> None:
-    """An application's `/docs` and `/openapi.json` are for everybody, and its `/metrics` for those who run it."""
+    """An application's `/docs` and `/openapi.json` are public, and its `/metrics` are for operators."""
     engine = Engine("sqlite://", model="demo")
     app = FastAPI()
     app.include_router(router(engine, auth=TOKENS, operation_prefix="v1_"), prefix="/v1")

@@ -1,4 +1,4 @@
-"""Every error there is, as a service tells it: its status, its fields, and nothing that is for the log alone."""
+"""Every error as the service reports it: its status, its fields, and nothing that is for the log alone."""
 
 import inspect
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ TOLD: Final[list[tuple[int, TurnwiseError]]] = [
     (500, errors.ChatUnreadable("chats.facts", "is no JSON", chat_id="c1")),
     (503, errors.EngineClosed("the engine was closed")),
 ]
-"""Errors that callers are told, with what is wrong."""
+"""Errors that callers get, with their statuses."""
 HIDDEN: Final[list[tuple[int, TurnwiseError]]] = [
     (503, errors.StoreError(f"cannot connect to {SECRET}")),
     (503, errors.StoreError(f"lost the connection to {SECRET}", written="unknown")),
@@ -55,7 +55,7 @@ HIDDEN: Final[list[tuple[int, TurnwiseError]]] = [
     (500, errors.FatalToolError(SECRET)),
     (500, errors.ToolOutcomeUnknown(SECRET)),
 ]
-"""Errors of the service's own, which no route lets out but the first."""
+"""Errors of the service itself; routes show the first only."""
 OWN: Final[list[tuple[int, TurnwiseError]]] = [
     (401, own.NotAuthenticated()),
     (403, own.NotAllowed("auditor", "'operator'")),

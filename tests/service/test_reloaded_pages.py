@@ -1,4 +1,4 @@
-"""Pages that are opened again: they read what was said, and go on with it."""
+"""Reopened pages read the history, and continue it."""
 
 import json
 from typing import Any, Final, Literal
@@ -23,14 +23,14 @@ async def said_in(service: Served, chat_id: str) -> list[str]:
 
 
 async def asked(client: httpx.AsyncClient, chat_id: str, *messages: tuple[str, str, str], **fields: Any) -> None:
-    """Send what a page has, by id, role and text."""
+    """Send a page's messages, given by id, role and text."""
     told = [{"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in messages]
     answer = await client.post("/ai-sdk/chat", json={"id": chat_id, "messages": told, **fields})
     assert answer.status_code == 200, answer.text
 
 
 async def test_stored_ids_regenerate_a_question() -> None:
-    """It has made its messages of `GET /chats/{id}/messages`; in a fork, too."""
+    """The page built its messages from `GET /chats/{id}/messages`; in a fork, too."""
     model = ScriptedModel([f"{number}." for number in range(9)])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         parent = await service.engine.create_chat(owner="ada")
@@ -49,7 +49,7 @@ async def test_stored_ids_regenerate_a_question() -> None:
 
 
 async def test_many_page_messages_cost_one_read() -> None:
-    """What somebody sends on purpose holds nobody else up."""
+    """Excessive messages of one client delay no other."""
     history = [{"role": role, "content": "Well?"} for role in ("user", "assistant") * 100]
     engine = _Counted("sqlite://", model="demo")
     async with served(engine) as service, service.client() as ada:
@@ -62,7 +62,7 @@ async def test_many_page_messages_cost_one_read() -> None:
 
 
 class _Counted(Engine):
-    """Counts how often the events of its chats are read."""
+    """Counts the reads of its chats' events."""
 
     read = 0
 
@@ -72,7 +72,7 @@ class _Counted(Engine):
 
 
 async def test_page_ids_may_equal_stored_ids() -> None:
-    """Its third message is `m3`, which is another one in the store, and may say the same."""
+    """The page's third message is `m3`, an id of another stored message, perhaps with equal text."""
     model = ScriptedModel(["One.", "Two.", "Three.", Reply(error=ModelError("bad_request")), "Five.", "Six."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         has: list[tuple[str, str, str]] = []
@@ -96,7 +96,7 @@ async def read_by(service: Served, who: str, chat_id: str) -> httpx.Response:
 
 
 async def test_page_reads_only_what_its_user_may_see() -> None:
-    """Not what only the model sees; and of another owner's chat not even that it is there."""
+    """It lacks messages for the model only; another owner's chat looks unknown."""
     async with served(Engine("sqlite://", model=ScriptedModel(["Hello."], summary="secret"))) as service:
         chat = await service.engine.create_chat(owner="ada", system="secret")
         await service.engine.ask(chat.id, "Hi!")
@@ -180,7 +180,7 @@ SAID: Final = {"id": "u1", "role": "user", "content": "Clean up."}
 
 
 def _asking(name: str, arguments: dict[str, str]) -> ScriptedModel:
-    """Return a model that calls a tool and then says what it has got."""
+    """Return a model that calls a tool and then repeats the result."""
 
     def answer(request: ModelRequest) -> Reply:
         results = [message.result.output for message in request.messages if message.result is not None]
@@ -204,7 +204,7 @@ def crew() -> Engine:
 
 
 async def chunks(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a stream tells until it ends."""
+    """Return the chunks of a stream until it ends."""
     answer = await client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     lines = (line.removeprefix("data: ") for line in answer.text.splitlines())
@@ -245,7 +245,7 @@ async def test_agui_page_answers_for_a_subagent() -> None:
 @pytest.mark.parametrize("role", ["ada", "operator"])
 @pytest.mark.parametrize("approver", ["operator", "owner"])
 async def test_owner_page_is_not_asked_for_an_operator(role: str, approver: Literal["operator", "owner"]) -> None:
-    """An answer of the owner would be refused: both protocols show what the call waits for instead."""
+    """An owner's answer would be refused: both protocols show the awaited approval instead."""
 
     @tool(policy="ask", approver=approver)
     async def pay() -> str:

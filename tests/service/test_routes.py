@@ -1,4 +1,4 @@
-"""Every route does what its method of the engine does."""
+"""Every route does the same as its method of the engine."""
 
 import sqlite3
 import tracemalloc
@@ -56,7 +56,7 @@ async def test_bodies_are_strict(
 
 
 async def test_empty_idempotency_key_is_refused(ada: httpx.AsyncClient) -> None:
-    """It would be that of every request whose sender has forgotten to fill it in: all chats made so would be one."""
+    """All senders with an unset key would share one chat."""
     chat = f"/chats/{(await create(ada))['id']}"
     for path, body in (("/chats", {}), (f"{chat}/messages", {"content": "Hi!"}), (f"{chat}/ask", {"content": "Hi!"})):
         refused = await ada.post(path, json=body, headers={"Idempotency-Key": ""})
@@ -136,7 +136,7 @@ async def test_every_route_needs_a_token(demo: Served) -> None:
 
 
 async def test_foreign_chat_is_indistinguishable_from_none() -> None:
-    """What is told of another owner's chat is, byte for byte, what is told of none."""
+    """The answers for another owner's chat equal those for an unknown one, byte for byte."""
     bodies = {
         "POST /chats/{chat_id}/messages": {"content": "x"},
         "POST /chats/{chat_id}/ask": {"content": "x"},
@@ -170,7 +170,7 @@ async def test_foreign_chat_is_indistinguishable_from_none() -> None:
 
 
 async def test_long_lists_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer holds much more than a page, `Link` leads to the rest, and the client puts the pages together."""
+    """No answer exceeds a page by much, `Link` leads to the rest, and the client joins the pages."""
     monkeypatch.setattr(pages, "ANSWER_BYTES", 2_000)
     async with (
         served(Engine("sqlite://", model=ScriptedModel(["Hm. " * 100] * 4))) as service,
@@ -253,7 +253,7 @@ SCHEDULING = {"schedule": f"POST {CHAT}/schedules", "unschedule": f"DELETE {CHAT
 
 
 class Story:
-    """A chat of Ada's that an operator drives along its routes, and the routes that have been shown to name them."""
+    """A chat of Ada's that an operator changes through its routes, and the routes whose records name them."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -293,7 +293,7 @@ class Story:
 
 
 async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
-    """Every route that changes a chat writes into the log who called it, and on whose behalf."""
+    """Every route that changes a chat logs its caller, and on whose behalf."""
     path = tmp_path / "chats.db"
     engine = Engine(f"sqlite:///{path}", model=ScriptedModel(REPLIES))
     async with served(engine) as service, service.client("operator") as operator:

@@ -1,7 +1,7 @@
-"""Whatever a request says, the answer is one that OpenAPI describes, and never that the service broke.
+"""Every answer to a drawn request follows the OpenAPI document, and never reports an internal error.
 
-schemathesis draws the requests from the description: good and bad ones, one at a time and along the links.
-SERVICE_CASES says how many; the plain run draws the same about 1,000 each time.
+schemathesis draws good and bad requests from the document, one at a time and along the links. SERVICE_CASES sets their
+number; the plain run draws the same 1,000 or so each time.
 """
 
 import os
@@ -33,18 +33,18 @@ LEFT_OUT: Final = frozenset(
     }
 )
 SOUND: Final = {"POST /chats": {"title": "A walk"}, "POST /chats/{chat_id}/messages": {"content": "Hello!"}}
-"""Every other body of these on a walk: of most that are drawn nothing comes that links could lead on from."""
+"""On a walk, every other body of these is valid: most drawn ones lead to nothing that links could continue."""
 AS_ADA: Final = {"Authorization": "Bearer ada-token"}
 
 
 @pytest.fixture(scope="module")
 def schema() -> Any:
-    """Return the service's own description, with schemathesis set to draw the same cases every time."""
+    """Return the service's own document, with schemathesis set to draw the same cases every time."""
     import schemathesis  # noqa: PLC0415 - takes a second, in each of pytest's processes
 
     @schemathesis.serializer(JSON_LINES)
     def lines(_: Any, value: Any) -> Any:
-        """Send what is drawn for a body of lines as it is."""
+        """Send the drawn text of a JSON Lines body unchanged."""
         return {"data": value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")}
 
     document = create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
@@ -79,7 +79,7 @@ def url() -> Iterator[str]:
 
 
 def ending(case: Any) -> Any:
-    """Let no stream go on for ever."""
+    """End streams after a short time."""
     if case.operation.label.endswith("/events"):
         case.query = {**(case.query or {}), "follow": "false"}
     return case
@@ -87,7 +87,7 @@ def ending(case: Any) -> Any:
 
 @pytest.mark.parametrize("row", [*ROUTES, *OPEN_ROUTES], ids=lambda row: f"{row.method} {row.path}")
 def test_every_answer_of_a_route_is_as_described(url: str, schema: Any, checks: list[Any], row: RouteSpec) -> None:
-    """Half of the requests are about chats that are there, in the state in which the requests before have left them."""
+    """Half of the requests concern existing chats, in the states that earlier requests left."""
     operation = schema[row.path][row.method]
     statuses: Counter[int] = Counter()
 
@@ -112,7 +112,7 @@ def test_every_answer_of_a_route_is_as_described(url: str, schema: Any, checks: 
 
 
 def test_every_answer_along_the_links_is_as_described(url: str, schema: Any, checks: list[Any]) -> None:
-    """What a service answers depends on how far its chats have come, so a walk may end as no walk did: then another."""
+    """Answers depend on the states of chats, so a walk may end in an unseen way: then another one starts."""
     reached: Counter[str] = Counter()
     asked: Counter[str] = Counter()
 

@@ -1,4 +1,4 @@
-"""A server in this process: what uvicorn is asked for, how it stops, and what it leaves behind."""
+"""A server in this process: its options for uvicorn, its shutdown, and its clean-up."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ AS_ADA: Final = {"Authorization": "Bearer ada-token"}
 
 @asynccontextmanager
 async def serving(listener: socket.socket, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve, and wait at the end of the block until somebody has asked it to stop."""
+    """Serve, and wait at the end of the block until a signal has stopped the server."""
     is_path = listener.family == socket.AF_UNIX
     transport = httpx.AsyncHTTPTransport(uds=listener.getsockname()) if is_path else None
     url = "http://here" if is_path else f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -40,7 +40,7 @@ async def serving(listener: socket.socket, **options: Any) -> AsyncIterator[http
     ):
         tasks.start_soon(partial(serve, engine, auth=TOKENS, sockets=[listener], log_level="error", **options))
         with anyio.fail_after(60):
-            while not await _is_ready(client):  # noqa: ASYNC110 - it tells nobody
+            while not await _is_ready(client):  # noqa: ASYNC110 - no event announces it
                 await anyio.sleep(0.01)
             yield client
 
@@ -74,7 +74,7 @@ async def test_signal_stops_server_and_handlers_return(number: signal.Signals) -
 
 @pytest.mark.parametrize("number", SIGNALS[1:])
 async def test_signal_stops_a_server_that_is_opening(number: signal.Signals) -> None:
-    """It may have to wait for another process, however long that takes."""
+    """Opening may wait for another process for any time."""
     store, opened = Stuck(), list[str]()
     before = {known: signal.getsignal(known) for known in SIGNALS}
     engine = Engine(store, model="demo")
@@ -111,7 +111,7 @@ async def test_cut_off_reader_is_logged_once(caplog: pytest.LogCaptureFixture) -
                 head = (f"GET /chats/{chat}/events HTTP/1.1", "Host: x", f"Authorization: {AS_ADA['Authorization']}")
                 slow.sendall("\r\n".join([*head, "", ""]).encode())
                 with anyio.fail_after(60):
-                    while "reader_cut_off" not in [log["event"] for log in logs]:  # noqa: ASYNC110 - it tells nobody
+                    while "reader_cut_off" not in [log["event"] for log in logs]:  # noqa: ASYNC110 - no event
                         await anyio.sleep(0.01)
             signal.raise_signal(signal.SIGTERM)
     logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
@@ -123,7 +123,7 @@ async def test_cut_off_reader_is_logged_once(caplog: pytest.LogCaptureFixture) -
 
 
 async def answer_to(listener: socket.socket, sent: bytes, then: bytes = b"") -> bytes:
-    """Send bytes on a new connection, more once it answers, and return all answers until the service closes it."""
+    """Send bytes on a new connection, more after the first answer; return all answers until the service closes it."""
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     writer.write(sent)
     answer = b""
@@ -142,7 +142,7 @@ async def answer_to(listener: socket.socket, sent: bytes, then: bytes = b"") -> 
     ids=["none", "1", "2"],
 )
 async def test_headers_have_a_deadline(sent: bytes, then: bytes) -> None:
-    """The deadline holds for the first request on a connection and for later ones, but not for open streams."""
+    """The deadline applies to the first request on a connection and to later ones, but not to open streams."""
     settings = ServiceSettings(header_timeout=0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with serving(listener, settings=settings) as client, asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""The limit of requests counts for all replicas of a service together, and costs few writes."""
+"""The request limit counts for all replicas of a service together, and costs few writes."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ ADA, BOB = Principal("ada", "owner"), Principal("bob", "owner")
 
 @pytest.mark.parametrize("place", ["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
 async def test_replicas_share_a_rate(place: str, request: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """Each principal has a bucket; it fills by the database's clock, and is forgotten once it is full."""
+    """Each principal has a bucket; it fills by the database's clock, and is deleted once it is full."""
     monkeypatch.setattr(sql_store, "_DRAWS_UNTIL_CLEANUP", 5)
     server = request.getfixturevalue("postgres") if place == "postgres" else None
     url = server.new_url("rates") if server else f"sqlite:///{tmp_path / 'chats.db'}"

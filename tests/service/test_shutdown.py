@@ -1,4 +1,4 @@
-"""Stopping under the plain command line of uvicorn: readers are told, and the process ends, whatever is open."""
+"""Stopping under uvicorn's plain command line: readers are informed, and the process ends in every state."""
 
 import asyncio
 import os
@@ -81,7 +81,6 @@ async def running(folder: Path, *options: str) -> AsyncIterator[tuple[str, subpr
 
 
 async def up(url: str) -> None:
-    """Wait until the service answers."""
     async with httpx.AsyncClient(verify=TRUSTED) as client:
         with anyio.fail_after(60):
             is_up = False
@@ -92,7 +91,7 @@ async def up(url: str) -> None:
 
 
 class Readers:
-    """Everything that a service can have open, each read to its end."""
+    """Every kind of open stream of a service, each read to its end."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.AsyncClient(
@@ -103,7 +102,7 @@ class Readers:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open all, and read them while inside and to their ends."""
+        """Open all, and read them during the block and to their ends."""
         async with self._client, anyio.create_task_group() as reading:
             chat = (await self._client.post("/v1/chats", json={})).raise_for_status().json()["id"]
             asked = {"json": {"content": "hi"}, "headers": {"Idempotency-Key": "k"}}
@@ -139,7 +138,7 @@ class Readers:
         self.ends["ask"] = (await self._client.post(path, **asked)).text
 
     def check(self) -> None:
-        """Check that each reader was told to come back."""
+        """Check that each reader was asked to reconnect."""
         words = {"events": "reconnect", "own": "reconnect", "agui": "reconnect", "ai-sdk": "come back", "ask": "closed"}
         assert {name for name, word in words.items() if word not in self.ends[name]} == set(), self.ends
 
@@ -171,7 +170,7 @@ async def test_reload_ends_open_streams(tmp_path: Path) -> None:
 
 
 async def test_stopping_server_informs_its_own_readers() -> None:
-    """Those of another server of the process go on."""
+    """Readers of another server of the process continue."""
     told: list[str] = []
     begun = anyio.Event()
 

@@ -1,4 +1,4 @@
-"""A chat's events as server-sent events: what is told, and what is said while there is nothing to tell."""
+"""A chat's events as server-sent events: events, and pings while there is none."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -34,7 +34,7 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 def written(event: ServerSentEvent) -> bytes:
-    """Spell an event as the standard has it."""
+    """Format an event by the standard."""
     lines = {"": event.comment, "event": event.event, "data": event.raw_data, "id": event.id, "retry": event.retry}
     return b"".join(f"{name}: {said}\n".encode() for name, said in lines.items() if said is not None) + b"\n"
 
@@ -48,7 +48,7 @@ BOTH: Final = pytest.mark.parametrize("pieces", [event_bytes, pieces_of_stream],
 
 
 async def asked(engine: Engine) -> str:
-    """Return a chat in which a question was answered."""
+    """Return a chat with an answered question."""
     chat = await engine.create_chat()
     await engine.ask(chat.id, "Hello!")
     return chat.id
@@ -75,7 +75,7 @@ async def test_stream_has_every_event_in_order(engine: Engine, pieces: Pieces) -
 
 @BOTH
 async def test_stream_follows_until_the_service_stops(engine: Engine, pieces: Pieces) -> None:
-    """Not even a chat that rests ends it; its last word is where to come back."""
+    """A resting chat does not end it; its last line sets the reconnection time."""
     chat_id = await asked(engine)
     last = (await engine.transcript(chat_id)).last_seq
     told: list[bytes] = []
@@ -119,7 +119,7 @@ async def test_event_stream_works_in_a_fastapi_route(demo: Served, ada: httpx.As
 
 
 class Reader:
-    """Takes what a response sends."""
+    """Records what a response sends."""
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
@@ -145,7 +145,7 @@ class Reader:
 
 
 async def test_quiet_stream_sends_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its first piece as between two of them, once in a while, and no longer than it lasts."""
+    """Before its first piece and between pieces, at intervals, and only while it lasts."""
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.2)
     reader = Reader()
 
@@ -214,7 +214,7 @@ async def body_of(response: StreamingResponse, into: list[bytes]) -> None:
 
 @pytest.mark.parametrize("error", [FileNotFound("c1", "0" * 64, "is damaged"), StoreError("secret")])
 async def test_broken_body_ends_with_its_problem(error: TurnwiseError) -> None:
-    """Nobody takes it for whole, and who knows the mark learns what a problem that came at once would have said."""
+    """The body cannot pass for complete; the mark names the problem that an early failure would have returned."""
     response = await streamed(broken([b"so much", b" and"], error), media_type="a/b", headers={"ETag": "x"})
     body: list[bytes] = []
     with pytest.raises(type(error)):

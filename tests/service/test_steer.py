@@ -1,4 +1,4 @@
-"""Messages that steer, over HTTP: as commands, and as pages of both protocols send them."""
+"""Steering messages over HTTP: as commands, and from pages of both protocols."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ PAGES = {
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_page_steers_the_turn(path: str) -> None:
-    """What it gets begins with its message; a page that is opened again sees where the turn was steered."""
+    """The stream starts with its message; a reopened page shows the position of the steering."""
     model, gate = ScriptedModel([Reply("On it.", calls=[Call("work", {}, id="w")]), "Left it is."]), Gate()
     engine = Engine("sqlite://", model=model, tools=[gate.tool])
     async with served(engine) as service, service.client() as ada, Client(service.url, token=TOKEN) as client:

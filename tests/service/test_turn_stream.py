@@ -1,4 +1,4 @@
-"""A turn told to a page that cannot take words back: what a lost worker said is held until its fate is known."""
+"""A turn for pages that cannot retract: parts of a lost worker are held back until their fate is known."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from turnwise.testing.conformance.plans import part
 
 
 class Recorder:
-    """An encoder that keeps what it is given."""
+    """An encoder that records its input."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -47,7 +47,7 @@ class Recorder:
 
 
 async def told(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, list[bytes]]:
-    """Follow a turn whose worker is lost in mid-reply; return its events, what the encoder was given, and the lines."""
+    """Follow a turn whose worker is lost in mid-reply; return its events, the encoder's input, and the lines."""
     store = SQLiteStore(path)
     await store.open()
     await plans.created(store, "c", plans.send("Hello!"), plans.claim("lost", lease=0))
@@ -81,7 +81,7 @@ async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
 
 
 async def both_of(engine: Engine, turns: TurnRange) -> list[list[dict[str, Any]]]:
-    """Return what a run of AG-UI and a page of the AI SDK are told of turns."""
+    """Return an AG-UI run's and an AI SDK page's output of the turns."""
     return [
         [json.loads(line.removeprefix(b"data: ")) async for line in stream_turns(engine, turns.chat.id, turns, one)]
         for one in (AGUIEncoder("t", "r"), AISDKEncoder())
@@ -90,7 +90,7 @@ async def both_of(engine: Engine, turns: TurnRange) -> list[list[dict[str, Any]]
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["interrupted", "failed"])
 async def test_unanswered_message_ends_as_its_chat(*, stopped: bool) -> None:
-    """It waits in the queue of a chat that goes on only when somebody says so: that is no success."""
+    """A message in the queue of a halted chat is no success."""
     model = GatedModel(Reply("Half", error=ModelError("auth")))
     async with Engine("sqlite://", model=model) as engine:
         chat = await engine.create_chat()
@@ -110,7 +110,7 @@ async def test_unanswered_message_ends_as_its_chat(*, stopped: bool) -> None:
 
 
 async def test_message_behind_open_calls_is_an_error() -> None:
-    """The calls are not told with it: their page would be told them twice, and another run a client's tool again."""
+    """The stream omits the calls: its page would see them twice, and another run would repeat a client's tool."""
     model = GatedModel(Reply(calls=[Call("ask_user", {})]))
     async with Engine("sqlite://", model=model) as engine:
         chat = await engine.create_chat(client_tools=[ClientTool("ask_user", "Ask the user.", {"type": "object"})])
@@ -129,7 +129,7 @@ async def test_message_behind_open_calls_is_an_error() -> None:
 
 @pytest.mark.parametrize("way", ["deleted", "cut while it waits", "cut in its turn"])
 async def test_removed_message_is_an_error(way: str) -> None:
-    """An answer to another question is none to it, and nothing at all is no success."""
+    """An answer to another question is none, and an empty answer is no success."""
     model = GatedModel("The answer.")
     async with Engine("sqlite://", model=model) as engine:
         chat = await engine.create_chat()
@@ -150,7 +150,7 @@ async def test_removed_message_is_an_error(way: str) -> None:
 
 @pytest.mark.parametrize("later", ["alone", "before another", "under way"])
 async def test_resumed_turn_streams_to_its_last_end(later: str) -> None:
-    """A key expired, was renewed, and the turn went on: a page that is opened then is not told that it failed."""
+    """A key expired and was renewed, and the turn continued: a page that opens then sees no failure."""
     script = iter([Reply(error=ModelError("auth")), "Paris.", "Rome."])
     model, recorder = GatedModel(lambda _: next(script)), Recorder()
     model.gate.set()
@@ -194,14 +194,14 @@ async def test_deleted_chat_ends_the_stream() -> None:
 
 
 THIEF = "openai:any@http://127.0.0.1:9/v1"
-"""A model at an address of the thief's own: whoever asks it sends the key of the service there."""
+"""A model at an attacker's address, which would get the service's key."""
 HEADERS = {"provider_options": {"extra_headers": {"Authorization": "Bearer mine"}}}
 IDLE = Settings(run_worker=False)
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Write down the names of which models are made; each of them is the demo model."""
+    """Record the names of created models; each of them is the demo model."""
     names: list[str] = []
 
     def model_named(name: str) -> Model:
@@ -213,7 +213,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def exported(**chosen: Any) -> str:
-    """Return the lines of a chat that was created where anything may be chosen."""
+    """Return the lines of a chat from an engine that allows any model."""
     async with Engine("sqlite://", agents=[Agent("support", "demo")], settings=IDLE) as engine:
         chat = await engine.create_chat(**chosen)
         return "".join([line async for line in engine.export_chat(chat.id)])
@@ -230,7 +230,7 @@ async def everything(service: Served) -> list[Chat]:
 
 @pytest.mark.parametrize(("who", "model"), [("ada", THIEF), ("operator", "demo ")])
 async def test_undeclared_model_is_refused(made: list[str], who: str, model: str) -> None:
-    """It is not even made: its name may tell where the provider's key is to be sent."""
+    """It is not even created: its name may name an address for the provider's key."""
     engine = Engine("sqlite://", agents=[Agent("support", "demo"), Agent("sales", "openai:gpt-5")], settings=IDLE)
     settings = replace(GENEROUS, models=["demo:mine"])
     async with served(engine, settings=settings) as service, service.client(who) as client:
@@ -266,7 +266,7 @@ async def test_declared_models_are_accepted(made: list[str]) -> None:
     ("who", "parameters"), [("ada", {"provider_options": None}), ("operator", {"temperature": 1, **HEADERS})]
 )
 async def test_provider_options_are_refused(demo: Served, who: str, parameters: dict[str, Any]) -> None:
-    """It could replace the key, the prompt and the model; `None` would take away what the agent says there."""
+    """Options could replace the key, the prompt and the model; `None` would remove the agent's."""
     async with demo.client(who) as client:
         chat = (await client.post("/chats", json={"parameters": {"temperature": 1}})).json()
         answers = [

@@ -1,4 +1,4 @@
-"""Pages that wait for an operator's approval, of their own chat or a subagent: their streams tell what comes of it."""
+"""Pages that wait for an operator's approval, of their own chat or a subagent: their streams show the outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
 def calling(name: str, **arguments: str) -> ScriptedModel:
-    """Return a model that calls a tool, and then says what it has got."""
+    """Return a model that calls a tool, and then repeats the result."""
 
     def answer(request: ModelRequest) -> Reply:
         results = [message.result.output for message in request.messages if message.result is not None]
@@ -29,7 +29,7 @@ def calling(name: str, **arguments: str) -> ScriptedModel:
 
 
 def crew(asker: str) -> Engine:
-    """Return an engine whose lead asks for an approval itself, or lets a subagent ask."""
+    """Return an engine whose lead asks for an approval itself, or delegates to a subagent that does."""
 
     @tool(policy="ask")
     async def refund(order: str) -> str:
@@ -43,7 +43,7 @@ def crew(asker: str) -> Engine:
 
 @asynccontextmanager
 async def asking(asker: str) -> AsyncIterator[tuple[Served, str, Client]]:
-    """Serve a chat of Ada's that waits for an operator, and give the operator's client."""
+    """Serve a chat of Ada's that waits for an operator, and yield the operator's client."""
     async with served(crew(asker)) as service, Client(service.url, token="operator-token") as operator:  # noqa: S106
         agent = "clerk" if asker == "itself" else "lead"
         chat = await service.engine.create_chat(owner="ada", agent=agent, message="My money!")
@@ -51,7 +51,7 @@ async def asking(asker: str) -> AsyncIterator[tuple[Served, str, Client]]:
 
 
 async def approve(operator: Client) -> None:
-    """Approve what the inbox has, once it is there."""
+    """Approve the inbox's call, once it is there."""
     with anyio.fail_after(60):
         async for _ in operator.watch():
             for item in await operator.inbox():
@@ -84,7 +84,7 @@ async def test_chat_stream_shows_an_operators_approval(asker: str) -> None:
 
 @ASKERS
 async def test_resumed_page_is_told_once_an_operator_approves(asker: str) -> None:
-    """The stream stays open meanwhile: it says that an operator is awaited, then goes on to the turn's end."""
+    """The stream stays open meanwhile: it shows the awaited operator, then continues to the turn's end."""
     async with asking(asker) as (service, chat_id, operator), service.client("ada") as ada:
         await service.engine.wait(chat_id, until=["requires_action"])
         chunks: list[dict[str, Any]] = []

@@ -25,7 +25,7 @@ def client_of(service: Served, who: str) -> Client:
 
 
 async def test_owner_watches_own_chats_and_answers_from_the_inbox() -> None:
-    """Another owner's chats are not shown, not even that one was deleted; the stream goes on after a number."""
+    """Other owners' chats and deletions are hidden; the stream continues after a number."""
     async with served(engine(), settings=STRICT) as service:
         async with (
             client_of(service, "ada") as ada,

@@ -1,4 +1,4 @@
-"""The chat pages of the tutorials `web-page` and `plain-page`, built as they say, in a real browser."""
+"""The chat pages of the tutorials `web-page` and `plain-page`, built from their text, in a real browser."""
 
 import os
 import re
@@ -41,7 +41,7 @@ class Shop:
 
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[bytes]"]:
-        """Serve the application until the block ends, as `uvicorn shop:app` does."""
+        """Serve the application in the block, as `uvicorn shop:app` does."""
         command = [sys.executable, "-m", "uvicorn", "shop:app", "--port", str(self.port)]
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
         with (self.folder / "log").open("ab") as log:
@@ -63,7 +63,7 @@ class Shop:
             return False
 
     async def questions(self) -> list[str]:
-        """Return what the users have asked, by the store."""
+        """Return the users' questions from the store."""
         settings = Settings(run_worker=False)
         async with Engine(f"sqlite:///{self.folder}/chats.db", model="demo", settings=settings) as engine:
             chats = (await engine.list_chats()).items
@@ -141,7 +141,7 @@ async def test_page_survives_kill_9_of_the_server(shop: Shop, chromium: Chromium
 
 @both_pages
 async def test_page_approves_a_refund(shop: Shop, chromium: Chromium, name: str, tmp_path: Path) -> None:
-    """A plain run makes the picture beside the test's files; `PICTURES=1` puts it into the tutorial."""
+    """A plain run stores the picture with the test's files; `PICTURES=1` puts it into the tutorial."""
     with shop.running():
         async with chromium.page(viewport={"width": 720, "height": 660}) as page:
             await log_in(page, f"{shop.url}/{name}")
@@ -162,7 +162,7 @@ async def test_page_approves_a_refund(shop: Shop, chromium: Chromium, name: str,
 
 @both_pages
 async def test_page_shows_why_an_edit_fails(shop: Shop, chromium: Chromium, name: str) -> None:
-    """And scrolls to the newest article."""
+    """The page scrolls to the newest article."""
     with shop.running():
         async with chromium.page(viewport={"width": 720, "height": 200}) as page:
             page.on("dialog", lambda dialog: dialog.accept("Please find order 4712."))

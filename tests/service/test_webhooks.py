@@ -1,4 +1,4 @@
-"""Webhooks: what a receiver gets, that it can check it, and where no event is ever sent."""
+"""Webhooks: a receiver's requests and their signatures, and addresses that get none."""
 
 import base64
 import hashlib
@@ -41,7 +41,7 @@ SECRET = f"whsec_{KEY}"
 
 
 class Receiver:
-    """A service that takes webhooks: it answers with the statuses of a script, the last one for ever."""
+    """A webhook receiver that answers with scripted statuses; the last one repeats."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = [*statuses]
@@ -61,14 +61,14 @@ class Receiver:
         return len(self.got) >= count
 
     async def until(self, count: int) -> list[dict[str, Any]]:
-        """Wait for so many requests, and return what they said."""
+        """Wait for that many requests; return their contents."""
         await eventually(partial(self._has, count))
         return [json.loads(body) for _, body in self.got]
 
 
 @asynccontextmanager
 async def sending(receiver: Receiver, path: Path, **options: Any) -> AsyncIterator[tuple[str, Engine]]:
-    """Serve an engine that sends the events of its chats to a receiver."""
+    """Serve an engine that sends its chats' events to a receiver."""
     engine = Engine(f"sqlite:///{path / 'chats.db'}", model="demo")
     async with listening(receiver) as url:  # type: ignore[arg-type]
         hook = Webhook(url=f"{url}/hook", secret=SECRET, name="all", allow_private=True, **options)
@@ -79,9 +79,9 @@ async def sending(receiver: Receiver, path: Path, **options: Any) -> AsyncIterat
 
 
 async def eventually(found: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what there is at last."""
+    """Poll until the value is true; return it."""
     with anyio.fail_after(20):
-        while not (there := await found()):  # noqa: ASYNC110 - whoever waits is not told
+        while not (there := await found()):  # noqa: ASYNC110 - no event announces it
             await anyio.sleep(0.01)
     return there
 
@@ -108,7 +108,7 @@ async def test_receiver_can_check_who_sent_an_event(tmp_path: Path) -> None:
 
 
 async def test_refused_event_is_sent_again_and_then_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same message id each time; a redirect is no answer. The terminal lists it, and has it sent once more."""
+    """With the same message id each time; a redirect is a failure. The terminal lists it, and redelivers it."""
     monkeypatch.setattr(tested, "DELAYS_S", (0.01,))
     receiver = Receiver(500, 302, 204)
     async with sending(receiver, tmp_path, kinds=["turn_finished"]) as (service, engine):
@@ -127,7 +127,7 @@ async def test_refused_event_is_sent_again_and_then_listed(tmp_path: Path, monke
 
 
 async def test_receiver_that_is_gone_gets_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged and listed, at once; what comes later waits for a process that starts anew."""
+    """The failure is logged and listed at once; later events wait for a process restart."""
     receiver = Receiver(410)
     async with sending(receiver, tmp_path, kinds=["turn_finished"]) as (_, engine):
         await engine.create_chat(message="Hi.")
@@ -170,7 +170,7 @@ async def test_receiver_says_when_to_try_again(free_tcp_port: int) -> None:
 
 
 async def test_webhook_goes_on_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends its deliveries is logged, and they begin anew."""
+    """An error that ends its deliveries is logged, and they start again."""
     consume, calls = Engine.consume, []
 
     async def broken_at_first(self: Engine, *args: Any, **options: Any) -> None:
@@ -236,7 +236,7 @@ def test_private_addresses_are_known(address: str, public: bool) -> None:
 
 
 async def test_host_that_resolves_to_a_private_address_is_refused() -> None:
-    """The address that was checked is the one that is connected to: no second look-up can give another."""
+    """The checked address is the one that is connected to: no second look-up can return another."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(httpcore.ConnectError, match=r"localhost is .*, which is no public address"):

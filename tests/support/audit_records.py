@@ -1,4 +1,4 @@
-"""Records of an audit log, made by hand where a test needs the fields alone and no log that verifies."""
+"""Audit records with given fields, for tests that need no verifiable log."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +9,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
 
 
 def record(version: int, **told: Any) -> AuditRecord:
-    """Return a record of that version; what is not told is that of some transition of a chat at rest."""
+    """Return a record of that version; other fields are those of a resting chat's transition."""
     some: dict[str, Any] = {
         "chat_id": "c",
         "trigger": "claimed",

@@ -1,4 +1,4 @@
-"""How a test lets time pass: once somebody waits for it."""
+"""Moving time in tests, once code waits for it."""
 
 from datetime import timedelta
 
@@ -6,23 +6,22 @@ from turnwise.testing.clock import ManualClock
 
 
 class StillClock:
-    """Stands in for `time`: it stands still until it is moved."""
+    """A stand-in for `time` that only tests move."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now
 
 
 async def due_in(clock: ManualClock, seconds: float) -> None:
-    """Wait until the next timer of the clock is due in so many seconds: what was seen may come before it is set."""
+    """Wait until the next timer of the clock is due in that many seconds; a visible event may precede its timer."""
     while clock.next_timer != clock.now() + timedelta(seconds=seconds):
         await clock.advance(0)
 
 
 async def pass_time(clock: ManualClock, seconds: float) -> None:
-    """Let so much time pass once something waits for its end, and nothing for an earlier moment."""
+    """Move the clock by the seconds once a timer waits for exactly that time and none for an earlier one."""
     await due_in(clock, seconds)
     await clock.advance(seconds)

@@ -1,4 +1,4 @@
-"""What the fixtures `open_engine` and `strict_model` give."""
+"""Types of the fixtures `open_engine`, `open_chat` and `strict_model`."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -11,7 +11,7 @@ OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 """Opens an engine on the test's database file, or on `store`; further options are the engine's."""
 
 MakeModel = Callable[..., StrictModel]
-"""Makes a model that holds the engine to a strict provider's rules."""
+"""Makes a model that checks every request by a strict provider's rules."""
 
 OpenChat = Callable[..., AbstractAsyncContextManager[tuple[Engine, Chat, Any]]]
-"""Opens an engine with a strict model of a script, or with a model as it is, and a chat; options are those of each."""
+"""Opens an engine with a strict model of a script, or with the given model, and a chat; options are those of each."""

@@ -1,4 +1,4 @@
-"""A life that lives through everything that events tell of."""
+"""A life with every kind of event."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def look(context: ToolContext) -> str:
 
 
 async def rich_life(engine: Engine, model_clock: ManualClock) -> str:
-    """Live through a retry, tools, a client call, a compaction, a queue, a stop and an edit; return the chat's id."""
+    """Run a retry, tools, a client call, a compaction, a queue, a stop and an edit; return the chat's id."""
     chat = await engine.create_chat(client_tools=[ASK])
     await engine.send_message(chat.id, "hello")
     await seen(engine, chat.id, "retry")
@@ -36,7 +36,7 @@ async def rich_life(engine: Engine, model_clock: ManualClock) -> str:
 
 
 def rich_script() -> list[Reply]:
-    """Return what the model says in that life. Its context window holds 100 tokens."""
+    """Return the model's script of that life. Its context window holds 100 tokens."""
     calls = [Call("look", {}, id="l"), Call("ask", {"what": "colour"}, id="a")]
     return [
         Reply("Hmmm", chunks=1, error=ModelError("overloaded"), error_after=2),

@@ -1,4 +1,4 @@
-"""What a chat's events tell: those there are, those to come, and whether they tell it right."""
+"""A chat's events: stored ones, future ones, and their consistency."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ async def events_of(engine: Engine, chat_id: str, *kinds: str, after: int = 0) -
 
 
 async def seen(engine: Engine, chat_id: str, kind: str, count: int = 1, **fields: Any) -> Any:
-    """Wait until an event of that kind, with those fields, is told for the `count`th time, and return it."""
+    """Wait for the `count`th event of that kind with those fields, and return it."""
     async for event in engine.events(chat_id):
         if event.kind == kind and all(getattr(event, name) == wanted for name, wanted in fields.items()):
             count -= 1
@@ -23,7 +23,7 @@ async def seen(engine: Engine, chat_id: str, kind: str, count: int = 1, **fields
 
 
 async def shown(engine: Engine, chat_id: str, text: str) -> None:
-    """Wait until subscribers were shown `text` of a reply under way."""
+    """Wait until subscribers see `text` of a running reply."""
     told = ""
     async for event in engine.events(chat_id):
         if isinstance(event, PartEvent):
@@ -33,12 +33,12 @@ async def shown(engine: Engine, chat_id: str, text: str) -> None:
 
 
 async def phases(engine: Engine, chat_id: str) -> list[str]:
-    """Return how far each compaction of the chat came, in order."""
+    """Return the phases of the chat's compactions, in order."""
     return [event.phase for event in await events_of(engine, chat_id) if isinstance(event, CompactionEvent)]
 
 
 async def assert_told_right(engine: Engine, chat_id: str) -> None:
-    """Check that the events have no gap and fold to what the store holds."""
+    """Check that the events have no gap and fold to the stored messages."""
     events, chat = await events_of(engine, chat_id), await engine.get_chat(chat_id)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     transcript = fold(events)

@@ -1,7 +1,7 @@
-"""How many examples the property tests draw, and which.
+"""The number and choice of examples of property tests.
 
-A plain run draws the same few each time, so that it fails for what was changed and for nothing else. `PROVE=1`, which
-`make prove` sets, draws five times as many. `make explore` draws others, many times as many.
+A plain run draws the same few each time, so only changes of the code can fail it. `PROVE=1`, which `make prove` sets,
+draws five times as many. `make explore` draws others, many times as many.
 """
 
 import os
@@ -17,7 +17,7 @@ _MORE: Final = 5 if os.environ.get("PROVE", "0") not in ("", "0") else 1
 
 
 def examples(count: int) -> int:
-    """Return how many examples a test is to draw: of `count`, a plain run draws a quarter."""
+    """Return the number of examples for a test: of `count`, a plain run draws a quarter."""
     return count * _TIMES if EXPLORING else -(-count // 4) * _MORE
 
 

@@ -1,4 +1,4 @@
-"""Files for tests: what is put, and what comes back."""
+"""Files for tests: uploads, and loads."""
 
 import hashlib
 import random
@@ -8,7 +8,7 @@ from turnwise import Engine, FilePart, ModelRequest
 from turnwise.states.messages import files_in
 
 BIG = random.Random(0).randbytes(300_000)  # noqa: S311 - contents, no secret
-"""Larger than one piece, nothing that can be packed, and the same in every run."""
+"""Larger than one piece, incompressible, and the same in every run."""
 
 
 def digest_of(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Where a test holds a model or a tool up, without sleeping, and sees that somebody came."""
+"""Latches that block a model or a tool without sleeping, and show arrivals."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from turnwise.providers.scripted import Reply
 
 
 class Latch:
-    """Whoever comes through waits until the test opens it; `entered` tells the test that somebody came."""
+    """Callers wait until the test opens it; `entered` shows the test that one has arrived."""
 
     def __init__(self) -> None:
         self.entered = anyio.Event()
         self._opened = anyio.Event()
 
     def open(self) -> None:
-        """Let everybody through, now and later."""
+        """Release all callers, now and later."""
         self._opened.set()
 
     async def pass_through(self, seconds: float = 0) -> None:
-        """Wait for the latch to open; it serves as a scripted model's `sleep`."""
+        """Wait for the latch to open; usable as a scripted model's `sleep`."""
         self.entered.set()
         await self._opened.wait()
 
 
 class Gate:
-    """A tool that tells when it runs and ends only when it is let through."""
+    """A tool that signals its start and ends only when the test opens it."""
 
     def __init__(self, name: str = "work", **options: Any) -> None:
         self.entered = anyio.Event()
@@ -51,7 +51,7 @@ class Gate:
 
 
 class Started:
-    """A scripted reply, and the moment at which the model is asked for it."""
+    """A scripted reply, and an event for its request."""
 
     def __init__(self, reply: Reply | str = "") -> None:
         self.asked = anyio.Event()

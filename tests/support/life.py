@@ -1,4 +1,4 @@
-"""Lives of chats, driven by `decide` alone: the words in which the tests of this floor are written."""
+"""Lives of chats, driven by `decide` alone: the vocabulary of the tests of states."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from turnwise.states.writes import CutHistory, EraseMessage, InsertBoundary, Ins
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 SCHEDULED = ScheduledMessage(id="s", parts=(TextPart(text="wake up"),), due=NOW, by="system")
-"""What is due at once."""
+"""A schedule that is due at once."""
 PROFILE = Profile(created_at=NOW)
 BLANK = Facts(chat_id="c", profile=PROFILE)
 ERROR = ErrorInfo(kind="overloaded", message="too many requests")
@@ -32,13 +32,13 @@ USAGE = Usage(input_tokens=10, output_tokens=5)
 
 
 def own_of(trigger: type[Trigger], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the arguments that the trigger brings along."""
+    """Return the arguments that are fields of the trigger."""
     known = {one.name for kind in (trigger, TransitionContext) for one in dataclasses.fields(kind)}
     return {name: value for name, value in arguments.items() if name in known}
 
 
 def anything_for(trigger: type[Trigger], **arguments: Any) -> dict[str, Any]:
-    """Return the arguments, with something for whatever else the trigger needs."""
+    """Return the arguments, with a value for every other required field of the trigger."""
     anything = {
         **dict.fromkeys(("token", "profile", "parts", "cut", "queued_id", "worker", "title", "metadata", "agent")),
         "results": (),
@@ -62,29 +62,29 @@ def said(text: str) -> tuple[Part, ...]:
 
 
 def summary_of(text: str, *carried: int, folded: int = 2) -> Summary:
-    """Return what a compaction made: a new message of the user's role, and what is carried on."""
+    """Return the result of a compaction: a new message of the user's role, and carried positions."""
     new = Message(id="", role="user", parts=said(text), turn=0, step=0, created_at=NOW)
     return Summary(messages=(new, *carried), folded=folded)
 
 
 def local(call_id: str, index: int = 0, **more: Any) -> ToolCall:
-    """Return a planned local call; the life gives it its step."""
+    """Return a planned local call; the life sets its step."""
     return ToolCall(call_id=call_id, name="search", arguments={}, executor=Executor.local, index=index, step=0, **more)
 
 
 def client(call_id: str, index: int = 0, **more: Any) -> ToolCall:
-    """Return a planned client call; the life gives it its step."""
+    """Return a planned client call; the life sets its step."""
     return ToolCall(call_id=call_id, name="ask", arguments={}, executor=Executor.client, index=index, step=0, **more)
 
 
 def delegated(call_id: str, index: int = 0, **more: Any) -> ToolCall:
-    """Return a planned call for a subagent; the life gives it its step."""
+    """Return a planned call for a subagent; the life sets its step."""
     own = {"executor": Executor.chat, "subagent": "research", **more}
     return ToolCall(call_id=call_id, name="ask_research", arguments={"task": "dig"}, index=index, step=0, **own)
 
 
 class Life:
-    """One chat, from its creation on. Every method fires one trigger and returns the decision, performed."""
+    """One chat, from its creation on. Every method fires one trigger, applies the decision and returns it."""
 
     def __init__(self, facts: Facts = BLANK, **limits: Any) -> None:
         self.facts = facts
@@ -94,10 +94,10 @@ class Life:
         self.events: list[Event] = []
         self.decisions: list[Decision] = []
         self.asked: list[tuple[Facts, type[Trigger], dict[str, Any]]] = []
-        """Every trigger that was fired, with the facts it met, refused ones too."""
+        """Every fired trigger with the facts before, refused ones too."""
 
     def fire(self, trigger: type[Trigger], **arguments: Any) -> Decision:
-        """Decide and perform; refused triggers leave the life as it was."""
+        """Decide and apply; refused triggers leave the life unchanged."""
         given = {"now": self.now, "limits": self.limits, **arguments}
         self.asked.append((self.facts, trigger, given))
         decision = decide(self.facts, trigger, **given)
@@ -119,7 +119,7 @@ class Life:
 
     @property
     def prompt(self) -> list[Message]:
-        """What the model sees: what was said since the newest boundary, and what that carries on."""
+        """The model's view: messages since the newest boundary, and those that it carries."""
         boundary, carried = self.facts.history.boundary, tuple[int, ...]()
         for decision in self.decisions:
             for write in decision.writes:
@@ -132,12 +132,11 @@ class Life:
         ]
 
     def held(self, trigger: type[Trigger], **arguments: Any) -> Decision:
-        """Fire as the holder of the lease, or of none where there is none."""
+        """Fire as the holder of the lease, or without one."""
         token = self.facts.lease.token if self.facts.lease else None
         return self.fire(trigger, **({"token": token} | arguments))
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += timedelta(seconds=seconds)
 
     # From outside
@@ -156,7 +155,7 @@ class Life:
         return self.fire(t.SubmitToolResults, results=answers)
 
     def help(self, call_id: str, **more: Any) -> Decision:
-        """Let a subagent answer its call."""
+        """Answer a subagent's call."""
         subagent = SubagentAnswer(chat_id=f"subagent-{call_id}", version=7, head="7" * 64, usage=USAGE)
         given = {"results": (ToolResult(call_id, "found"),), "subagents": (subagent,), **more}
         return self.fire(t.SubmitToolResults, **given)
@@ -201,12 +200,12 @@ class Life:
         return self.held(t.AttemptDiscarded, error=error, delay=1.0, retry_at=retry_at, usage=usage, **failed)
 
     def fall_back(self, error: ErrorInfo = ERROR, usage: Usage | None = None) -> Decision:
-        """Let the model fail, and the agent's next one be asked."""
+        """Fail the attempt so that the agent's next model is asked."""
         failure = replace(FAILURE, kind=error.kind)
         return self.held(t.FallbackStarted, failure=failure, error=error, next_model="m2", usage=usage)
 
     def overflow(self) -> Decision:
-        """Let the provider refuse the prompt as too long."""
+        """Refuse the prompt as too long."""
         return self.held(t.AttemptDiscarded, error=OVERFLOW)
 
     def reply(
@@ -264,7 +263,7 @@ class Life:
         return self.held(t.Failed, error=ERROR, partial=partial)
 
     def partial(self, *calls: ToolCall, text: str = "so far", usage: Usage | None = None) -> Partial:
-        """Return what the attempt under way has shown."""
+        """Return the visible parts of the running attempt."""
         step = self.facts.step
         calls = tuple(replace(call, step=step.number) for call in calls)
         parts = (said(text) if text else ()) + parts_of(calls)
@@ -272,7 +271,6 @@ class Life:
 
 
 def parts_of(calls: tuple[ToolCall, ...]) -> tuple[Part, ...]:
-    """Return the calls as the parts of a message."""
     return tuple(
         ToolCallPart(call_id=call.call_id, name=call.name, arguments=call.arguments, executor=call.executor)
         for call in calls
@@ -283,14 +281,14 @@ def parts_of(calls: tuple[ToolCall, ...]) -> tuple[Part, ...]:
 
 
 def waiting(**limits: Any) -> Life:
-    """Return a chat that has been answered once."""
+    """Return a chat after its first answer."""
     life = streaming(**limits)
     life.reply()
     return life
 
 
 def pending(**limits: Any) -> Life:
-    """Return a chat with a message that nobody has claimed."""
+    """Return a chat with an unclaimed message."""
     life = Life(**limits)
     life.create()
     life.send()
@@ -298,21 +296,21 @@ def pending(**limits: Any) -> Life:
 
 
 def streaming(**limits: Any) -> Life:
-    """Return a chat whose first attempt is under way."""
+    """Return a chat in its first attempt."""
     life = pending(**limits)
     life.claim()
     return life
 
 
 def executing(*calls: ToolCall, tokens: int | None = None, **limits: Any) -> Life:
-    """Return a chat that runs the calls, one local call unless told otherwise."""
+    """Return a chat that runs the calls, by default one local call."""
     life = streaming(**limits)
     life.reply(*(calls or (local("a"),)), tokens=tokens)
     return life
 
 
 def asking(*calls: ToolCall, **limits: Any) -> Life:
-    """Return a chat that waits for the client, with one call unless told otherwise."""
+    """Return a chat that waits for the client, by default with one call."""
     life = streaming(**limits)
     life.reply(*(calls or (client("a"),)))
     return life
@@ -328,7 +326,7 @@ def compacting(*calls: ToolCall, **limits: Any) -> Life:
 
 
 def refused(**limits: Any) -> Life:
-    """Return a chat whose prompt was too long, and which makes room for it."""
+    """Return a chat whose prompt was refused as too long, and which compacts."""
     life = streaming(**limits)
     life.overflow()
     return life
@@ -342,7 +340,7 @@ def unsettled(**limits: Any) -> Life:
 
 
 def interrupted(**limits: Any) -> Life:
-    """Return a chat that was stopped in the middle of an answer, settled."""
+    """Return a settled chat that was stopped in the middle of an answer."""
     life = unsettled(**limits)
     life.settle(life.partial())
     return life
@@ -356,7 +354,7 @@ def failed(**limits: Any) -> Life:
 
 
 def queued(life: Life, *texts: str) -> Life:
-    """Return the life with messages that wait, `later` unless told otherwise."""
+    """Return the life with queued messages, by default `later`."""
     for text in texts or ("later",):
         life.send(text)
     return life

@@ -1,4 +1,4 @@
-"""Drawn lives of chats: what happens next is drawn, on the table alone or in a store with two processes on it."""
+"""Drawn lives of chats: triggers are drawn, on the table alone or in a store with two processes on it."""
 
 import asyncio
 import dataclasses
@@ -40,7 +40,7 @@ from turnwise.testing.clock import ManualClock
 S = ChatState
 Got = TypeVar("Got")
 RUNS: Final = {"default": ("search", "ask")}
-"""What every process runs."""
+"""The agents and tools of every process."""
 SETTINGS: Final = Settings(lease=30, queue_limit=3)
 TOOLS: Final = ("local", "once", "stop", "client", "deadline", "approval", "subagent")
 PLACES: Final = ("table", "sqlite", "postgres")
@@ -89,7 +89,7 @@ class Database:
         return self._loop.run(work)
 
     def at_once(self, *works: Awaitable[Any]) -> list[Any]:
-        """Do all of it at once; return what came of each, refusals too."""
+        """Run all concurrently; return each outcome, refusals too."""
         return self.do(_all(works))
 
     def start(self, name: str) -> Process:
@@ -98,7 +98,7 @@ class Database:
         return process
 
     def crash(self, place: int) -> None:
-        """Let a process die and another of its kind start: nothing is closed."""
+        """Replace a process by a new one; nothing is closed."""
         self._dead.append(self.processes[place])
         self.processes[place] = self.start(self.processes[place].name + "'")
 
@@ -117,11 +117,11 @@ async def _all(works: Sequence[Awaitable[Any]]) -> list[Any]:
 
 
 class NotClaimed(StoreError):
-    """A claim has left the chat alone."""
+    """A claim has skipped the chat."""
 
 
 class StoredLife(Life):
-    """A life in a database. Its process `by` acts, and whoever holds the lease where a holder has to."""
+    """A life in a database. Its process `by` acts, and the lease's holder where one is required."""
 
     def __init__(self, database: Database, chat_id: str, **limits: Any) -> None:
         self.database = database
@@ -208,27 +208,27 @@ class StoredLife(Life):
         return self._keep(self.do(self.process.writer.change(self.chat_id, edit, actor="client")))
 
     def read(self) -> None:
-        """Take in what commands have done."""
+        """Read the effects of commands."""
         self.facts = self.do(self.store.facts(self.chat_id))
 
     def rows(self) -> Any:
-        """Return every row that there is of the chat, as it is stored."""
+        """Return every stored row of the chat."""
         return self.do(self.store.raw_rows(self.chat_id))
 
     def unchanged(self, work: Awaitable[Any]) -> Any:
-        """Do what must change nothing; return what came of it, a refusal too."""
+        """Assert that the call changes nothing; return its outcome, a refusal too."""
         before = self.do(self.store.facts(self.chat_id)), self.do(self.store.head(self.chat_id))
         (outcome,) = self.database.at_once(work)
         assert (self.do(self.store.facts(self.chat_id)), self.do(self.store.head(self.chat_id))) == before
         return outcome
 
     def delete(self) -> None:
-        """Leave no work of this chat to the lives that follow."""
+        """Leave no work of this chat for later lives."""
         self.do(self.process.writer.delete(self.chat_id, lambda *_: None, actor="administrator"))
 
 
 class Walk:
-    """Draws what happens to a life. `met` counts the situations that a test asks for."""
+    """Draws the triggers of a life. `met` counts the situations that a test asks for."""
 
     def __init__(self, life: Life, random: Random, met: Counter[str], tools: Sequence[str] = TOOLS) -> None:
         self.life = life
@@ -239,7 +239,7 @@ class Walk:
         self.chance_of_overflow = 0.1
         self.window = WINDOW
         self.texts = ("", "words")
-        """What the model says. With no calls either, a reply is no message."""
+        """The model's texts. A reply without text and calls is no message."""
         self._calls = 0
         life.create()
 
@@ -251,13 +251,13 @@ class Walk:
         return self.random.random() < probability
 
     def live(self, steps: int, *, meddling: float = 0.25, check: Callable[[], object] = lambda: None) -> None:
-        """Let so much happen, and check the life after each of it."""
+        """Fire that many triggers, and check the life after each."""
         for _ in range(steps):
             self.meddle() if self.chance(meddling * (1 + bool(self.facts.open_calls))) else self.go_on()
             check()
 
     def reach(self, *states: ChatState) -> bool:
-        """Go on until the chat is in one of the states; return whether it got there."""
+        """Continue until the chat is in one of the states; return whether it got there."""
         for _ in range(40):
             if self.facts.state in states:
                 return True
@@ -267,7 +267,7 @@ class Walk:
     # What comes next
 
     def go_on(self) -> None:
-        """Do what comes next where the chat stands."""
+        """Fire the next trigger of the chat's state."""
         facts, life = self.facts, self.life
         match facts.state:
             case S.pending:
@@ -286,7 +286,7 @@ class Walk:
                 self.say("queue")
 
     def ask(self) -> None:
-        """Ask the model: it answers, fails, or refuses the prompt."""
+        """Run an attempt: the model answers, fails, or refuses the prompt."""
         if not self.facts.step.attempt_open:
             self.life.attempt()
         elif self.chance(self.chance_of_overflow):
@@ -299,7 +299,7 @@ class Walk:
             self.life.reply(*calls, tokens=tokens, usage=USAGE, text=text, window=self.window)
 
     def refuse_prompt(self) -> None:
-        """Let the provider refuse the prompt; a step for which no room can be made fails, as the engine has it."""
+        """Refuse the prompt; a step that cannot compact fails, as in the engine."""
         if may_make_room(self.facts, self.life.limits):
             self.life.overflow()
         else:
@@ -325,7 +325,7 @@ class Walk:
             self.life.compact(*self.carried())
 
     def carried(self) -> list[int]:
-        """Return what a compaction carries on: messages without an answer, and a step with open calls."""
+        """Return the messages that a compaction carries: unanswered ones, and a step with open calls."""
         prompt, facts = self.life.prompt, self.facts
         answered = max((message.position for message in prompt if message.role == "assistant"), default=0)
         kept = [message for message in prompt if message.role == "user" and message.position > answered]
@@ -342,7 +342,7 @@ class Walk:
             self.life.submit(*self.results())
 
     def results(self) -> tuple[ToolResult, ...]:
-        """Return results for the calls that the client has to answer."""
+        """Return results for the client's open calls."""
         asked = [call for call in self.facts.open_calls if call.is_client]
         return tuple(self.result(call) for call in asked)
 
@@ -361,7 +361,7 @@ class Walk:
             self.life.settle(self.life.partial(*self.planned(), usage=USAGE) if shows else None)
 
     def planned(self) -> tuple[ToolCall, ...]:
-        """Return calls of the kinds that are drawn."""
+        """Return calls of drawn kinds."""
         count = self.random.randint(1, 3) if self.tools and self.chance(self.chance_of_calls) else 0
         return tuple(self.call(self.random.choice(self.tools), index) for index in range(count))
 
@@ -381,7 +381,7 @@ class Walk:
     # What comes between
 
     def meddle(self) -> None:
-        """Let something happen from outside that may happen now: a client, the clock or a crash."""
+        """Fire a trigger from outside that is possible now: a client, the clock or a crash."""
         facts = self.facts
         stopped = facts.settled and facts.state in (S.interrupted, S.error)
         rests = facts.settled and facts.state in (S.waiting, S.interrupted, S.error) and not facts.queue
@@ -401,7 +401,7 @@ class Walk:
         act()
 
     def may_send(self) -> bool:
-        """Whether the queue has room for a message."""
+        """Return whether the queue has room for a message."""
         return len(self.facts.queue) < self.life.limits.queue_limit
 
     def send(self) -> None:
@@ -469,7 +469,7 @@ class Lives:
         tools: Sequence[str] = TOOLS,
         **limits: Any,
     ) -> Counter[str]:
-        """Live so many lives, by the place; return what they met. A failure names the seed of its life."""
+        """Run that many lives; return the situations that occurred. A failure names the seed of its life."""
         lives = seeds({"table": table, "sqlite": sqlite, "postgres": postgres}[self.place])
         if self.place == "table":
             for seed in lives:
@@ -509,7 +509,7 @@ def named(seed: int) -> Iterator[None]:
 
 
 def lives_in(place: str, request: Any) -> Lives:
-    """Return lives in a place, with a database of their own."""
+    """Return lives in a place, with their own database."""
     if place == "postgres":
         return Lives(place, request.getfixturevalue("postgres").new_url("lives"))
     folder: Path = request.getfixturevalue("tmp_path")

@@ -1,4 +1,4 @@
-"""A log that has seen everything: a life of the pure machine in which each trigger fires and each state is entered."""
+"""A log with everything: a life of the pure machine in which each trigger fires and each state is entered."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -25,14 +25,14 @@ ERROR = ErrorInfo(kind="defect", message="the stored chat broke a promise", retr
 
 
 class Life:
-    """Drives the pure machine as a runner would, and keeps the log a store would keep."""
+    """Drives the pure machine as a runner would, and records the log of a store."""
 
     def __init__(self) -> None:
         self.facts = Facts(chat_id="chat-1", profile=Profile(created_at=START))
         self.records: list[AuditRecord] = []
         self.now = START
         self.first = ""
-        """The message that the history begins with."""
+        """The first message of the history."""
         self.fire(t.Create, profile=self.facts.profile)
 
     def fire(self, trigger: type[Trigger], **arguments: Any) -> None:
@@ -207,7 +207,7 @@ TEXT = export("chat-1", LOG)
 
 
 def rehashed(records: list[AuditRecord]) -> list[AuditRecord]:
-    """Return the records renumbered and chained anew, as one who rewrites the whole log would."""
+    """Return the records renumbered and rehashed, as a forger of the whole log would."""
     chained: list[AuditRecord] = []
     for version, record in enumerate(records, start=1):
         prev = chained[-1].hash if chained else GENESIS
@@ -221,7 +221,7 @@ def place_of(trigger: type[Trigger]) -> int:
 
 
 def forgery(place: int, **changes: Any) -> str:
-    """Change one record, hash everything anew, and return the log."""
+    """Change one record, rehash everything, and return the log."""
     records = [*LOG]
     records[place] = dataclasses.replace(records[place], **changes)
     return export("chat-1", rehashed(records))

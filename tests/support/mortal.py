@@ -1,4 +1,4 @@
-"""Engines that die, one after another on the same store: nothing is closed, released or said."""
+"""Engines that crash in turn on one store: nothing is closed, released or logged."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,7 +15,7 @@ from turnwise.testing.clock import ManualClock
 
 
 class MortalStore:
-    """A store that does what another does, until its process is dead."""
+    """A store that delegates to another until its process is dead."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class MortalStore:
 
 
 class MortalEngine(Engine):
-    """An engine whose process can die: then nothing is released."""
+    """An engine whose process can die without releasing anything."""
 
     _close_timeout = 0
 
@@ -37,7 +37,7 @@ class MortalEngine(Engine):
 
 
 class Mortals:
-    """Runs one engine at a time; the next one takes over what the dead one held."""
+    """Runs one engine at a time; the next one takes over the dead one's chats."""
 
     def __init__(
         self, url: str, model: Any, tools: Sequence[Tool] = (), *, store: type[MortalStore] = MortalStore
@@ -61,7 +61,7 @@ class Mortals:
         return await self._tasks.__aexit__(kind, error, trace)
 
     async def start(self) -> MortalEngine:
-        """Start an engine; leases of the one before have run out by then."""
+        """Start an engine; leases of the previous one have expired by then."""
         settings = Settings(coalesce=0, lease=30, shutdown_grace=0)
         self.store = self._kind(store_from_url(self.url, durability="normal", now=self.clock.now))
         store: Any = self.store
@@ -82,7 +82,7 @@ class Mortals:
             down.set()
 
     async def kill(self) -> None:
-        """Let the process of the engine die."""
+        """Kill the engine's process."""
         self.store.dead = True
         self.engine.die()
         self._scope.cancel()

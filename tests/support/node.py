@@ -1,4 +1,4 @@
-"""Node.js: the TypeScript client, run as it stands in the repository, with nothing installed."""
+"""Node.js runs the TypeScript client from the repository, with nothing installed."""
 
 import copy
 import json
@@ -22,14 +22,14 @@ needs_node = pytest.mark.skipif(not NODE, reason="there is no `node` on the PATH
 
 
 class AskNode(Protocol):
-    """Returns what JavaScript makes of a log; events are turnwise's or JSON, a transcript is JSON."""
+    """Returns JavaScript's fold of a log; events are turnwise's or JSON, a transcript is JSON."""
 
     def __call__(self, events: Sequence[Any], transcript: Any = None) -> Any: ...
 
 
 @contextmanager
 def folding() -> Iterator[AskNode]:
-    """Give one Node process that folds any number of logs."""
+    """Run one Node process that folds any number of logs."""
     process = subprocess.Popen([NODE, SCRIPTS / "fold.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout
@@ -46,7 +46,7 @@ def folding() -> Iterator[AskNode]:
 
 
 def folded(events: Sequence[Event]) -> dict[str, Any]:
-    """Return what Python makes of a log, in the words of `fold.mjs`."""
+    """Return Python's fold of a log, in the form of `fold.mjs`."""
     cuts = range(len(events) + 1)
     beginnings = [fold(events[:cut]) for cut in cuts]
     one_by_one = Transcript()
@@ -62,5 +62,5 @@ def folded(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def spelled(transcript: Transcript) -> Any:
-    """Return a transcript as JSON: its messages, calls and errors as events tell them."""
+    """Return a transcript as JSON: its messages, calls and errors as in events."""
     return json.loads(msgspec.json.encode(transcript))

@@ -1,4 +1,4 @@
-"""Faults, planted for the length of one test: what checks have to catch before they can be trusted."""
+"""Faults planted for one test: checks must catch them to be trusted."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _deciding: Any = importlib.import_module("turnwise.states.decide")
 
 
 def plant_rows(patch: pytest.MonkeyPatch, changed: Callable[[Row], Row | None]) -> None:
-    """Let another table hold: each row as `changed` returns it; `None` takes it out."""
+    """Replace rows of the table by the result of `changed`; `None` removes a row."""
     rows = tuple(row for known in TABLE if (row := changed(known)) is not None)
     patch.setattr(table, "TABLE", rows)
     patch.setattr(table, "_ROWS", table._by_place(table.TABLE))
@@ -26,7 +26,7 @@ def plant_rows(patch: pytest.MonkeyPatch, changed: Callable[[Row], Row | None]) 
 
 
 def plant_functions(patch: pytest.MonkeyPatch, instead: Mapping[Any, Any]) -> None:
-    """Let rows ask other guards and do other writes than the table names."""
+    """Replace guards and writes of the table's rows."""
 
     def swapped(functions: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(instead.get(function, function) for function in functions)
@@ -35,13 +35,13 @@ def plant_functions(patch: pytest.MonkeyPatch, instead: Mapping[Any, Any]) -> No
 
 
 def plant_no_refusal(patch: pytest.MonkeyPatch, refusal: Any) -> None:
-    """Let a refusal be forgotten wherever it stands."""
+    """Disable a refusal everywhere."""
     for trigger, refusals in _deciding.REFUSALS.items():
         patch.setitem(_deciding.REFUSALS, trigger, tuple(known for known in refusals if known is not refusal))
 
 
 def without_rows(trigger: type[Trigger], source: str) -> Callable[[Row], Row | None]:
-    """Return what takes the rows of a trigger in a state out of the table."""
+    """Return a change that removes a trigger's rows in a state."""
     return lambda row: None if (row.trigger, row.source) == (trigger, source) else row
 
 
@@ -50,10 +50,8 @@ def nothing(_draft: Draft[Any]) -> None:
 
 
 def never(_draft: Draft[Any]) -> bool:
-    """Agree to nothing."""
     return False
 
 
 def always(_draft: Draft[Any]) -> bool:
-    """Agree to everything."""
     return True

@@ -1,4 +1,4 @@
-"""What somebody does who may write to the database: rewrite a chat's log, with every hash computed anew."""
+"""Forgeries with write access to the database: a rewritten log with all hashes recomputed."""
 
 import json
 import sqlite3
@@ -10,7 +10,7 @@ from turnwise.persistence.audit.record import Entry as LogEntry
 
 
 def rewrite(path: Path, chat_id: str, version: int, *, actor: str) -> None:
-    """Let somebody else have fired one transition, in a SQLite file, so that the log is sound again."""
+    """Forge one transition in a SQLite file, so that the log is valid again."""
     with closing(sqlite3.connect(path)) as database, database:
         prev = GENESIS
         ((chat,),) = database.execute("SELECT number FROM chats WHERE id = ?", (chat_id,))

@@ -1,4 +1,4 @@
-"""One chat in which every table has rows and every column says something, on any store."""
+"""One chat with rows in every table and values in every column, on any store."""
 
 from turnwise import ClientTool, CompactionPolicy, Engine, Settings, ToolResult, tool
 from turnwise.persistence.protocol import ChatStore
@@ -14,7 +14,7 @@ async def look(at: str) -> str:
 
 
 def engine_on(store: ChatStore, *, prefix: str = "") -> Engine:
-    """Return an engine on `store` whose model lives the life below; everything that is said begins with `prefix`."""
+    """Return an engine on `store` with the model of the life below; every text begins with `prefix`."""
     model = ScriptedModel(
         [
             Reply(f"{prefix}first answer", usage=(90, 1)),
@@ -31,7 +31,7 @@ def engine_on(store: ChatStore, *, prefix: str = "") -> Engine:
 
 
 async def live(engine: Engine, *, prefix: str = "") -> str:
-    """Live a rich life that ends in `requires_action`, two messages waiting; return the chat's id."""
+    """Run a rich life that ends in `requires_action` with two queued messages; return the chat's id."""
     chat = await engine.create_chat(
         system=f"{prefix}system",
         owner="ann",

@@ -1,4 +1,4 @@
-"""Runtimes of a worker, for tests of what works with one."""
+"""Runtimes of a worker, for tests of its parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A_CHAT = chat_of(Facts(chat_id="c", profile=Profile(created_at=datetime(2026, 1,
 
 
 def tool_context(**fields: Any) -> ToolContext[Any]:
-    """Return what a tool is told about a call; by default the first one of an empty chat."""
+    """Return the context of a tool call, by default the first call of an empty chat."""
     given: dict[str, Any] = {"chat_id": "c", "call_id": "x", "step": 1, "attempt": 1, "idempotency_key": "k"}
     return ToolContext(
         **{**given, "report": lambda _progress: None, "chat": A_CHAT, "deps": None, "put_file": None, **fields}
@@ -36,7 +36,7 @@ def tool_context(**fields: Any) -> ToolContext[Any]:
 def only_agent(
     model: Any = None, *, tools: Sequence[Any] = (), settings: Settings | None = None, hooks: Hooks | None = None
 ) -> Agents:
-    """Return the agents of an engine that has one, `default`."""
+    """Return an engine's agents with only `default`."""
     hooks = hooks or Hooks()
     agent = Agent(
         "default",
@@ -58,7 +58,7 @@ def runtime_of(  # noqa: PLR0913 - what a test may choose
     worker_id: str = "w",
     tasks: Tasks | None = None,
 ) -> Runtime:
-    """Return the runtime of a worker on a store; of an engine that has one agent without tools, if none is given."""
+    """Return a worker's runtime on a store, by default with one agent without tools."""
     settings = settings or Settings()
     agents = agents or only_agent(settings=settings)
     return Runtime(

@@ -1,4 +1,4 @@
-"""Engines that are served: real uvicorn on a real socket, in this process, and real HTTP clients."""
+"""Served engines: real uvicorn on a real socket, in this process, and real HTTP clients."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ from turnwise import Engine
 from turnwise.service import OWNERS_MAY, Authenticator, Principal, ServiceSettings, StaticTokens, create_app
 
 TRUSTED: Final = httpx.create_ssl_context()
-"""What HTTP clients trust, read once: a client that is not given this reads it again, for 20 ms."""
+"""The certificates of HTTP clients, read once: a client without this reads them again, for 20 ms."""
 TOKENS: Final = StaticTokens(
     {
         "ada-token": Principal("ada"),
@@ -31,12 +31,10 @@ TRUSTED_OWNERS: Final = OWNERS_MAY | {
     *("create_chat", "update_chat", "configure", "erase", "delete_chat", "compact", "clear", "export_chat")
 }
 GENEROUS: Final = replace(STRICT, owners_may=TRUSTED_OWNERS)
-"""Owners may do what an application for one's own chats lets them do."""
+"""Owners may do everything that an application allows for a user's own chats."""
 
 
 class Told(NamedTuple):
-    """One server-sent event."""
-
     id: int | None
     event: str
     data: Any
@@ -44,14 +42,12 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A service that listens."""
-
     url: str
     engine: Engine
 
     @asynccontextmanager
     async def client(self, who: str = "ada", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-        """Open a client with somebody's token."""
+        """Open a client with a user's token."""
         headers = {"Authorization": f"Bearer {who}-token"}
         async with httpx.AsyncClient(
             base_url=self.url, headers=headers, timeout=30, verify=TRUSTED, **options
@@ -67,13 +63,12 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 async def served(
     engine: Engine, *, auth: Authenticator = TOKENS, settings: ServiceSettings = GENEROUS
 ) -> AsyncIterator[Served]:
-    """Serve an engine while inside."""
     async with listening(create_app(engine, auth=auth, settings=settings)) as url:
         yield Served(url, engine)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its ticks: every 0.1 s it looks whether it should end, and whether its connections have."""
+    """uvicorn without its ticks, which check every 0.1 s whether it and its connections should end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -164,7 +159,7 @@ def served_beside(engine: Callable[[], Engine], *, settings: ServiceSettings = G
 
 
 def referred_to(told: Any) -> Iterator[str]:
-    """Yield every schema that is referred to anywhere in a part of the document."""
+    """Yield every schema that a part of the document refers to."""
     entries = list(told.values()) if isinstance(told, dict) else told if isinstance(told, list) else []
     if isinstance(told, dict) and isinstance(told.get("$ref"), str):
         yield told["$ref"].removeprefix("#/components/schemas/")

@@ -1,4 +1,4 @@
-"""What somebody else may do to a store: ask it by SQL, and read its files."""
+"""Direct access to a store: SQL, and the bytes of its files."""
 
 import sqlite3
 from contextlib import closing
@@ -9,7 +9,7 @@ import asyncpg
 
 
 async def by_hand(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Execute one statement in the database that a store's URL names, and return its rows."""
+    """Execute one statement in the database of a store's URL; return its rows."""
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as on, on:
             return on.execute(sql).fetchall()
@@ -22,7 +22,7 @@ async def by_hand(url: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 async def stored_text(url: str) -> str:
-    """Return everything that a database keeps: every byte of SQLite's files, every row of PostgreSQL's tables."""
+    """Return all content of a database: every byte of SQLite's files, every row of PostgreSQL's tables."""
     if url.startswith("sqlite:///"):
         return raw(Path(url.removeprefix("sqlite:///"))).decode("latin-1")
     of_the_schema = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
@@ -31,5 +31,5 @@ async def stored_text(url: str) -> str:
 
 
 def raw(path: Path) -> bytes:
-    """Return every byte that the database keeps in files."""
+    """Return every byte of the database's files."""
     return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()) if file.name.startswith(path.name))

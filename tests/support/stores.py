@@ -1,4 +1,4 @@
-"""Stores for tests: one on a file, and one that a test may have its way with."""
+"""Stores for tests: on a file, and with overridable methods."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from turnwise.testing.clock import ManualClock
 
 
 class Delegate:
-    """A store that does what another does, until a test overrides a method of it."""
+    """A store that delegates to another, for tests that override methods."""
 
     def __init__(self, store: ChatStore) -> None:
         self._store = store
@@ -20,7 +20,7 @@ class Delegate:
 
 
 class Stuck(SQLiteStore):
-    """A store that another process is bringing up to date for ever."""
+    """A store whose migration by another process never ends."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -32,5 +32,5 @@ class Stuck(SQLiteStore):
 
 
 def stored_at(path: Any, clock: ManualClock | None = None) -> SQLiteStore:
-    """Return a store on a file, on the clock if one is given."""
+    """Return a store on a file, with the clock if given."""
     return SQLiteStore(path, now=clock.now) if clock is not None else SQLiteStore(path)

@@ -1,4 +1,4 @@
-"""Commands as they are typed: in a pipe, and at a terminal where Ctrl-C is a key."""
+"""Commands in a pipe, and at a terminal where Ctrl-C is a key."""
 
 import contextlib
 import fcntl
@@ -30,11 +30,11 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 COLUMNS, LINES = 100, 30
 PATIENCE = 120
-"""Seconds a test waits for words to appear."""
+"""Seconds that a test waits for an output."""
 
 
 class Finished(NamedTuple):
-    """What came of a command."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -42,13 +42,13 @@ class Finished(NamedTuple):
 
     @property
     def words(self) -> str:
-        """All that was said, whatever the width of the screen."""
+        """The output, independent of the screen's width."""
         return " ".join((self.out + self.err).split())
 
 
 @dataclass(frozen=True)
 class Terminal:
-    """Types commands in a folder. The modules of the tests can be imported there."""
+    """Runs commands in a folder, with the tests' modules importable."""
 
     folder: Path
     store: str = "sqlite:///turnwise.db"
@@ -77,20 +77,20 @@ class Terminal:
 
 
 class _Screen(pyte.Screen):
-    """What a person sees."""
+    """The visible screen."""
 
     def __init__(self, typed: Callable[[str], None]) -> None:
         super().__init__(COLUMNS, LINES)
         self._typed = typed
 
     def write_process_input(self, data: str) -> None:
-        """Answer a program that asks where its cursor is."""
+        """Answer a program's query for the cursor position."""
         self._typed(data)
 
 
 @dataclass
 class Keyboard:
-    """A command at a terminal of its own."""
+    """A command at its own terminal."""
 
     terminal: Terminal
     arguments: tuple[str, ...]
@@ -129,19 +129,19 @@ class Keyboard:
         os.write(self._master, keys.encode(errors="surrogateescape"))
 
     def see(self, words: str) -> None:
-        """Wait until `words` appear after what was seen before."""
+        """Wait until `words` appear after the last match."""
         while words.encode() not in self.screen:
             self._read(words)
         self.screen = self.screen.partition(words.encode())[2]
 
     def watch(self, words: str) -> list[str]:
-        """Wait until a person sees `words`, and return the lines of the screen."""
+        """Wait until the screen shows `words`; return its lines."""
         while not self._is_shown(words):
             self._read(words)
         return [line.rstrip() for line in self.shown.display]
 
     def ask(self, keys: str, words: str) -> None:
-        """Type a question, again and again, until a person sees `words`: the answer changes as time goes by."""
+        """Repeat an input until the screen shows `words`, since the answer changes with time."""
         for _ in range(PATIENCE):
             self.type(keys)
             look_until = time.monotonic() + 1

@@ -1,4 +1,4 @@
-"""The files and commands of a tutorial, as its reader makes and types them."""
+"""Files and commands of a tutorial, as a reader creates and types them."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def text_of(name: str) -> str:
 
 
 def write_files(name: str, folder: Path) -> list[str]:
-    """Write every block of a tutorial that begins with a file's name, and return the names."""
+    """Write every block of a tutorial that begins with a file's name; return the names."""
     written = []
     for _, block in _BLOCK.findall(text_of(name)):
         found = _NAMED.match(block)

@@ -1,4 +1,4 @@
-"""What the tests of the inspector share: both stores."""
+"""Fixtures of the inspector's tests: both stores."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The inspector's page, opened as somebody who has a token."""
+"""The inspector's page, opened with a user's token."""
 
 from playwright.async_api import Page, expect
 
@@ -13,12 +13,12 @@ async def pay(cents: int, to: str) -> str:
 
 
 async def look(page: Page, service: Served, where: str = "/", who: str = "ada") -> None:
-    """Open the page with somebody's token in its address, and then what is to be seen."""
+    """Open the page with a user's token in its address, and then the given view."""
     await page.goto(f"{service.url}/inspector#token={who}-token")
     await expect(page.get_by_role("button", name="Leave")).to_be_visible()
     await go(page, where)
 
 
 async def go(page: Page, where: str) -> None:
-    """Open what an address of the page names, as a link would."""
+    """Navigate to a view of the page, as a link would."""
     await page.evaluate("where => { location.hash = where }", where)

@@ -1,4 +1,4 @@
-"""The page by keyboard, by screen reader, in light and dark, from a phone to a wall; and the pictures of the guide."""
+"""The page by keyboard, by screen reader, in light and dark, from phone to wall display; and the guide's pictures."""
 
 import os
 import re
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.deep
 AXE = """async () => (await axe.run()).violations
     .filter(one => ["serious", "critical"].includes(one.impact))
     .map(one => [one.id, ...one.nodes.map(node => node.html)])"""
-"""What axe-core finds that is serious."""
+"""Serious findings of axe-core."""
 WIDEST = """() => [document.documentElement.scrollWidth, [...document.querySelectorAll("main *")]
     .filter(one => !one.parentElement.closest(".scrolled, .frame, .picture, .timeline, .tabs, .unseen, summary, .rows")
         && one.getBoundingClientRect().right > innerWidth + 1)
     .map(one => `${one.tagName}.${one.className}`)]"""
-"""How wide the page is, and what stands out of it."""
+"""The page's width, and elements beyond it."""
 PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
 REFUND = {"cents": 4980, "to": "Ada"}
 
@@ -111,7 +111,7 @@ async def refund(
 
 
 async def test_pictures_of_the_guide(chromium: Chromium, tmp_path: Path) -> None:
-    """A plain run makes them beside the others of the test; `PICTURES=1` puts them into the guide."""
+    """A plain run stores them with the test's files; `PICTURES=1` puts them into the guide."""
     folder = PICTURES if os.environ.get("PICTURES") else tmp_path
     agents = [Agent("support", ScriptedModel(clerk, context_limit=200_000), tools=[lookup, refund])]
     async with served(Engine("sqlite://", agents=agents)) as service, chromium.page(color_scheme="light") as page:

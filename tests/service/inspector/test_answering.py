@@ -1,4 +1,4 @@
-"""Open calls in the page, on both stores: a form made from their schema, approvals with edits, a client's tool."""
+"""Open calls in the page, on both stores: forms from their schemas, approvals with edits, client tools."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -137,7 +137,7 @@ async def test_form_has_every_field_kind_and_its_errors(chromium: Chromium) -> N
 
 
 async def test_page_shows_what_its_user_may_do(chromium: Chromium) -> None:
-    """An owner has no buttons for what the policy refuses, and cannot answer a call that is an operator's to allow."""
+    """An owner has no buttons for actions that the policy refuses, and cannot answer an operator's call."""
 
     @tool(policy="ask")
     async def refund(cents: int) -> str:

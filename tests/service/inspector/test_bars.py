@@ -1,4 +1,4 @@
-"""What bars there are and how they are laid out: the page's own module, run in Node."""
+"""The timeline's bars and their layout: the page's own module, run in Node."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ for (let world = 0; world < 3000; world += 1) {
 }
 console.log(JSON.stringify([...wrong]));
 """
-"""Draws chats whose clock stood still, went back, and jumped by years: no bar ends before it begins or off the page."""
+"""Draws chats whose clock stopped, went back, or jumped by years: no bar ends before it begins or off the page."""
 
 
 @pytest.mark.deep

@@ -1,4 +1,4 @@
-"""The list of chats: filters, search, and ten thousand of them."""
+"""The list of chats: filters, search, and ten thousand chats."""
 
 import json
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.deep
 
 
 async def listing(page: Page, service: Served, chats: list[dict[str, Any]]) -> None:
-    """Let the service list a chat of its own as others, each with what is given."""
+    """Make the service list one chat as many, each with the given fields."""
     async with service.client("operator") as client:
         one = (await client.get("/chats")).json()["items"][0]
     listed = [one | {"id": f"c{n}"} | chat for n, chat in enumerate(chats)]
@@ -84,7 +84,7 @@ async def test_list_is_filtered_and_searched(demo: Served, chromium: Chromium) -
 
 
 async def test_list_shows_what_changes(demo: Served, chromium: Chromium) -> None:
-    """Without another request: a chat that is created, gets a title, and is deleted."""
+    """Without another request: a chat is created, gets a title, and is deleted."""
     async with chromium.page() as page:
         await look(page, demo, "/", "operator")
         await expect(page.get_by_text("There is no chat yet.")).to_be_visible()
@@ -185,7 +185,7 @@ async def test_every_timeline_bar_opens_its_records(chromium: Chromium) -> None:
 
 
 async def lanes_of(page: Page) -> dict[str, set[str]]:
-    """Open every bar that is drawn, and return the numbers of the records that each lane's bars have.
+    """Open every bar, and return the numbers of the records of each lane's bars.
 
     Handles, not locators: a page that has scrolled draws other bars, at any later time.
     """

@@ -1,4 +1,4 @@
-"""How the inspector's page is served: its policy and its files, and `turnwise inspect` on a store alone."""
+"""Serving the inspector's page: its policy and files, and `turnwise inspect` on a store alone."""
 
 import re
 import time
@@ -51,7 +51,7 @@ async def test_page_has_its_policy_and_etags(demo: Served) -> None:
 
 
 async def test_client_is_served_from_a_mounted_router(demo: Served) -> None:
-    """A page imports it from its own server: without a token, kept by the browser until it changes."""
+    """A page imports it from its own server without a token; the browser caches it until it changes."""
     app = FastAPI()
     app.include_router(router(demo.engine, auth=TOKENS), prefix="/v1")
     async with listening(app) as url, httpx.AsyncClient(base_url=f"{url}/v1/client") as nobody:
@@ -65,7 +65,7 @@ async def test_client_is_served_from_a_mounted_router(demo: Served) -> None:
 
 
 async def test_dependencies_cover_files(demo: Served) -> None:
-    """Those that an application gives to `include_router`."""
+    """Dependencies that an application gives to `include_router`."""
 
     def refuse() -> None:
         raise HTTPException(403, "only at work")

@@ -1,4 +1,4 @@
-"""A list that lives, a turn that is steered, and what is left of a budget, in a real Chromium."""
+"""A live list, a steered turn, and the rest of a budget, in a real Chromium."""
 
 import pytest
 from playwright.async_api import expect
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.deep
 
 
 async def test_turn_is_steered_from_a_list_that_lives(store: str, chromium: Chromium) -> None:
-    """New chats, states and unread ends are listed without a reload; what steers is shown where it was taken."""
+    """The list shows new chats, states and unread ends without a reload; a steering message appears at its position."""
     gate = Gate()
     model = ScriptedModel(
         [Reply("On it.", calls=[Call("work", {})], usage=(60, 20)), Reply("Left it is.", usage=(90, 10))]

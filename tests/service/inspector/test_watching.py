@@ -1,4 +1,4 @@
-"""A chat watched in a real Chromium, on both stores: as it streams, after a reload, and while its worker dies."""
+"""Watching a chat in a real Chromium, on both stores: streaming, after a reload, and while its worker dies."""
 
 import re
 import signal
@@ -128,7 +128,7 @@ async def test_lost_answers_and_repeated_keys_send_once(demo: Served, chromium: 
     go_on = anyio.Event()
 
     async def hold(route: Route) -> None:
-        """Lose the answer to the first request."""
+        """Drop the answer to the first request."""
         keys.append(await route.request.header_value("Idempotency-Key"))
         await go_on.wait()
         response = await route.fetch()

@@ -1,4 +1,4 @@
-"""What front ends check of a stream, and what they put together of it."""
+"""Checks that front ends make of a stream, and the messages that they build from it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -39,11 +39,11 @@ CHUNKS: Final[Mapping[str, tuple[Mapping[str, tuple[type, ...]], Mapping[str, tu
     "finish": ({}, {"finishReason": _TEXT}),
     "abort": ({}, {"reason": _TEXT}),
 }
-"""The chunks of `uiMessageChunkSchema` that turnwise sends: by type, the fields that it needs and that it may have."""
+"""The chunks of `uiMessageChunkSchema` that turnwise sends: by type, the required and the optional fields."""
 
 
 def ui_message(chunks: Iterable[dict[str, Any]], *, version: int) -> list[dict[str, Any]]:  # noqa: C901, PLR0912, PLR0915
-    """Return the parts that a client of the AI SDK puts together; assert what it asserts, and what it should."""
+    """Return the parts that an AI SDK client builds; assert its own checks, and those it lacks."""
     parts: list[dict[str, Any]] = []
     words: dict[str, dict[str, Any]] = {}
     calls: dict[str, dict[str, Any]] = {}
@@ -195,7 +195,7 @@ def agui_messages(  # noqa: C901, PLR0912, PLR0915
 
 
 def _reconciled(had: list[dict[str, Any]], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages after a snapshot: what was there keeps its place, reasoning stays if it has none."""
+    """Return the messages after a snapshot: existing ones stay in place, and retain reasoning that it lacks."""
     declared = {message["id"]: message for message in told}
     assert len(declared) == len(told), "a message is told twice"
     is_silent = all(message["role"] != "reasoning" for message in told)

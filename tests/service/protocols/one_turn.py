@@ -1,4 +1,4 @@
-"""Events of one turn, written by hand: what a reader of them sees is compared with what was meant, word by word."""
+"""Handwritten events of one turn, whose encoding tests compare word by word."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def numbered(*events: Event, first: int = 1) -> list[Event]:
-    """Return the events as they are stored, one after the other."""
+    """Return the events as stored, numbered in order."""
     return [replace(event, chat_id=CHAT, seq=number) for number, event in enumerate(events, first)]
 
 
@@ -39,14 +39,14 @@ def said(text: str = "Hi!", *, synthetic: bool = False, imported: bool = False, 
 
 
 def kept(*parts: Part, step: int = 1, synthetic: bool = False, usage: Usage | None = None) -> Event:
-    """Return the event of a reply as it is kept."""
+    """Return the event of a stored reply."""
     places: dict[str, Any] = {"turn": 3, "step": step, "created_at": NOW}
     message = Message(id=f"a{step}", role="assistant", parts=parts, synthetic=synthetic, usage=usage, **places)
     return MessageEvent(message=message)
 
 
 def given(result: ToolResultPart, *, step: int = 1) -> Event:
-    """Return the event of the message that holds a result."""
+    """Return the event of a tool message with a result."""
     return MessageEvent(
         message=Message(id=f"r-{result.call_id}", role="tool", parts=(result,), turn=3, step=step, created_at=NOW)
     )
@@ -105,5 +105,5 @@ def asking(*calls: tuple[str, Approval]) -> Event:
 
 
 def types(told: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the types of what a front end is told."""
+    """Return the types of a front end's chunks or events."""
     return [str(one["type"]) for one in told]

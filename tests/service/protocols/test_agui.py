@@ -1,4 +1,4 @@
-"""What an AG-UI client is told of a turn, event by event."""
+"""The events that an AG-UI client gets of a turn."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ USER = {"id": "u1", "role": "user", "content": "Hi!"}
 
 
 def told(*events: Event, history: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """Return what comes after the run's beginning, and before its end."""
+    """Return the events between the run's start and its end."""
     encoder = AGUIEncoder("t", "r", history=history)
     run = [*encoder.begin(), *(one for event in numbered(*events) for one in encoder.encode(event)), *encoder.end()]
     assert run[0] == STARTED
@@ -225,7 +225,7 @@ SPENT = finished(usage=Usage(input_tokens=10, output_tokens=1))
     ],
 )
 def test_run_reports_usage_of_its_replies(events: list[Event], usage: Any) -> None:
-    """A run that begins with the turn has made all its calls; what goes on in it has made those that it tells of."""
+    """A run that starts with the turn reports all calls; a run that continues reports the calls that it streams."""
     if isinstance(usage, Usage):
         usage = (usage.input_tokens, usage.output_tokens)
     encoder = AGUIEncoder("t", "r")

@@ -1,4 +1,4 @@
-"""What an AI SDK page is told of a turn, chunk by chunk."""
+"""The chunks that an AI SDK page gets of a turn."""
 
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +82,7 @@ def test_text_and_reasoning_are_parts_around_a_call() -> None:
 @pytest.mark.parametrize("version", [6, 7])
 @pytest.mark.parametrize("message", [[kept(TextPart(text="One"))], []], ids=["something is kept", "nothing is"])
 def test_discarded_call_ends_in_an_error(version: Any, message: list[Event]) -> None:
-    """Or the page waits for its output for ever: a call that was to give the answer, and was cut off."""
+    """Otherwise the page would wait for the output of an answer call that was cut off."""
     shown = whole("tool_call", index=1, call_id="k", name="final_answer", arguments={"a": "hel"})
     chunks = told(said(), state(ChatState.streaming), words("One"), shown, *message, finished(), version=version)
     assert chunks[-3]["toolCallId"] == "k"
@@ -91,7 +91,7 @@ def test_discarded_call_ends_in_an_error(version: Any, message: list[Event]) -> 
 
 @pytest.mark.parametrize("version", [6, 7])
 def test_stored_file_is_sent_by_digest(version: Any) -> None:
-    """It has no address that a page could show without a token: the page asks for the bytes."""
+    """No address would work without a token: the page requests the bytes."""
     drawn, made = "a" * 64, "b" * 64
     picture = FilePart(media_type="image/png", blob=drawn, size=100_000, name="p.png")
     given_files = ToolResultPart(call_id="k", name="look", output="drawn", attachments=(picture,))

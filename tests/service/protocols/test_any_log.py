@@ -20,11 +20,11 @@ from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import World
 
 SEEDS = [1, 2, 6, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(3, 26) if seed not in (6, 7, 8, 17))]
-"""Of worlds in which somebody says something."""
+"""Seeds of worlds with user messages."""
 
 
 class _Chronicler(World):
-    """A world that keeps what was told of its chats."""
+    """A world that records the events of its chats."""
 
     logs: list[list[Event]]
 
@@ -89,7 +89,7 @@ def test_stream_is_valid_from_any_event(seed: int | None) -> None:
 @pytest.mark.parametrize("pruned", ["nothing", "all parts", "all but two parts"])
 @pytest.mark.parametrize("seed", [None, *SEEDS])
 def test_whole_turn_leaves_the_stored_messages(seed: int | None, pruned: str) -> None:
-    """Discarded attempts, repaired calls and pruned parts leave nothing behind, where the protocol can take back."""
+    """Discarded attempts, repaired calls and pruned parts leave nothing, where the protocol can retract."""
     compared = 0
     for log in logs(seed):
         for turn in turns_of(log):
@@ -128,7 +128,7 @@ def contents(messages: Sequence[dict[str, Any]], role: str) -> list[str]:
 
 
 def is_cut(told: Sequence[Event]) -> bool:
-    """Whether the first parts of a reply were pruned and others not: what is told late cannot be put before them."""
+    """Return whether only the first parts of a reply were pruned: late ones cannot be inserted before the others."""
     first: dict[tuple[int, int], int] = {}
     for event in told:
         if isinstance(event, PartEvent):
@@ -141,7 +141,7 @@ def by_id(calls: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def left_of(turn: Sequence[Event], pruned: str) -> list[Event]:
-    """Return what a reader sees of a turn whose parts were pruned before it came, or while it read."""
+    """Return a reader's view of a turn whose parts were pruned before or during the read."""
     seen = Counter[tuple[int, int]]()
     left = []
     for event in turn:

@@ -1,4 +1,4 @@
-"""What is new in the messages that a front end sends, and what its answers to calls allow."""
+"""New input in a front end's messages, and the effect of its answers to calls."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_agui_input_is_what_follows_the_answer() -> None:
 
 
 def test_blank_message_is_left_out() -> None:
-    """A page sends a refused one again with every request after it."""
+    """A page repeats a refused message with every later request."""
     blank, file = [{"type": "text", "text": " \n"}], {"type": "file", "mediaType": "image/png", "url": "http://x"}
     run = agui(user("u1", ""), user("u2", blank), user("u3", "Hi!"), user("u4", []))
     page = ai_sdk(("user", blank), ("user", [file]), ("user", []))

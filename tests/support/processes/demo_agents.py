@@ -1,4 +1,4 @@
-"""What `turnwise worker` runs in tests that need nothing of their own: the demo model with tools for this folder."""
+"""The agents of `turnwise worker` in tests without their own: the demo model with tools for this folder."""
 
 from pathlib import Path
 from typing import Final

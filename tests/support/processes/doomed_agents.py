@@ -1,4 +1,4 @@
-"""What `turnwise worker` runs in a test that kills it: it says half of its reply, and nothing more."""
+"""The agents of `turnwise worker` in a test that kills it: the model sends half of its reply, then hangs."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A network of namespaces, in which the packets of a machine can be dropped without a word."""
+"""A network of namespaces, in which a machine's packets can be dropped silently."""
 
 import os
 import shutil
@@ -21,21 +21,19 @@ class Machine(NamedTuple):
 
     address: str
     here: str
-    """The address of this machine, as it is known there."""
+    """The address of this machine as seen from there."""
 
     def command(self, *words: str) -> list[str]:
-        """Return the command line that runs a command there."""
         return [str(_IP), "netns", "exec", f"{_NAME}m", *words]
 
     def cut_off(self) -> None:
-        """Drop its packets, in both directions."""
         for direction in ("from", "to"):
             _ip("-n", f"{_NAME}r", "rule", "add", direction, self.address, "blackhole")
 
 
 @contextmanager
 def machine() -> Iterator[Machine]:
-    """Make a machine, and take it away in the end."""
+    """Make a machine; remove it in the end."""
     network = os.getpid() % 250
     here, router, gateway, there = (f"198.{a}.{network}.{b}" for a, b in ((18, 1), (18, 2), (19, 1), (19, 2)))
     router_name, machine_name = f"{_NAME}r", f"{_NAME}m"

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, whose connections can be cut and that can be restarted."""
+"""A PostgreSQL server for the tests, whose connections can be cut and that can be restarted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CUT = (
     " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
 )
 _WAITING = "until test -e {file}; do sleep 0.05; done; false"
-"""What fetches nothing from an archive, and says so only once there is a file."""
+"""A command that fetches nothing from an archive, and reports only existing files."""
 
 
 class Server:
@@ -62,7 +62,6 @@ class Server:
 
     @property
     def socket(self) -> str:
-        """The folder of the server's socket."""
         return parse_qs(urlsplit(self.address).query)["host"][0]
 
     def url(self, schema: str) -> str:
@@ -70,7 +69,7 @@ class Server:
         return f"{self.address}&schema={schema}"
 
     def new_url(self, name: str) -> str:
-        """Return the URL of a schema that nobody has used, whose name begins with a name."""
+        """Return the URL of an unused schema with this prefix."""
         return self.url(f"{name[:50]}_{next(_SERIAL)}")
 
     def program(self, name: str) -> Path:
@@ -78,12 +77,11 @@ class Server:
         return Path(self._server.bin_path, name)
 
     def sql(self, sql: str) -> str:
-        """Execute SQL, and return what the server says."""
+        """Execute SQL; return the server's output."""
         said: str = self._server.psql(sql)
         return said
 
     async def cut(self) -> None:
-        """End every connection, whatever it is doing."""
         with contextlib.suppress(Exception):  # the server may be restarting
             await anyio.to_thread.run_sync(self._server.psql, _CUT)
 
@@ -118,11 +116,11 @@ class Server:
                 self._program("pg_ctl", (*where, "-m", "immediate", "stop"))
 
     def freeze(self) -> None:
-        """Stop all processes of the server where they are, as a machine that hangs does."""
+        """Suspend all processes of the server, as on a machine that hangs."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let the processes of the server go on."""
+        """Resume the processes of the server."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -133,20 +131,20 @@ class Server:
                 os.kill(int(child), number)
 
     async def stop(self) -> None:
-        """End the server as a kill does."""
+        """Kill the server."""
         await self._control("-w", "-m", "immediate", "stop")
 
     async def restart(self) -> None:
-        """Stop the server without waiting for anyone, and start it again."""
+        """Stop the server without waiting for clients, and start it again."""
         await self._control("-w", "-m", "fast", "restart")
 
     async def crash(self) -> None:
-        """End the server as a kill does, with no word to the disk, and start it again."""
+        """Kill the server without a flush, and start it again."""
         await self._control("-w", "-m", "immediate", "restart")
 
     @contextlib.asynccontextmanager
     async def recovering(self) -> AsyncIterator[None]:
-        """Crash the server; it is recovering, and refuses everyone, as long as the block lasts."""
+        """Crash the server; during the block it recovers, and refuses all clients."""
         data = Path(self._server.pgdata)
         go, mark = data / "go", data / "recovery.signal"
         await self._set("restore_command", _WAITING.format(file=go))
@@ -160,12 +158,12 @@ class Server:
                 await anyio.sleep(0.01)
 
     async def refused(self, times: int) -> None:
-        """Wait until the server has told so many that it is starting since it was last started."""
+        """Wait until the server has refused that many clients since its last start."""
         while self._last_start().count("FATAL:  the database system is starting up") < times:  # noqa: ASYNC110 - as above
             await anyio.sleep(0.01)
 
     def _touch(self, file: Path) -> None:
-        """Make a file that the server, another user than the tests' perhaps, may open and remove."""
+        """Make a file that the server, perhaps under another user, may open and remove."""
         file.touch()
         owner = Path(self._server.pgdata).stat()
         os.chown(file, owner.st_uid, owner.st_gid)
@@ -195,14 +193,13 @@ class Standby(NamedTuple):
     socket: str
     """The folder of its socket."""
     stop: Callable[[], object]
-    """End it: from now on it is behind."""
+    """Stops the standby, which then falls behind."""
     start: Callable[[], object]
-    """Start it again."""
+    """Starts it again."""
     promote: Callable[[], object]
-    """Make it a primary."""
+    """Makes it a primary."""
     sql: Callable[[str], str]
-    """Execute SQL, and return what the server says."""
+    """Executes SQL; returns the server's output."""
 
     def cut(self) -> None:
-        """End every connection."""
         self.sql(_CUT)

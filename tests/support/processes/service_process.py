@@ -30,7 +30,6 @@ class Process:
     output: Path
 
     def said(self) -> str:
-        """Return what it has printed."""
         return self.output.read_text()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -39,7 +38,7 @@ class Process:
         return self.popen.wait(_PATIENCE)
 
     def url(self) -> str:
-        """Return where it serves, once it is ready."""
+        """Return its URL, once it is ready."""
         ends = time.monotonic() + _PATIENCE
         while time.monotonic() < ends and self.popen.poll() is None:
             found = _SERVING.search(self.said())
@@ -55,7 +54,7 @@ class Process:
 def running(
     folder: Path, *words: str, program: Sequence[str] = (sys.executable, "-m", "turnwise"), **environment: str
 ) -> Iterator[Process]:
-    """Run a command of turnwise in a folder until the block ends."""
+    """Run a command of turnwise in a folder during the block."""
     output = folder / f"output-{time.monotonic_ns()}"
     known: Mapping[str, str] = {"PATH": os.environ["PATH"], "COLUMNS": "200", "TURNWISE_TOKEN": TOKEN, **environment}
     with output.open("wb") as file:

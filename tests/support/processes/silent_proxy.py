@@ -1,4 +1,4 @@
-"""A proxy that can fall silent without closing anything, as a network does that drops packets."""
+"""A proxy that can fall silent without closing connections, like a network that drops packets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 
 class SilentProxy:
-    """Forwards connections to a socket; while it is silent, bytes wait, and no connection is made."""
+    """Forwards connections to a socket; while it is silent, bytes wait, and connections are not accepted."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -33,11 +33,11 @@ class SilentProxy:
             await asyncio.gather(*proxy._pumps, return_exceptions=True)
 
     def fall_silent(self) -> None:
-        """Let nothing through any more, in either direction."""
+        """Forward nothing, in either direction."""
         self._speaks.clear()
 
     def speak(self) -> None:
-        """Let through what waits, and all that comes."""
+        """Forward waiting and new bytes."""
         self._speaks.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

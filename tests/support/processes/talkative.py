@@ -1,4 +1,4 @@
-"""An engine for a process that serves: its model says what the last message asks for."""
+"""An engine for a serving process: its model follows the last message."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 STORE = "TURNWISE_TALKATIVE_STORE"
-"""The variable that names the store."""
+"""The environment variable of the store."""
 
 
 class Judgement(BaseModel):
@@ -25,7 +25,7 @@ JUDGE: Agent[Any, Judgement] = Agent("judge", output=Judgement)
 
 
 def reply(request: ModelRequest) -> Reply:  # noqa: PLR0911 - one for each wish
-    """Return what is asked for: `call`, `hang`, `slow`, `endless` (until it is cut), `judge`, or an echo.
+    """Reply as the message asks: `call`, `hang`, `slow`, `endless` (until it is cut), `judge`, or an echo.
 
     `crawl` halts in the middle of an answer until it is tried again.
     """

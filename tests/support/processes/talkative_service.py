@@ -1,4 +1,4 @@
-"""A real service: `python -m turnwise serve` in a process of its own, killed and started again on the same port."""
+"""A real service: `python -m turnwise serve` in its own process, killed and restarted on the same port."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServiceProcess:
     @classmethod
     @contextlib.contextmanager
     def running(cls, store: str, *words: str) -> Iterator[ServiceProcess]:
-        """Give a service that ends with the block. The words are options of `turnwise serve`."""
+        """Run a service in the block. The arguments are options of `turnwise serve`."""
         service = cls(store, words)
         try:
             service.start()
@@ -42,7 +42,7 @@ class ServiceProcess:
             service.kill()
 
     def start(self) -> None:
-        """Start it, on the port that it had before; it listens when this returns."""
+        """Start it, on the same port as before; it listens when this returns."""
         command = [sys.executable, "-m", "turnwise", "serve", "support.processes.talkative:served"]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), "--quiet", *self.words],
@@ -58,12 +58,11 @@ class ServiceProcess:
         self.port = int(found[1])
 
     def stop(self) -> int:
-        """Ask it to stop, and return its exit code once it has."""
+        """Stop it; return its exit code."""
         self.process.terminate()
         return self._ended()
 
     def kill(self) -> None:
-        """End it with no cleanup."""
         self.process.kill()
         self._ended()
 

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers by a script, faults included, and remembers what it was asked."""
+"""A small HTTP server that answers by a script, faults included, and records its requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 End = Literal["end", "drop", "silence"]
-"""How an answer ends: as HTTP wants it, by closing the connection in the middle, or not at all."""
+"""How an answer ends: complete, by closing the connection in the middle, or not at all."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says to one request. Without `pieces` it never begins to answer."""
+    """An answer to one request. Without `pieces` it never starts."""
 
     pieces: Sequence[str | bytes] | None = ()
     status: int = 200
@@ -30,18 +30,18 @@ class Answer:
 
     @classmethod
     def refusal(cls, status: int, name: str, **fields: Any) -> Answer:
-        """Return an answer that refuses, as the service does."""
+        """Return a refusal in the service's format."""
         return cls.of(problem(name, **fields), status, content_type="application/problem+json")
 
 
 def problem(name: str, **fields: Any) -> dict[str, Any]:
-    """Return what the service says of a problem."""
+    """Return the service's body of a problem."""
     return {"type": f"urn:turnwise:problem:{name}", "detail": "as it was said", **fields}
 
 
 @dataclass
 class Asked:
-    """One request, as it came over the wire."""
+    """One request, as received."""
 
     method: str
     path: str
@@ -52,7 +52,7 @@ class Asked:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the client closed the connection."""
     gone_at: float = 0
-    """When it did, by the loop's clock."""
+    """The loop's time when the client closed it."""
 
     @property
     def body(self) -> dict[str, Any]:
