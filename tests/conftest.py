@@ -1,4 +1,4 @@
-"""What every test shares."""
+"""Fixtures and hooks of all tests."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def postgres() -> Iterator[Server]:
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C be heard: a suite that a shell has started in the background ignores it, and so do its processes."""
+    """Handle Ctrl-C: a suite that a shell started in the background ignores it, and so do its processes."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Leave thousands of collected tests out of every garbage collection to come, and collect as services do."""
+    """Exclude the collected tests from later garbage collections, and collect as services do."""
     gc.freeze()
     gc.set_threshold(50_000)
 
@@ -80,7 +80,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name what only `make prove` runs."""
+    """List the tests that only `make prove` runs."""
     if not _left_out:
         return
     by_folder: dict[str, list[str]] = defaultdict(list)
@@ -93,7 +93,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_runtest_teardown() -> None:
-    """Let no test configure the log of those after it: capturing what is logged counts as configuring structlog."""
+    """Reset the log's configuration: capturing log lines counts as configuring structlog."""
     logging.raiseExceptions = True
     if "structlog" in sys.modules:
         sys.modules["structlog"].reset_defaults()
@@ -101,7 +101,7 @@ def pytest_runtest_teardown() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """Let no half characters that a test logged or compared break the pipe between pytest's processes."""
+    """Replace lone surrogates in reports, which would break the pipe between pytest's processes."""
     return _encodable((yield))
 
 

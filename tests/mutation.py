@@ -41,7 +41,7 @@ FIRST: Final = 40
 """How many of the nearest tests are tried before all that reach the line."""
 
 HANGS_S: Final = 1200
-"""How long the tests of one fault may take: a loop without end on another thread outlives pytest's own time-out."""
+"""The time limit for one fault's tests: an endless loop on another thread outlives pytest's own timeout."""
 
 
 def reach(path: str, line: int) -> list[str]:

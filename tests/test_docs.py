@@ -1,4 +1,4 @@
-"""What the README and the docs say is so: their examples run, their links lead somewhere, their commands exist."""
+"""README and docs are true: their examples run, their links work, their commands exist."""
 
 import ast
 import inspect
@@ -44,7 +44,7 @@ def examples_of(page: Path) -> list[CodeType]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Return the names under which the headings of a page can be linked to."""
+    """Return the anchors of a page's headings."""
     prose = FENCED.sub("", page.read_text())
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -121,7 +121,7 @@ def test_named_make_targets_exist(page: Path) -> None:
 
 
 def command_lines_of(page: Path) -> list[list[str]]:
-    """Return what is typed after `turnwise` in the console blocks of a page."""
+    """Return the arguments of `turnwise` in the console blocks of a page."""
     blocks = [block[2] for block in FENCED.finditer(page.read_text()) if block[1] == "console"]
     typed = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     found = []
@@ -134,7 +134,7 @@ def command_lines_of(page: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if command_lines_of(page)], ids=name_of)
 def test_command_lines_of_a_page_are_valid(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its options and arguments are those of the program, which reads them and runs nothing."""
+    """The program itself parses its options and arguments, and runs nothing."""
     monkeypatch.chdir(tmp_path)
     program: Any = typer.main.get_command(app)
     for words in command_lines_of(page):

@@ -1,4 +1,4 @@
-"""Whatever needs an extra says which when it is imported without, in one and the same way."""
+"""Modules that need an extra name it in one form when it is missing."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What is built can be installed by someone who has nothing else, and holds what it must and no more."""
+"""The built packages install alone, and hold exactly the needed files."""
 
 import email
 import io
@@ -34,7 +34,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Installed:
-    """A fresh virtual environment that holds the wheel and what it depends on, and an empty folder to work in."""
+    """A fresh virtual environment with the wheel and its dependencies, and an empty folder to work in."""
 
     venv: Path
     cwd: Path
@@ -56,7 +56,7 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
 
 
 def test_library_alone_brings_no_command_line(installed: Installed) -> None:
-    """What an embedded engine depends on is all that comes; the script says what it needs."""
+    """Only the dependencies of an embedded engine are installed; the script names its missing extra."""
     script = (installed.venv / "bin" / "turnwise", "--version")
     refused = subprocess.run(script, cwd=installed.cwd, capture_output=True, text=True, check=False)
     assert (refused.returncode, "pip install 'turnwise[cli]'" in refused.stderr) == (2, True), refused
@@ -66,21 +66,21 @@ def test_library_alone_brings_no_command_line(installed: Installed) -> None:
 
 
 def run(cwd: Path, *command: str | Path) -> str:
-    """Run a command and return what it said; an error shows all of it."""
+    """Run a command and return its output; an error shows all of it."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def shipped() -> set[str]:
-    """Return the files that an installed turnwise must consist of."""
+    """Return the required files of an installed turnwise."""
     files = {path for path in SOURCES.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     client = {f"turnwise/service/client/{path.name}" for path in CLIENT.iterdir() if is_published(path)}
     return {path.relative_to(SOURCES).as_posix() for path in files} | client
 
 
 def is_published(path: Path) -> bool:
-    """Whether a file of the TypeScript client is part of its package."""
+    """Return whether a file of the TypeScript client is part of its package."""
     return path.suffix == ".js" or path.name in {"index.d.ts", "package.json", "README.md"}
 
 
@@ -123,7 +123,7 @@ def test_metadata_is_complete(metadata: Message) -> None:
 
 
 def test_readme_renders_on_a_package_index(metadata: Message) -> None:
-    """As the index renders it: with no heading, table or example lost, and no link into a repository that it lacks."""
+    """As the index renders it: with every heading, table and example, and no link into a repository."""
     assert metadata["Description-Content-Type"] == "text/markdown"
     page = readme_renderer.markdown.render(str(metadata.get_payload()))
     assert re.findall(r'(?:href|src)="(?!https:|#)([^"]*)"', page) == []
@@ -135,7 +135,7 @@ def test_readme_renders_on_a_package_index(metadata: Message) -> None:
 
 
 def test_installed_package_is_typed(installed: Installed) -> None:
-    """As a user's pyright sees it, which finds the types by `py.typed`: what is right passes, mistakes do not."""
+    """A user's pyright finds the types by `py.typed`: right code passes, mistakes do not."""
     lines = ("from turnwise import Engine", "Engine('sqlite://', model='demo')", "Engine('sqlite://', modle='demo')")
     (installed.cwd / "user.py").write_text("\n".join(lines))
     command = (Path(sys.executable).with_name("basedpyright"), "--outputjson", "--level", "error")

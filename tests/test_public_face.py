@@ -1,4 +1,4 @@
-"""The names that users type are there, under the names they were promised."""
+"""The promised public names exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_version_is_that_of_the_package() -> None:
 
 
 def test_errors_are_exported_at_the_top() -> None:
-    """Who catches an error should not have to know where it lives."""
+    """An error handler should not need to know the error's module."""
     every = vars(errors) | vars(model_errors)
     known = {name for name, kind in every.items() if inspect.isclass(kind) and issubclass(kind, TurnwiseError)}
     assert known <= set(turnwise.__all__)

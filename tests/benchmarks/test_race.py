@@ -1,4 +1,4 @@
-"""The race can be run, and what is published is what was measured."""
+"""The race runs, and the published figures are the measured ones."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How what is printed looks at a terminal, written down: `[bold]word[/]`, and a `~` for each blank at a line's end."""
+"""Printed output with its styles: `[bold]word[/]`, and a `~` for each blank at a line's end."""
 
 import io
 import re
@@ -20,7 +20,7 @@ _COLOURS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan",
 
 
 def look(*shown: RenderableType, width: int = WIDTH) -> list[str]:
-    """Return the lines of what is shown on a screen of some width."""
+    """Return the lines on a screen of some width."""
     screen = screen_of(width)
     for one in shown:
         screen.print(one)
@@ -28,24 +28,23 @@ def look(*shown: RenderableType, width: int = WIDTH) -> list[str]:
 
 
 def screen_of(width: int = WIDTH) -> Console:
-    """Return a screen with colours, for `lines_of`."""
     return Console(file=io.StringIO(), width=width, color_system="standard", highlight=False, _environ={})
 
 
 def lines_of(screen: Console) -> list[str]:
-    """Return what was printed on a screen."""
+    """Return the lines that were printed on a screen."""
     return marked(screen.file.getvalue())
 
 
 def marked(printed: str) -> list[str]:
-    """Return printed lines with their styles spelled out."""
+    """Return printed lines with their styles as markup."""
     lines = [_spelled(Text.from_ansi(line)) for line in printed.splitlines()]
     return [re.sub(r" +$", lambda blanks: "~" * len(blanks.group()), line) for line in lines]
 
 
 @contextmanager
 def colours(*, width: int = WIDTH) -> Iterator[None]:
-    """Let what commands print in this process be as wide and as coloured as at a terminal."""
+    """Make commands of this process print with a terminal's width and colours."""
     with pytest.MonkeyPatch.context() as patch:
         for console in (style.console, style.errors):
             patch.setattr(console, "_color_system", ColorSystem.STANDARD)

@@ -1,4 +1,4 @@
-"""Chats for commands: one to be printed, and some in the store of a terminal, at rest or stuck."""
+"""Chats for commands: one for printing, and some in the store of a terminal, at rest or stuck."""
 
 import json
 from typing import Any
@@ -47,12 +47,11 @@ async def pay() -> str:
 
 
 def url_of(terminal: Terminal) -> str:
-    """Return the URL of the terminal's store."""
     return f"sqlite:///{terminal.folder}/turnwise.db"
 
 
 def chat_with(terminal: Terminal, *replies: str | Reply, **settings: Any) -> str:
-    """Begin a chat in the terminal's store, ask it as often as there are replies, and return its id."""
+    """Create a chat in the terminal's store, send a message for each reply, and return its id."""
 
     async def begin() -> str:
         model = ScriptedModel(list(replies))
@@ -66,7 +65,7 @@ def chat_with(terminal: Terminal, *replies: str | Reply, **settings: Any) -> str
 
 
 def stuck(terminal: Terminal, *replies: str | Reply, run_worker: bool = True) -> str:
-    """Begin a chat in the terminal's store, let it come to rest if a worker runs, and return its id."""
+    """Create a chat in the terminal's store, wait until it rests if a worker runs, and return its id."""
 
     async def begin() -> str:
         model, settings = ScriptedModel(list(replies)), Settings(run_worker=run_worker)
@@ -82,10 +81,10 @@ def stuck(terminal: Terminal, *replies: str | Reply, run_worker: bool = True) ->
 
 
 def chat_of(terminal: Terminal, chat_id: str) -> Any:
-    """Return a chat as `turnwise show` tells it to programs."""
+    """Return the JSON of a chat from `turnwise show`."""
     return json.loads(terminal.run("show", chat_id, "--json").out)["chat"]
 
 
 def last_record(terminal: Terminal, chat_id: str) -> Any:
-    """Return the last record of a chat as `turnwise audit` tells it to programs."""
+    """Return the last record's JSON from `turnwise audit`."""
     return json.loads(terminal.run("audit", chat_id, "--json").out)[-1]

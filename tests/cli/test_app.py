@@ -54,7 +54,7 @@ def test_every_command_and_option_has_help(terminal: Terminal) -> None:
     ],
 )
 def test_misuse_is_explained_and_exits_2(terminal: Terminal, typed: str, words: str) -> None:
-    """It creates no store, and prints no password."""
+    """Misuse creates no store, and prints no password."""
     terminal.run("migrate", "--store", "sqlite:///there.db")
     refused = terminal.run(*typed.split())
     assert (refused.code, words in refused.words, "hunter2" in refused.words) == (2, True, False), refused
@@ -72,7 +72,7 @@ def test_full_disk_exits_1(terminal: Terminal, command: tuple[str, ...]) -> None
 @pytest.mark.deep
 @pytest.mark.parametrize(("how", "unbuffered"), [("no reader", ""), ("full disk", ""), ("full disk", "1")])
 def test_broken_pipe_ends_a_command_silently(terminal: Terminal, how: str, unbuffered: str) -> None:
-    """As `head` and `less` do to what writes to them; a disk that fills up is reported.
+    """`head` and `less` break pipes; a full disk is reported.
 
     Without a buffer the write itself fails, with one the last flush does.
     """
@@ -135,7 +135,7 @@ def test_error_is_printed_as_a_sentence(
 
 
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of several errors, the worst that a person can do something about."""
+    """Of several errors, the worst that a person can correct counts."""
     monkeypatch.delenv(DEBUG, raising=False)
     group = BaseExceptionGroup
     assert exit_code_of(group("two", [ValueError("odd"), SettingsError("store", "must be a URL")])) == MISUSE
@@ -147,7 +147,7 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 def test_version_needs_no_extra_imports() -> None:
-    """What takes long to import would make every command wait."""
+    """Slow imports would delay every command."""
     command = [sys.executable, "-X", "importtime", "-m", "turnwise", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("turnwise 0.")

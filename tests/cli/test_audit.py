@@ -166,7 +166,7 @@ def test_replay_of_no_log_exits_1(terminal: Terminal, log: Path, content: str) -
 
 
 def step_of(version: int, **reported: Any) -> AuditRecord:
-    """Return the record of what a worker did in the third attempt of a second step."""
+    """Return the record of a worker's third attempt at a second step."""
     writes = tuple(WriteRecord("event", f"e{number}", "") for number in range(4))
     some: dict[str, Any] = {"actor": "worker:vm:42:x", "step": 2, "attempt": 3, "writes": writes}
     some["at"] = AT + timedelta(seconds=version)
@@ -231,7 +231,7 @@ COMPARED = ("--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem.pub
 
 @pytest.fixture
 def key(terminal: Terminal) -> SigningKey:
-    """Return the key that `turnwise keygen` has created in the terminal's folder."""
+    """Return the key that `turnwise keygen` created in the terminal's folder."""
     created = terminal.run("keygen", "audit.pem")
     assert created.code == 0
     key = SigningKey.from_file(terminal.folder / "audit.pem")
@@ -270,7 +270,7 @@ def test_keygen_writes_private_key_once(terminal: Terminal, key: SigningKey) -> 
 
 
 def test_key_file_precedes_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty key is refused where it was given."""
+    """An empty key is refused at its source."""
     file = tmp_path / "key"
     monkeypatch.delenv(VARIABLE, raising=False)
     assert signing_key(None) is None
@@ -300,7 +300,7 @@ def test_verify_compares_published_checkpoints(terminal: Terminal, chat_id: str)
 
 
 def test_doctor_names_chats_that_only_checkpoints_know(terminal: Terminal, chat_id: str) -> None:
-    """Of a chat whose rows were all deleted by SQL the store itself knows nothing."""
+    """With all rows of a chat deleted by SQL, the store itself has no trace of it."""
     assert terminal.run("doctor", *COMPARED).code == 0
     with closing(sqlite3.connect(terminal.folder / "turnwise.db")) as on, on:
         on.execute("PRAGMA foreign_keys = off")

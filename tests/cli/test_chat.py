@@ -1,4 +1,4 @@
-"""`turnwise chat`, talked to through a pipe and at a terminal."""
+"""`turnwise chat` through a pipe and at a terminal."""
 
 import io
 import json
@@ -45,7 +45,7 @@ def test_question_of_the_model_is_printed(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(("answer", "outcome"), [("y", "✓ read_file → Sail"), ("n", "✗ read_file →")])
 def test_approval_is_asked_and_its_answer_counts(terminal: Terminal, answer: str, outcome: str) -> None:
-    """A chat of a service may be gone on with in the terminal, open questions and all."""
+    """The terminal can continue a service's chat, open questions included."""
     (terminal.folder / "plan.md").write_text("Sail at dawn.")
     anyio.run(_leave_a_call_open, f"sqlite:///{terminal.folder}/turnwise.db")
     reported = terminal.run("chat", "--chat", "last", typed=f"{answer}\n").out
@@ -77,7 +77,7 @@ def test_slash_commands_compact_clear_and_refuse(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("option", ["--system", "--agent"])
 def test_new_chat_options_are_refused_for_old_chats(terminal: Terminal, option: str) -> None:
-    """Or the answer would be taken for that of the agent, or under the prompt, that was named."""
+    """Otherwise the answer would seem to come from the named agent or prompt."""
     refused = terminal.run("chat", "--chat", "last", option, "default", typed="hi\n")
     assert (refused.code, f"{option}: is for a new chat" in refused.words) == (2, True), refused
 
@@ -111,7 +111,7 @@ def test_ctrl_c_at_a_question_stops_the_turn(terminal: Terminal, monkeypatch: py
 
 
 def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
-    """The same key ends a turn and, at the prompt, the conversation: never the chat."""
+    """The same key ends a turn and, at the prompt, the session: never the chat."""
     with Keyboard(terminal, ("chat", "--pace", "0.1")) as keyboard:
         keyboard.watch("»")
         keyboard.type("Why is the sky as blue as it is?\r")
@@ -175,7 +175,7 @@ def test_chat_talks_to_named_agents(terminal: Terminal, monkeypatch: pytest.Monk
 
 
 def test_piped_line_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever pipes a file in has seldom written it, and the model gets it as it is."""
+    """The user may not have written the piped file; the model gets it unchanged."""
     line = "hello \x1b]52;c;cHduZWQ=\x1b\\ there\u202e"
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{line}\n"))
     assert typed("") == line
@@ -191,7 +191,7 @@ def test_prompts_and_answers_of_client_calls() -> None:
 
 
 def test_terminal_asks_in_order_and_ctrl_c_keeps_typed_text(terminal: Terminal) -> None:
-    """Ctrl-C at a question stops its turn, and leaves what is half typed; Ctrl-D leaves the chat."""
+    """Ctrl-C at a question stops its turn, and leaves the typed text; Ctrl-D leaves the chat."""
     chat_with(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
     with Keyboard(terminal, ("chat", "--chat", "last", "--pace", "0.1")) as keyboard:
         keyboard.watch("ask:")

@@ -1,4 +1,4 @@
-"""`--server`: what a command does on a store, it does on a service, as the one whom the token names."""
+"""`--server`: commands act on a service as on a store, as the token's principal."""
 
 import json
 from collections.abc import Iterator
@@ -57,13 +57,13 @@ def url(folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def here(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Type where the service's store is, with an operator's token."""
+    """Set the service's store and an operator's token."""
     monkeypatch.setenv("TURNWISE_TOKEN", "operator-token")
     return Terminal(folder, store="sqlite:///chats.db")
 
 
 def created(url: str, *messages: str, who: str = "ada") -> str:
-    """Create a chat of an owner, and return its id once every message is answered."""
+    """Create a chat of an owner; return its id once every message is answered."""
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {who}-token"}, timeout=30) as client:
         tool = {"name": "ask_user", "description": "Ask.", "input_schema": {"type": "object"}}
         chat = str(client.post("/chats", json={"client_tools": [tool], "title": "A parcel"}).json()["id"])
@@ -84,7 +84,7 @@ def test_server_output_equals_store_output(here: Terminal, url: str) -> None:
 
 
 def test_whole_chat_through_a_server(here: Terminal, url: str, folder: Path) -> None:
-    """Every command that changes a chat; the log names the operator of the token."""
+    """Every command that changes a chat; the log names the token's operator."""
 
     def did(*typed: str) -> Any:
         done = here.run(*typed, "--server", url)

@@ -1,4 +1,4 @@
-"""`turnwise demo` keeps its word, from any folder."""
+"""`turnwise demo` works from any folder."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ PAGE = "A line of text that a model may read, as long as it takes.\n" * 120
 
 
 def play(folder: Path) -> tuple[Terminal, Finished]:
-    """Play the demo in a folder of pages, and return what it printed, colours and all."""
+    """Play the demo in a folder of pages; return its output with colours."""
     for name in ("first.md", "second.md", "third.md"):
         (folder / name).write_text(PAGE)
     (folder / "demo-out").mkdir()

@@ -1,4 +1,4 @@
-"""`turnwise erase` and `delete`: they ask before, erase all that was named, and report what is left where."""
+"""`turnwise erase` and `delete`: confirmation, full erasure, and a report of remaining copies."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from turnwise.providers.scripted import Reply, ScriptedModel
 
 
 def resting(terminal: Terminal, *replies: Any) -> str:
-    """Create a chat of which everything can be erased, let it rest, and return its id."""
+    """Create a chat with every kind of erasable content, let it rest, and return its id."""
 
     async def live() -> str:
         async with Engine(url_of(terminal), model=ScriptedModel(list(replies))) as engine:
@@ -68,7 +68,7 @@ def test_erase_everything(terminal: Terminal) -> None:
 
 
 def test_erase_reports_remaining_copies(terminal: Terminal) -> None:
-    """Forks keep their own copies, and what a repair has put aside goes along."""
+    """Forks have their own copies; quarantined rows are erased along."""
     chat_id = resting(terminal, "answer-0")
 
     async def fork() -> str:
@@ -96,7 +96,7 @@ def test_erase_reports_remaining_copies(terminal: Terminal) -> None:
     ],
 )
 def test_refused_erasure_erases_nothing(terminal: Terminal, words: tuple[str, ...], code: int, problem: str) -> None:
-    """In a pipe, a typed yes is no consent: it would be whatever comes next."""
+    """In a pipe, a typed yes is no consent: it would be the next line of data."""
     chat_id = resting(terminal, "answer-0")
     before = log_of(terminal, chat_id)
     refused = terminal.run("erase", chat_id, *words, typed="y\n")
@@ -126,7 +126,7 @@ QUESTION = "Erase [/m], [bold]m, " + ", ".join(f"m{number}" for number in range(
 
 
 class Keys(io.StringIO):
-    """What a person types at a terminal."""
+    """Key presses at a terminal."""
 
     def isatty(self) -> bool:
         return True

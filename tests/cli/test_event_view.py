@@ -1,4 +1,4 @@
-"""What a person sees of each kind of event, line by line."""
+"""The printed lines of each kind of event."""
 
 import io
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ def message_fields(role: str, *parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_shown(*events: Event, echo: bool = True) -> list[str]:
-    """Return the lines that somebody sees who watches without a terminal."""
+    """Return the lines that a watcher without a terminal sees."""
     seen = io.StringIO()
     scroll = Scroll(Console(file=seen, width=100))
     view = EventView(scroll, echo=echo)

@@ -118,7 +118,7 @@ def test_unusable_output_is_explained(tmp_path: Path, name: str, problem: str) -
 
 
 def test_output_file_is_replaced_atomically(tmp_path: Path) -> None:
-    """Through a link the file that it leads to is written, and the link stays."""
+    """A link stays, and its target is written."""
     secret, link = tmp_path / "secret", tmp_path / "link"
     secret.write_text("before")
     secret.chmod(0o600)
@@ -147,7 +147,7 @@ NAMED: Final = ("--file-folder", "files")
 
 @pytest.fixture
 def chat_id(terminal: Terminal) -> str:
-    """Begin a chat whose file is in a folder, beside the folder of another store and a foreign one."""
+    """Create a chat with a file in a folder, beside another store's folder and an unrelated one."""
     (terminal.folder / "foreign").mkdir()
     (terminal.folder / "file").write_text("no folder")
     return anyio.run(_chat_with_file, terminal.folder)
@@ -203,7 +203,7 @@ def test_foreign_file_folder_is_refused(terminal: Terminal, chat_id: str) -> Non
 
 
 def test_doctor_names_missing_files(terminal: Terminal, chat_id: str) -> None:
-    """A doctor that cannot look at the files says that, and is not content."""
+    """If the doctor cannot read the files, it reports that as a problem."""
     sound = terminal.run("doctor", *NAMED)
     assert (sound.code, "keeps its promises; no file is missing" in sound.words) == (0, True), sound
     assert "every file is there, byte for byte" in terminal.run("doctor", "--files", *NAMED).words
@@ -257,7 +257,7 @@ def store(tmp_path: Path) -> str:
 
 
 def test_doctor_names_exports_and_repairs_a_chat(store: str, tmp_path: Path) -> None:
-    """Nothing of it is lost: what was not readable is in the export, and put aside by the repair."""
+    """Nothing is lost: the unreadable row is in the export and in the quarantine."""
     sound, broken = anyio.run(_two_chats, store)
     with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
         on.execute(

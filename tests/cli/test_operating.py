@@ -1,4 +1,4 @@
-"""A stuck chat, and what an operator types at it: each command does it, says so, and is on record under a name."""
+"""Commands for a stuck chat: each works, reports it, and is logged under a name."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ def test_resume_and_interrupt(terminal: Terminal) -> None:
 
 
 def test_workers_are_listed(terminal: Terminal) -> None:
-    """While a worker runs, with what it holds; none once it has stopped."""
+    """While a worker runs, with its chats; none once it has stopped."""
 
     async def look() -> str:
         gate = anyio.Event()
@@ -61,7 +61,7 @@ def test_workers_are_listed(terminal: Terminal) -> None:
             chat = await engine.create_chat(message="hello")
             await engine.wait(chat.id, until=["streaming"])
             with anyio.fail_after(20):
-                while not [one for one in await engine.workers() if one.seen_at]:  # noqa: ASYNC110 - nothing tells it
+                while not [one for one in await engine.workers() if one.seen_at]:  # noqa: ASYNC110 - no event
                     await anyio.sleep(0.01)
             run = await anyio.to_thread.run_sync(terminal.run, "workers")
             gate.set()
@@ -76,7 +76,7 @@ def test_workers_are_listed(terminal: Terminal) -> None:
 
 
 def test_times_keep_their_offset(terminal: Terminal) -> None:
-    """A time without an offset is in UTC; what is no ISO 8601 is refused, and a number is no second of 1970."""
+    """A time without an offset is in UTC; anything but ISO 8601 is refused, also a Unix time."""
     created = chat_of(terminal, stuck(terminal, "hello"))["created_at"]
     there = datetime.fromisoformat(created).astimezone(timezone(timedelta(hours=5)))
     for before, found in ((there - timedelta(minutes=1), 0), (there + timedelta(minutes=1), 1)):
@@ -90,7 +90,7 @@ def test_times_keep_their_offset(terminal: Terminal) -> None:
 
 
 def test_unknown_consumer_is_refused(terminal: Terminal) -> None:
-    """A slip in the name must not read as if everything were delivered."""
+    """A misspelt name must not look as if everything were delivered."""
     stuck(terminal, "hello")
     for options in ((), ("--again",)):
         refused = terminal.run("undelivered", "webhook:al", *options)
@@ -102,7 +102,7 @@ def test_unknown_consumer_is_refused(terminal: Terminal) -> None:
 
 
 def test_owner_is_listed_exported_and_erased(terminal: Terminal) -> None:
-    """Everything of an owner moves to another store by two commands, and goes by one."""
+    """Two commands move everything of an owner to another store, and one erases it."""
 
     async def begin() -> str:
         async with Engine(url_of(terminal), model=ScriptedModel([]), settings=Settings(run_worker=False)) as engine:
@@ -209,7 +209,7 @@ def test_submit_reads_file_or_stdin(terminal: Terminal) -> None:
 
 
 def test_submit_error_option_marks_failures(terminal: Terminal) -> None:
-    """A result that says itself whether it failed keeps what it says."""
+    """A result with its own error mark keeps it."""
     chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
     results = '[{"call_id": "c1", "output": "broken"}, {"call_id": "c2", "output": "fine", "is_error": false}]'
     assert terminal.run("submit", chat_id, "--results", "-", "--error", typed=results).code == 0
@@ -223,7 +223,7 @@ def test_submit_error_option_marks_failures(terminal: Terminal) -> None:
 
 OTHER = ("--store", "sqlite:///other.db")
 LARGE = 18_000_000
-"""Bytes of a chat's file, more than a command may hold at once even if it did not spell them in base64."""
+"""Bytes of a chat's file, more than a command may hold at once even without base64."""
 ALLOWED = 15_000_000
 """Bytes that a command may hold: some copies of a line."""
 
@@ -301,7 +301,7 @@ def large(terminal: Terminal) -> Terminal:
 
 
 def peak(*words: str) -> int:
-    """Return how many bytes a command allocates at most while it prints to /dev/null."""
+    """Return a command's peak of allocated bytes while it prints to /dev/null."""
     with pytest.MonkeyPatch.context() as patch, Path(os.devnull).open("w") as out, contextlib.redirect_stdout(out):
         patch.setattr(sys, "argv", ["turnwise", *words])
         tracemalloc.start()

@@ -1,4 +1,4 @@
-"""What stands on a screen: narrow ones, hostile words, and the chat that was meant."""
+"""Screen contents: narrow screens, hostile texts, and the right chat."""
 
 import dataclasses
 import io
@@ -43,7 +43,7 @@ STEERING = [character for character in SLY_TEXT if not character.isalnum() and c
 
 
 def three_chats(terminal: Terminal) -> list[str]:
-    """Fill the terminal's store with a chat in each of the resting states, and hostile words; return their ids."""
+    """Fill the terminal's store with a chat in each of the resting states, and hostile texts; return their ids."""
 
     async def live() -> list[str]:
         calls = Reply(SLY_TEXT, calls=[Call("look", {"name" + SLY_TEXT: SLY_TEXT}, id="c1")])
@@ -66,7 +66,7 @@ MACHINE = ("list --json", "show {} --json", "audit {} --json", "replay {} --json
 
 
 def test_chat_text_cannot_control_the_terminal(terminal: Terminal) -> None:
-    """Neither does it turn a line around, so that a file's name looks like another."""
+    """Nor can it reverse a line, so that a file's name looks like another."""
     renamed, asked, failed = three_chats(terminal)
     typed = [line.format(asked) for line in (*SEEN, *MACHINE)] + [f"audit {renamed}", f"explain {failed}"]
     for line in typed:
@@ -78,7 +78,7 @@ def test_chat_text_cannot_control_the_terminal(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("columns", [40, pytest.param(80, marks=pytest.mark.deep)])
 def test_states_are_whole_on_narrow_screens(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """The state is what an operator came for."""
+    """An operator needs the state most."""
     monkeypatch.setattr(style.console, "width", columns)
     *_, chat_id, failed = three_chats(terminal)
     for command in ("list", "audit", "replay", "explain", "show"):
@@ -91,7 +91,7 @@ def test_states_are_whole_on_narrow_screens(terminal: Terminal, monkeypatch: pyt
 
 OWNER: Final = "a-long-name@customers.example"
 ENDLESS: Final = {"demo", "chat", "inspect", "worker", "serve"}
-"""Commands that show a conversation, or run until somebody ends them."""
+"""Commands that show a conversation, or run until a signal."""
 REPORTS: Final = {
     "list": ["{chat}", "requires_action"],
     "show {chat}": ["{chat}", "refund_the_order(cents=450)"],
@@ -126,11 +126,11 @@ REPORTS: Final = {
     "interrupt  {chat}": ["{chat}", "interrupted"],
     "delete {chat} --yes": ["{chat}"],
 }
-"""Lines as they are typed, each with words of its report that must be whole."""
+"""Command lines, each with words of its report that must not be broken."""
 
 
 def test_80_columns_show_whole_words(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line is longer, nothing is cut, and what people copy is not broken over lines: of every command."""
+    """No line is longer or cut, and copyable text is not broken over lines: of every command."""
     assert {line.split()[0] for line in REPORTS} | ENDLESS == {command.name for command in app.registered_commands}
     monkeypatch.setattr(style.console, "width", 80)
     chat_id = eventful(terminal)
@@ -144,7 +144,7 @@ def test_80_columns_show_whole_words(terminal: Terminal, monkeypatch: pytest.Mon
 
 
 def eventful(terminal: Terminal) -> str:
-    """Make a chat about which each of the commands has something to say; return its id."""
+    """Make a chat that gives each of the commands something to report; return its id."""
 
     @tool(policy="ask")
     async def refund_the_order(cents: int) -> str:
@@ -303,7 +303,7 @@ HIDDEN = {
 
 
 def steers(character: str) -> bool:
-    """Return whether a character is a command, turns a line around, ends it, or hides in it."""
+    """Return whether a character controls the terminal, reverses or ends a line, or is invisible."""
     return (
         unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
         or unicodedata.bidirectional(character) in TURNING
@@ -323,7 +323,7 @@ def test_only_control_characters_are_escaped() -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
 def test_output_survives_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
-    """What is no text of the encoding is written as a question mark, in prose: JSON must hold what was said."""
+    """Prose replaces characters outside of the encoding by question marks; JSON must be exact."""
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
     monkeypatch.setattr("sys.stdout", out)
     said = {"Größe €": "日本 👩 \u0301"}
@@ -369,7 +369,7 @@ def test_unknown_usage_is_not_zero(usage: Usage, reported: str) -> None:
 
 
 def test_markup_is_printed_literally() -> None:
-    """In lines, and in the cells of tables: anybody may write the id of a message, or an error."""
+    """In lines, and in the cells of tables: any user may write the id of a message, or an error."""
     words = ["[/m1]", "[bold]m1", r"\[m1]", ":warning:"]
     table = plain_table("")
     for word in words:
@@ -385,7 +385,7 @@ def test_markup_is_printed_literally() -> None:
 
 
 def filled(path: Path, *chat_ids: str) -> str:
-    """Make a store with those chats, oldest first, and return its URL."""
+    """Make a store with those chats, oldest first; return its URL."""
     url = f"sqlite:///{path}"
 
     async def fill() -> None:
@@ -455,7 +455,7 @@ BEGINNINGS: dict[Any, bytes] = {"mermaid": b"stateDiagram-v2", "svg": b"<svg", "
 
 
 class Screen(io.TextIOWrapper):
-    """Where a command prints, which may be watched."""
+    """A watchable output of a command."""
 
     def __init__(self, *, watched: bool) -> None:
         super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -485,7 +485,7 @@ def test_binary_drawing_is_not_printed_on_a_terminal(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def chat_url(tmp_path: Path) -> str:
-    """Return the URL of a store that holds one chat, which has had one turn."""
+    """Return the URL of a store with one chat after one turn."""
     url = f"sqlite:///{tmp_path / 'chats.db'}"
 
     async def live() -> None:
@@ -536,7 +536,7 @@ def test_conflicting_options_open_nothing(tmp_path: Path, options: dict[str, Any
 
 
 def test_diagram_writes_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the form that is named, else in that of the suffix."""
+    """In the named format, else in that of the suffix."""
     screen = Screen(watched=True)
     monkeypatch.setattr(sys, "stdout", screen)
     for form, name, drawn in (("png", "drawing", "png"), (None, "a.SVG", "svg"), (None, "a", "mermaid")):

@@ -1,4 +1,4 @@
-"""`serve` and `inspect` in this process: what was typed arrives where it belongs, and is printed."""
+"""`serve` and `inspect` in this process: options reach their place, and are printed."""
 
 import contextlib
 import inspect
@@ -26,7 +26,7 @@ SHOP = 'from turnwise import Agent\n\nagents = [Agent("support", "demo")]\n'
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the service was asked to do."""
+    """The service's arguments."""
 
     engine: Engine
     auth: Authenticator
@@ -35,7 +35,7 @@ class Asked:
     addresses: list[tuple[str, int]]
 
     def who(self, token: str) -> Principal | None:
-        """Return whose token it is."""
+        """Return the principal of a token."""
         request = Request({"type": "http", "headers": [(b"authorization", f"Bearer {token}".encode())]})
         known = self.auth(request)
         assert known is None or isinstance(known, Principal)
@@ -44,7 +44,7 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
-    """Only write down what is asked of the service."""
+    """Record the service's arguments instead of serving."""
     calls: list[Asked] = []
     takes = inspect.signature(service.serve)
 
@@ -71,7 +71,7 @@ def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def serve(shop: Terminal, *words: str) -> list[str]:
-    """Serve the shop on any port, and return the lines that were printed."""
+    """Serve the shop on any port; return the printed lines."""
     done = shop.run("serve", "booth:agents", "--create", "--port", "0", *words)
     assert (done.code, done.err) == (0, ""), done
     return done.out.splitlines()
@@ -106,7 +106,7 @@ def test_serve_options_reach_the_service(shop: Terminal, asked: list[Asked], mon
 
 
 def test_served_agents_have_metrics(shop: Terminal, asked: list[Asked]) -> None:
-    """Once for the process, however often it serves: its registry takes no metric twice."""
+    """Once for the process: its registry refuses a second metric of the same name."""
     serve(shop)
     serve(shop)
 
@@ -175,7 +175,7 @@ def test_serve_and_worker_use_the_named_stores(
 
 
 async def put_file(engine: Engine, folder: Path) -> None:
-    """Keep a file of a chat."""
+    """Store a file of a chat."""
     with contextlib.chdir(folder):
         async with engine:
             chat = await engine.create_chat()

@@ -1,4 +1,4 @@
-"""What `worker` and `serve` run: a target that may be misspelt, its options, and how a worker is stopped."""
+"""The target of `worker` and `serve`, which may be misspelt, its options, and the shutdown."""
 
 import logging
 import signal
@@ -56,7 +56,7 @@ MODULES = {
 
 @pytest.fixture
 def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Return a terminal in a folder with modules, of which one also is elsewhere, as another program's."""
+    """Return a terminal in a folder with modules, one of which has the name of another program's."""
     installed = terminal.folder / "installed"
     installed.mkdir()
     (installed / "shop.py").write_text("")
@@ -117,7 +117,7 @@ TARGETS = {
 
 
 def test_unusable_target_is_explained(shop: Terminal) -> None:
-    """It creates no store and no instance of a class, and the engine's own refusal stays as it is."""
+    """It creates no store and no instance of a class, and the engine's own refusal is unchanged."""
     for target, problem in TARGETS.items():
         refused = shop.run("worker", target)
         assert (refused.code, problem in refused.words, "Traceback" in refused.err) == (2, True, False), refused
@@ -135,7 +135,7 @@ def test_unusable_target_is_explained(shop: Terminal) -> None:
     ],
 )
 def test_ignored_options_are_refused_for_engines(shop: Terminal, typed: str, problem: str) -> None:
-    """Else a service would run chats that its options forbid. Environment variables only fill in what is missing."""
+    """Otherwise a service would run chats against its options. Environment variables only fill in missing options."""
     command, *options = typed.split()
     refused = shop.run(command, "shop:engine", *options)
     assert (refused.code, problem.format("'shop:engine' is an engine, which") in refused.words) == (2, True), refused

@@ -1,4 +1,4 @@
-"""What the tests of the client share: the same chats as an engine and as a service."""
+"""Fixtures of the client's tests: the same chats behind an engine and behind a service."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def url_of(store: str, name: str, request: pytest.FixtureRequest, folder: Path) 
 
 @pytest.fixture
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], str]:
-    """Return how a new store of a kind is made: its URL, by the kind and a name."""
+    """Return a function that makes a store's URL, by kind and name."""
     return lambda store, name: url_of(store, name, request, tmp_path)
 
 
@@ -48,7 +48,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 async def chats(place: str | ServiceProcess) -> AsyncIterator[Chats]:
-    """Open what a behaviour is tried on."""
+    """Open an engine or a client on the place."""
     if isinstance(place, str):
         async with engine_on(place) as engine:
             yield engine
@@ -67,7 +67,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> ClientClock:
-    """Let the time of clients pass only while they wait for their next try."""
+    """Advance the clients' clock only while they wait for their next try."""
     clock = ClientClock()
     for name in ("settings.anyio", "settings.random", "settings.time", "events.time"):
         monkeypatch.setattr(f"turnwise.client.{name}", clock)

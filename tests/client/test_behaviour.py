@@ -1,4 +1,4 @@
-"""One suite over `Engine`, and over the client of a real service, on both stores: what one does, the other does."""
+"""One suite over `Engine` and over a client of a real service, on both stores."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -352,7 +352,7 @@ REFUSALS: tuple[Callable[[Any, str], Awaitable[Any]], ...] = (
 
 
 async def test_both_refuse_in_the_same_words(tmp_path: Path) -> None:
-    """Whatever either refuses, it refuses by the same error with the same text."""
+    """The same refusals raise the same errors with the same texts."""
     async with engine_on(f"sqlite:///{tmp_path}/engine.db") as engine:
         with ServiceProcess.running(f"sqlite:///{tmp_path}/service.db") as service:
             async with Client(service.url, token=TOKEN) as client:

@@ -1,4 +1,4 @@
-"""Whole numbers of any size are kept exactly wherever JSON travels, as in Python."""
+"""Whole numbers of any size stay exact in all JSON, as in Python."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ async def pay(numbers: list[int]) -> list[int]:
 
 
 async def lived(chats: Engine | Client) -> Chat:
-    """Let numbers travel by metadata, calls, results, edits, and an export that is imported again."""
+    """Send numbers through metadata, calls, results, edits, and an export that is imported again."""
     asked = ClientTool("ask", "Ask.", OBJECT)
     chat = await chats.create_chat(metadata={"numbers": NUMBERS}, client_tools=[asked])
     await chats.send_message(chat.id, "Go.")

@@ -1,4 +1,4 @@
-"""What the client itself decides: where a chat has arrived, which pages are asked for, what is no address."""
+"""Decisions of the client itself: waits, pages, and invalid addresses."""
 
 import hashlib
 import json
@@ -76,7 +76,7 @@ def test_has_arrived_only_where_a_chat_stays(found: Chat, states: Any, arrived: 
 
 
 async def test_wait_checks_the_chat_after_its_events(server: Server) -> None:
-    """However often its state changes before; and what a waiter asks so by itself may be too much, which passes."""
+    """Even after many changes of state; a refusal of the waiter's own request for its rate is passing."""
     works = CHAT | {"state": "streaming"}
     changes = [status(8), status(9, "executing_tools"), status(10), status(11, "requires_action")]
     first, second = Answer(changes, end="silence"), Answer([status(13, "waiting")], end="idle_timeout")
@@ -149,7 +149,7 @@ async def test_damaged_and_cut_files_differ(
 
 @pytest.mark.parametrize("whole", ["", "one\n", f"one\n{CHECKPOINT[:-1]}", "[]\n"])
 async def test_cut_export_is_an_error(server: Server, whole: str) -> None:
-    """The service was killed, and a proxy has made a clean end of that."""
+    """The service was killed, and a proxy ended the body cleanly."""
     server.script = [Answer([whole])]
     async with opened(server) as client:
         with pytest.raises(ServiceUnreachable, match="the export ends early") as cut:
@@ -191,7 +191,7 @@ def test_url_must_be_of_a_service(url: str, found: str | None) -> None:
 
 @pytest.mark.parametrize("url", ["http://ann:hunter2@a", "ftp://ann:hun@ter2@a"])
 def test_url_with_password_is_refused_unshown(url: str) -> None:
-    """It would be sent in place of the token."""
+    """The password would replace the token."""
     with pytest.raises(InvalidArgument, match="must hold no user and no password, as the token says who") as refused:
         sound_url(url)
     assert ("ann" in str(refused.value), "ter2" in str(refused.value)) == (True, False)
@@ -201,7 +201,7 @@ def test_url_with_password_is_refused_unshown(url: str) -> None:
 async def test_accepted_message_is_never_called_unwritten(
     server: Server, last: tuple[str, int, dict[str, str]]
 ) -> None:
-    """The token may expire before the answer is there: whoever asks again with another would ask twice."""
+    """The token may expire before the answer; a retry without the id would ask twice."""
     name, code, fields = last
     refused = Answer.refusal(code, name, **fields)
     async with opened(server) as client:
@@ -235,7 +235,7 @@ TWICE = ClientSettings(first_delay=1, max_delay=1, retry_timeout=1.5)
 
 
 async def read(server: Server, settings: ClientSettings = TWICE, **asked: Any) -> list[int]:
-    """Return the numbers of the events that a client is given."""
+    """Return the numbers of a client's events."""
     async with Client(server.url, token="t", settings=settings) as client:
         with anyio.fail_after(60):
             return [event.seq async for event in client.events("c1", **{"follow": False, **asked})]
@@ -357,7 +357,7 @@ def chat_at(seq: int, state: str) -> Answer:
 @pytest.mark.parametrize("asked", [{"follow": True, "until_rest": True}, {"follow": False}])
 @pytest.mark.parametrize("found", [chat_at(9, "waiting"), chat_at(2, "streaming")])
 async def test_clean_cut_in_mid_turn_is_read_on(server: Server, asked: dict[str, Any], found: Answer) -> None:
-    """The service has not said that this is the end, and the chat has gone on, or goes on."""
+    """Without the service's end mark, the chat has continued or will."""
     if asked == {"follow": False}:
         found = chat_at(9, "waiting")
     server.script = [Answer([waiting_at(1), waiting_at(2)]), found, LAST]

@@ -1,4 +1,4 @@
-"""What goes over the wire for a request, which requests are sent again, and what is made of an answer."""
+"""Requests on the wire, retries, and readings of answers."""
 
 import dataclasses
 import json
@@ -104,7 +104,7 @@ def _said_to_be_sent(error: TurnwiseError) -> bool:
     [*((last, 6) for last in (CLOSED, LIMITED, DOUBTED, Answer(["{"], end="drop"))), (EXPIRED, 2), (FORBIDDEN, 2)],
 )
 async def test_possibly_done_is_never_called_unwritten(server: Server, last: Answer, tries: int) -> None:
-    """Whatever is said of a later try: that nothing was written is true of that one alone."""
+    """A later failure writes nothing, but the first try may have."""
     server.script = [Answer(["{"], end="drop"), last]
     connection = Connection(server.url, "word", ClientSettings())
     await connection.open()
@@ -149,7 +149,7 @@ def test_unreadable_answer_is_named(content: bytes, answer: Any, problem: str) -
 
 @pytest.mark.parametrize("end", ["end", "drop"])
 async def test_broken_off_body_raises_its_problem(server: Server, connection: Connection, end: End) -> None:
-    """A proxy may make a clean end of a body that was cut off."""
+    """A proxy may end a truncated body cleanly."""
     damaged = problem("chat-unreadable", column="messages.body", problem="gone")
     server.script = [Answer(["one", MARK + json.dumps(damaged)], headers={"X-Problem-After": MARK}, end=end)]
     async with aclosing(read_pieces(connection, GET)) as pieces:  # type: ignore[type-var]
@@ -159,7 +159,7 @@ async def test_broken_off_body_raises_its_problem(server: Server, connection: Co
 
 
 async def test_connecting_has_a_limit_of_its_own() -> None:
-    """A full queue of connections swallows what it is sent, as a network that drops packets does."""
+    """A full queue of connections drops packets, as a broken network does."""
     assert ClientSettings().connect_timeout == 5
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
         for _ in range(2):
@@ -179,7 +179,7 @@ async def test_connecting_has_a_limit_of_its_own() -> None:
 
 
 async def waited(backoff: Backoff, clock: ClientClock) -> list[float]:
-    """Return how long it is waited before each try, until there is none."""
+    """Return the wait before each try, until the last."""
     clock.slept.clear()
     while len(clock.slept) < 100 and await backoff.wait():
         pass

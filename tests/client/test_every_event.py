@@ -1,4 +1,4 @@
-"""For every k: who leaves after event k and comes back to any worker, also after a kill, has the same transcript."""
+"""For every k: a reader that leaves after event k and returns to any worker has the same transcript."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.deep
 
 PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
 LEAVING = (*range(1, 60), 10_000)
-"""How many events those who read along have seen when they leave; the last one never leaves."""
+"""The numbers of events after which readers leave; the last one never leaves."""
 MANY = 15
-"""How many events somebody has seen, and has left, when the service is killed."""
+"""The number of events after which a reader leaves, before the service is killed."""
 
 
 class Reader:
-    """Reads a living chat at one service until it has `leaves_after` events, or is cut off; then at another."""
+    """Reads a running chat at one service for `leaves_after` events, or until it is cut off; then at another."""
 
     def __init__(self, leaves_after: int, seen_many: anyio.Event) -> None:
         self.leaves_after = leaves_after

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and its service: nothing is lost, nothing comes twice, and the error says what."""
+"""Faults between a client and its service: nothing is lost or doubled, and the error names the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of the client: each kind of argument in its place. Which routes there are is declared with the methods."""
+"""Requests of the client: each kind of argument at its place. The methods declare their routes."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -121,7 +121,7 @@ async def all_of(stream: Any) -> None:
 async def test_method_sends_its_request(
     server: Server, call: Callable[[Client], Any], request_line: str, headers: dict[str, str], body: Any
 ) -> None:
-    """And it asks again where doing so twice is the same as once; bytes that are streamed are asked for once."""
+    """It retries idempotent requests; streamed bytes are requested once."""
     server.script = [CLOSED, REFUSED]
     async with Client(server.url, token="t", settings=ClientSettings(first_delay=0)) as client:
         with suppress(TurnwiseError):

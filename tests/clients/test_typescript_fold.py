@@ -1,4 +1,4 @@
-"""TypeScript's `fold` is Python's: whatever the log, wherever it is cut, both make the same JSON of it."""
+"""TypeScript's `fold` equals Python's: for any log and any cut, both make the same JSON."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ def node() -> Iterator[AskNode]:
 
 
 async def test_both_folds_agree_on_an_eventful_chat(node: AskNode) -> None:
-    """And a page that begins with `GET /transcript`, where every default is spelled, comes to the same."""
+    """A page that starts with `GET /transcript`, with every default written out, gets the same."""
     clock = ManualClock()
     settings = Settings(coalesce=0, poll_interval=0.02, shutdown_grace=0)
     model = ScriptedModel(rich_script(), context_limit=100)
@@ -61,7 +61,7 @@ async def test_both_folds_agree_on_an_eventful_chat(node: AskNode) -> None:
 
 @pytest.mark.deep
 async def test_both_folds_agree_on_simulated_worlds(node: AskNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed workers, pruned parts, erased messages, subagents: what nobody would think of writing down by hand."""
+    """Killed workers, pruned parts, erased messages, subagents: combinations that handwritten logs lack."""
     logs: dict[tuple[int, str], list[e.Event]] = {}
     kept = SimulatedStore.events
 
@@ -135,7 +135,7 @@ EVENTS = st.one_of(
 
 @given(told=st.lists(EVENTS, max_size=14), steps=st.lists(st.integers(0, 2), min_size=14, max_size=14))
 def test_both_folds_agree_on_any_events(node: AskNode, told: list[Any], steps: list[int]) -> None:
-    """Even what no engine tells, and numbers that skip some or come twice."""
+    """Even events that no engine sends, and numbers with gaps and repetitions."""
     seq, events = 1, []
     for event, step in zip(told, steps, strict=False):
         seq += step

@@ -1,4 +1,4 @@
-"""TypeScript's `follow` and `watch`, in Node, while time stands still: what has to wait never comes."""
+"""TypeScript's `follow` and `watch`, in Node, with time stopped: pending waits never end."""
 
 import json
 import subprocess
@@ -43,12 +43,12 @@ def status(seq: int) -> str:
 
 
 def chat_at(seq: int, state: str, **more: object) -> dict[str, object]:
-    """Return the answer that tells where a chat stands."""
+    """Return the answer with a chat's state."""
     return {"body": json.dumps({"state": state, "last_seq": seq, **more}), "type": "application/json"}
 
 
 def read(*answers: dict[str, object], path: str = EVENTS) -> list[object]:
-    """Return what a reader of these answers has seen at its end, and what it has asked for."""
+    """Return the events and requests of a reader of these answers."""
     script = READING.substitute(client=(CLIENT / "index.js").as_uri(), answers=json.dumps(answers), path=path)
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
     reported: list[object] = json.loads(node.stdout or json.dumps([node.stderr]))
@@ -72,7 +72,7 @@ LAST: Final[dict[str, object]] = {"body": status(2) + END}
     ids=["working", "settling", "helped", "unreadable", "nowhere", "nothing"],
 )
 def test_cut_stream_is_read_on(chat: dict[str, object]) -> None:
-    """A proxy makes a clean end of the death of a service, and a service may be replaced twice during a turn."""
+    """A proxy ends a dead service's body cleanly, and a service may be replaced twice during a turn."""
     cut_off = ({"body": status(1)}, chat, SILENT_END, chat)
     assert read(*cut_off, LAST) == [[1, 2], [EVENTS, CHAT, EVENTS, CHAT, EVENTS]]
 
@@ -87,7 +87,7 @@ def test_cut_stream_is_read_on(chat: dict[str, object]) -> None:
     ids=["waiting", "interrupted", "asked"],
 )
 def test_stream_without_end_mark_ends_at_rest(chat: dict[str, object]) -> None:
-    """What stands before the service may leave comments out."""
+    """A proxy may drop comments."""
     assert read({"body": status(1) + status(2)}, chat) == [[1, 2], [EVENTS, CHAT]]
 
 
@@ -97,7 +97,7 @@ def test_custom_address_needs_the_end_mark() -> None:
 
 @pytest.mark.parametrize("reported", ["as an answer", "in the stream"])
 def test_unreadable_chat_ends_the_stream(reported: str) -> None:
-    """It would come back for ever: no later try mends the chat."""
+    """Otherwise it would reconnect for ever: no retry repairs the chat."""
     unreadable = build_problem(ChatUnreadable("chats.facts", "is no JSON", chat_id="c1"))
     answer = {"status": 500, "body": json.dumps(unreadable), "type": "application/problem+json"}
     event = {"body": f"event: problem\ndata: {json.dumps(unreadable)}\n\n"}
@@ -143,7 +143,7 @@ PATIENT: Final = {"silent": "false", "leaves": "false"}
     ids=["left", "silent", "failed"],
 )
 def test_token_function_may_fail_or_hang(tokens: str, page: dict[str, str], reported: list[object]) -> None:
-    """Whoever asks the network for a fresh one does so just when the network is away."""
+    """A function that fetches a fresh token fails just when the network does."""
     script = ASKING.substitute(page, client=(CLIENT / "index.js").as_uri(), tokens=f"[{tokens}]")
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
     assert json.loads(node.stdout or "null") == reported, node.stderr
@@ -171,7 +171,7 @@ console.log(JSON.stringify({ seen, sent, delays }));
 
 
 def test_watch_resumes_and_waits_three_seconds_at_most() -> None:
-    """It goes on after the last number, from 0 on after a reset; a longer pause must be asked for, up to a minute."""
+    """It continues after the last number, from 0 after a reset; a server may ask for a pause of up to a minute."""
     changes = "".join(f'event: chat\ndata: {{"chat_id": "c{n}"}}\nid: {n}\n\n' for n in (4, 7))
     reset = 'event: reset\ndata: {"chat_id": ""}\nid: 0\n\n'
     away: list[dict[str, object]] = [{"status": 503, "body": ""}] * 4

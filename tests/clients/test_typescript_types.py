@@ -1,4 +1,4 @@
-"""The types of the TypeScript client are those of turnwise's classes."""
+"""The types of the TypeScript client equal turnwise's classes."""
 
 import os
 import runpy
@@ -11,7 +11,7 @@ from support.node import CLIENT, NODE
 
 
 def test_types_are_generated_from_the_classes() -> None:
-    """A field that has a default is optional, since JSON leaves it out. `RECORD=1` writes the file again."""
+    """A field with a default is optional, since JSON omits it. `RECORD=1` writes the file again."""
     generated = runpy.run_path(str(CLIENT / "generate.py"))
     if os.environ.get("RECORD"):
         generated["FILE"].write_text(generated["written"](), encoding="utf-8")
@@ -21,7 +21,7 @@ def test_types_are_generated_from_the_classes() -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(300)
 def test_compiler_accepts_code_and_refuses_misuse() -> None:
-    """Every type that is named exists, the modules have the types that they declare, and wrong calls are errors."""
+    """Every named type exists, the modules have their declared types, and wrong calls are errors."""
     compiler = installed() / "typescript" / "bin" / "tsc"
     checked = subprocess.run([NODE, compiler, "-p", CLIENT], capture_output=True, text=True, check=False)
     assert checked.stdout == ""

@@ -1,4 +1,4 @@
-"""Invented events of chats: stays, calls and compactions, at seconds of one's own."""
+"""Invented events of chats: stays, calls and compactions, at given seconds."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -25,24 +25,24 @@ _NUMBERS = count(1)
 
 
 def after(seconds: float) -> datetime:
-    """Return the time so many seconds after `START`."""
+    """Return the time that many seconds after `START`."""
     return START + timedelta(seconds=seconds)
 
 
 def stays(*states: tuple[ChatState, float]) -> list[Event]:
-    """Return the events of a chat that comes into each state at that second."""
+    """Return the events of a chat that enters each state at that second."""
     before = [None, *(state for state, _ in states)]
     pairs = zip(states, before, strict=False)
     return [StatusEvent(state=state, previous=previous, at=after(at)) for (state, at), previous in pairs]
 
 
 def asked(name: str, call_id: str = "c", executor: Executor = Executor.local, at: float = 2) -> Event:
-    """Return the event of a message that asks for a call."""
+    """Return the event of a message with a call."""
     return asked_at_once((name, call_id, executor), at=at)
 
 
 def asked_at_once(*calls: tuple[str, str, Executor], at: float) -> Event:
-    """Return the event of a message that asks for calls, each by its name, its id and who is to run it."""
+    """Return the event of a message with calls, each by name, id and executor."""
     parts = tuple(ToolCallPart(call_id=one, name=name, arguments={}, executor=how) for name, one, how in calls)
     message = Message(
         id=f"m{next(_NUMBERS)}", role="assistant", parts=parts, turn=1, step=1, created_at=after(at), position=2
@@ -64,7 +64,7 @@ def phase(name: CompactionPhase, at: float) -> Event:
 
 
 def replied(step: int, at: float, *, partial: bool = False) -> Event:
-    """Return the event of a reply, whole or partial."""
+    """Return the event of a reply, complete or partial."""
     message = Message(
         id=f"m{next(_NUMBERS)}",
         role="assistant",
@@ -78,12 +78,12 @@ def replied(step: int, at: float, *, partial: bool = False) -> Event:
 
 
 def shown(step: int, attempt: int, at: float) -> Event:
-    """Return the event of a part that an attempt has shown."""
+    """Return the event of an attempt's part."""
     return PartEvent(step=step, attempt=attempt, index=0, part=PartDelta(type="text", delta="x"), at=after(at))
 
 
 def failed(step: int, attempt: int, at: float, *, delay: float = 1) -> list[Event]:
-    """Return the events of an attempt that has failed, after which another one follows."""
+    """Return the events of a failed attempt with a retry."""
     error, again = ErrorInfo(kind="network", message="away"), after(at + delay)
     return [
         discarded(step, attempt, at),
@@ -92,12 +92,12 @@ def failed(step: int, attempt: int, at: float, *, delay: float = 1) -> list[Even
 
 
 def discarded(step: int, attempt: int, at: float) -> Event:
-    """Return the event of an attempt that was taken back."""
+    """Return the event of a discarded attempt."""
     return AttemptDiscardedEvent(step=step, attempt=attempt, reason="network", at=after(at))
 
 
 def broken(at: float) -> list[Event]:
-    """Return the events of a chat that an error has ended."""
+    """Return the events of a chat that ended in an error."""
     error = ErrorEvent(error=ErrorInfo(kind="network", message="away"), at=after(at))
     return [error, StatusEvent(state=ChatState.error, previous=ChatState.streaming, at=after(at))]
 
@@ -118,4 +118,4 @@ COMPACTIONS: dict[str, tuple[list[Event], list[tuple[str, float, float | None]]]
         [("failed compaction", 6, 9), ("compaction", 11, 12)],
     ),
 }
-"""Lives with a compaction, and which there were: of what kind, from when until when, `None` if it still goes on."""
+"""Lives with a compaction, and their compactions: kind, start and end, `None` while it continues."""

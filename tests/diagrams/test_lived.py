@@ -1,4 +1,4 @@
-"""What took time in a chat's life, as its events tell it."""
+"""The durations in a chat's life, computed from its events."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ S = ChatState
 
 
 async def test_imported_calls_are_over_even_after_erasure() -> None:
-    """No event but the message tells of their results."""
+    """Only the message has their results."""
     call = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
     result = {"type": "tool_result", "call_id": "a", "name": "look", "output": "there"}
     history = [
@@ -70,12 +70,12 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
         [(FAILED, "step 1, attempt 1", 10, 12), (KEPT, "step 1, attempt 3", 20, 24)],
     ),
 }
-"""What a life goes on with after its first attempt has started, and which attempts there were."""
+"""Continuations of a life after its first attempt has started, and the resulting attempts."""
 
 
 @pytest.mark.parametrize("name", LIVES)
 def test_each_attempt_has_its_number_and_end(name: str) -> None:
-    """From events that are never pruned. What it is called, how it ended, when it began and was over."""
+    """From events that are never pruned: name, end, and both times."""
     more, attempts = LIVES[name]
     reported = [one for one in life_of([*BEGUN, *more]).activities if "attempt" in one.kind]
     times = [(one.kind, one.name, one.since.at, one.until and one.until.at) for one in reported]

@@ -1,4 +1,4 @@
-"""The committed drawings are current, and the check that says so can fail."""
+"""The committed drawings are current, and the check can fail."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The Mermaid text says what the table says, no more and no less."""
+"""The Mermaid text contains exactly the table."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def test_live_text_highlights_the_current_state(state: ChatState) -> None:
 
 
 def test_labels_have_no_mermaid_syntax() -> None:
-    """A colon, a semicolon, a hash or a brace in a label is read as syntax, and the page shows an error instead."""
+    """Mermaid parses a colon, a semicolon, a hash or a brace in a label, and the page shows an error instead."""
     for _, _, label in EDGE.findall(mermaid()):
         assert not set(label) & set(':;#{}"%')
 
@@ -77,7 +77,7 @@ PAGE = matrix()
 
 
 def tables(head: str) -> list[list[dict[str, str]]]:
-    """The tables of the page whose first column is named so, each as a list of dictionaries."""
+    """The page's tables with such a first column, each as a list of dictionaries."""
     found = []
     for block in PAGE.split("\n\n"):
         if block.startswith(f"| {head} |"):

@@ -1,4 +1,4 @@
-"""The drawing says what the table says, can be read, and can be put into any page."""
+"""The drawing contains the table, is legible, and can be embedded in any page."""
 
 import itertools
 import re
@@ -52,7 +52,7 @@ def declared() -> set[tuple[str, ...]]:
 
 
 def graph_of(root: ET.Element) -> list[tuple[str, str, str]]:
-    """Every (trigger, source, target) of the graph: arrows, and what states and groups stay on."""
+    """Every (trigger, source, target) of the graph: arrows, and texts in states and groups."""
     found = []
     for edge in groups(root, "edge"):
         ends = itertools.product(edge.attrib["data-triggers"].split(), edge.attrib["data-source"].split())
@@ -152,7 +152,7 @@ def overlap(one: Rect, other: Rect) -> bool:
 
 @pytest.mark.parametrize("draw", [partial(svg, rows=False), slide], ids=["machine", "slide"])
 def test_labels_lie_on_nothing_else(draw: Callable[[], str]) -> None:
-    """No label lies on another one, on an arrow or on a node; every text of a node is inside of it."""
+    """Labels overlap no label, arrow or node; every text of a node is inside of it."""
     root = ET.fromstring(draw())  # noqa: S314 - our own text
     edges = groups(root, "edge")
     nodes = [*groups(root, "state"), *groups(root, "group")]
@@ -205,7 +205,7 @@ module.exports = class {
 
 @needs_node
 def test_layout_that_elk_computes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Node.js runs a stand-in here; the real one is asked when a layout is stale."""
+    """Node.js runs a stand-in here; only a stale layout runs the real one."""
     (tmp_path / "node_modules" / "elkjs").mkdir(parents=True)
     (tmp_path / "node_modules" / "elkjs" / "index.js").write_text(ELKJS)
     for graph in graphs():

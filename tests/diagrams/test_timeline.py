@@ -1,4 +1,4 @@
-"""A timeline, and what a path has in common with it, tells what events tell, whatever tools and users are called."""
+"""Timelines and paths show the events, with any names of tools and users."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def bars(drawing: str) -> list[tuple[str, str]]:
 
 
 def eventful() -> list[Event]:
-    """Return a life with a bar of every kind but those of attempts, a long rest, and calls at once."""
+    """Return a life with a bar of every kind but those of attempts, a long rest, and concurrent calls."""
     executors = {"t": Executor.local, "c": Executor.client, "h": Executor.chat}
     states = stays(
         (S.waiting, 0), (S.streaming, 90_000), (S.executing_tools, 90_003), (S.requires_action, 90_006),
@@ -95,7 +95,7 @@ def test_drawing_equals_the_approved_one(name: str) -> None:
 
 
 async def rich_events() -> list[Event]:
-    """Return the events of a life in which everything happens."""
+    """Return the events of a life with everything."""
     clock = ManualClock()
     model = ScriptedModel(rich_script(), context_limit=100)
     settings = Settings(compaction=CompactionPolicy(context_limit=100))
@@ -140,7 +140,7 @@ def test_time_axis_repeats_no_label(apart: float) -> None:
 
 
 async def test_timeline_is_unchanged_after_pruning() -> None:
-    """They are, a day later; an attempt that failed at once has none to begin with."""
+    """Parts are pruned a day later; an attempt that failed at once has none."""
     events = await rich_events()
     lasting = [event for event in events if not isinstance(event, PartEvent)]
     assert len(lasting) < len(events)
@@ -150,7 +150,7 @@ async def test_timeline_is_unchanged_after_pruning() -> None:
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("draw", [path, timeline])
 def test_hostile_names_are_text_in_a_drawing(draw: Any, name: str) -> None:
-    """A drawing is put into pages: no name may become an element, an attribute, or break the document."""
+    """A drawing is embedded in pages: no name may become an element, an attribute, or break the document."""
     plain = [*stays((S.waiting, 0), (S.executing_tools, 1)), asked("name"), answered("name"), *stays((S.waiting, 5))]
     hostile = [*stays((S.waiting, 0), (S.executing_tools, 1)), asked(name), answered(name), *stays((S.waiting, 5))]
     drawn = parsed(draw(hostile))
@@ -188,7 +188,7 @@ def test_events_without_a_state_are_rejected(draw: Any, events: Sequence[Any]) -
 
 
 def rects(drawing: str, kind: str) -> list[tuple[float, float]]:
-    """Return where the bars of a kind begin and end."""
+    """Return the start and the end of the bars of a kind."""
     groups = [one for one in parsed(drawing).iter(f"{SVG}g") if one.get("data-kind") == kind]
     places = [(float(one[1].attrib["x"]), float(one[1].attrib["width"])) for one in groups]
     return [(x, x + width) for x, width in places]
@@ -206,7 +206,7 @@ HAPPENED: Final = st.one_of(
 @settings(max_examples=examples(150))
 @given(st.lists(st.tuples(HAPPENED, CLOCKS), max_size=30), CLOCKS)
 def test_any_life_can_be_drawn_with_any_clock(happened: list[tuple[Event, datetime]], start: datetime) -> None:
-    """Back, forth, by years: bars stand on the page, states in their order, and no time is less than none."""
+    """Back, forth, by years: bars stay on the page, states in their order, and no duration is negative."""
     events = [msgspec.structs.replace(event, at=at) for event, at in [(stays((S.waiting, 0))[0], start), *happened]]
     drawing = timeline(events)
     for kind in {kind for kind, _ in titles(drawing)}:

@@ -25,7 +25,7 @@ class Case(NamedTuple):
     bad: Mapping[str, str]
     good: Mapping[str, str]
     labels: Mapping[str, str]
-    """Of the alert, beside its severity."""
+    """Labels of the alert, beside its severity."""
     summary: str
 
 
@@ -122,7 +122,7 @@ CASES: Final = {
 
 
 def promtool(*arguments: str) -> str:
-    """Return what promtool prints, and whether it fails."""
+    """Return promtool's output, and whether it fails."""
     assert PROMTOOL is not None
     ran = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
     return f"{ran.returncode}: {ran.stdout}{ran.stderr}"

@@ -1,4 +1,4 @@
-"""The threat model names every role, and every route that strangers may take; what owners may not do is so."""
+"""The threat model names every role and every public route; the documented limits of owners hold."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def test_threat_model_has_a_row_for_each_role(role: str) -> None:
 def paying(
     paid: list[int], replies: Sequence[Reply | str] = (), *, approver: Literal["operator", "owner"] = "operator"
 ) -> Engine:
-    """Return an engine whose agent asks first, and pays whatever somebody allows."""
+    """Return an engine whose agent asks first, and pays any approved amount."""
 
     @tool(policy="ask", approver=approver)
     async def pay(cents: int) -> str:
@@ -69,7 +69,7 @@ def paying(
 
 
 async def test_owner_allows_calls_of_a_tool_that_says_so() -> None:
-    """Of those who are no operators, the chat's owner alone."""
+    """Of all owners, the chat's own alone."""
     paid: list[int] = []
     engine = paying(paid, approver="owner")
     async with (
@@ -126,7 +126,7 @@ async def allow(client: httpx.AsyncClient, chat: str) -> list[httpx.Response]:
 
 
 async def test_operator_allows_calls_unless_a_tool_says_otherwise() -> None:
-    """No route that takes answers is forgotten."""
+    """Every route that takes answers is covered."""
     assert {"`tool-results`", "`/agui`", "`/ai-sdk/chat`"} <= set(re.findall(r"`[^`]+`", MODEL))
     paid: list[int] = []
     engine = paying(paid)
@@ -148,7 +148,7 @@ async def test_operator_allows_calls_unless_a_tool_says_otherwise() -> None:
 
 
 async def test_replayed_answer_approves_no_later_call() -> None:
-    """Its answer was lost on the way: the client sends it again, and is told that it was taken."""
+    """The first answer was lost: the client sends it again, and learns that it was accepted."""
     paid: list[int] = []
     date = {"call_id": "d", "output": "Friday"}
     replies = [Reply(calls=[Call("pick_date", {}, id="d")]), Reply(calls=[Call("pay", {"cents": 5}, id="p")]), "Done."]
@@ -191,7 +191,7 @@ THEIRS = {
     "content_filter": StopReason.content_filter,
 }
 NO_REPLY = {"compaction"}
-"""A word for a reply that holds a summary of the prompt alone: it answers nothing."""
+"""A marker for a reply that holds a summary of the prompt alone: it answers nothing."""
 
 
 def test_reference_has_every_finish_word() -> None:

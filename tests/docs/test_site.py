@@ -1,4 +1,4 @@
-"""The site builds strictly, every link of it leads somewhere, and it holds every page and every public name."""
+"""The site builds strictly, its links work, and it holds every page and every public name."""
 
 import dataclasses
 import html
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(600)  # six seconds of work, of which the machi
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all that the builder reads."""
+    """Return a folder with all files that the builder reads."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
     (folder / "src").symlink_to(ROOT / "src")
@@ -55,7 +55,7 @@ def site(folder: Path) -> Path:
 
 
 def build(folder: Path) -> tuple[int, str]:
-    """Build the site of a folder, and return the exit code, and what the builder said, without colours."""
+    """Build the site of a folder; return the exit code and the builder's output without colours."""
     command: list[str | Path] = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
@@ -127,7 +127,7 @@ def test_reference_has_every_route_and_type(folder: Path) -> None:
 
 
 def test_reference_explains_every_field_and_parameter(folder: Path) -> None:
-    """All of turnwise's own: what AG-UI sends is explained by AG-UI."""
+    """All of turnwise's own: AG-UI documents its own fields."""
     auth = service.StaticTokens({"t": service.Principal("ops", "operator")})
     schemas = service.create_app(Engine("sqlite://", model="demo"), auth=auth).openapi()["components"]["schemas"]
     agui, found = set[str](), {"RunAgentInput"}

@@ -1,4 +1,4 @@
-"""The table of time-outs says what the code waits. What it says happens then is tested where it happens."""
+"""The table of timeouts equals the code's. Other tests cover the effects."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""The tutorials for the terminal: their files are written, and their commands typed, as the pages show them."""
+"""The tutorials for the terminal: their files are written and their commands run as the pages show them."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from support.tutorials import commands, write_files
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 KILLED = (-9, 128 + 9)  # the latter if the shell waited for the program
 NOT_TYPED = ("mkdir ", "python3 -m venv ", "pip ")
-"""Commands that prepare the reader's machine: a test has all of it."""
+"""Commands that prepare the reader's machine, which tests need not run."""
 
 pytestmark = pytest.mark.timeout(600)  # seconds of work, of which a busy machine may give little
 
@@ -51,7 +51,7 @@ def test_first_chat(tmp_path: Path) -> None:
 
 @contextmanager
 def started(command: str, folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command of the page in a terminal of its own, until the block ends."""
+    """Run a command of the page in its own terminal, during the block."""
     running = subprocess.Popen(
         ["/bin/sh", "-c", f"exec env {command}"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     )
@@ -63,7 +63,7 @@ def started(command: str, folder: Path, environment: dict[str, str]) -> Iterator
 
 
 def read_until(process: "subprocess.Popen[str]", wanted: str) -> str:
-    """Return what a process prints until a line holds a text, or until it ends."""
+    """Return a process's output until a line holds a text, or until it ends."""
     assert process.stdout is not None
     printed = ""
     for line in process.stdout:

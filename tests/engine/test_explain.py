@@ -123,7 +123,7 @@ async def test_explain_names_whose_approval_is_awaited() -> None:
         chat = await engine.create_chat(agent="boss", message="Go!")
         await engine.wait(chat.id)
         with anyio.fail_after(60):
-            while not (made := await engine.subagents(chat.id)):  # noqa: ASYNC110 - no event announces it
+            while not (made := await engine.subagents(chat.id)):  # noqa: ASYNC110 - no event
                 await anyio.sleep(0.01)
         (theirs,) = made
         await engine.wait(theirs.id, until={ChatState.requires_action})

@@ -1,4 +1,4 @@
-"""The batch: whatever is killed, each letter is answered once, by its own answer, and what it cost is summed."""
+"""The batch: with any kills, each letter gets its own answer once, and the costs are summed."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def batch(tmp_path: Path) -> Example:
 
 
 def finished(batch: Example, url: str) -> Finished:
-    """Run the batch to its end, and check what it tells and writes down."""
+    """Run the batch to its end, and check its output and its files."""
     done = batch.run("--store", url, "--letters", str(LETTERS), bare=url.startswith("sqlite"))
     assert (done.code, done.err) == (0, "")
     assert f"{LETTERS} of {LETTERS}" in done.out
@@ -47,7 +47,7 @@ def finished(batch: Example, url: str) -> Finished:
 
 
 async def sound_chats(batch: Example, url: str) -> tuple[list[Chat], Counter[str]]:
-    """Return the chats, one for each letter and each with one answer, and how often what has happened to them."""
+    """Return the chats, one for each letter with one answer each, and the number of each trigger."""
     triggers: Counter[str] = Counter()
     async with batch.opened(url) as engine:
         chats = list((await engine.list_chats(limit=10_000)).items)

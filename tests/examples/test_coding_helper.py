@@ -1,4 +1,4 @@
-"""The coding helper: its tools stay in their folder, nothing runs without a yes, and what runs has its limits."""
+"""The coding helper: its tools stay in their folder, every command needs approval, and commands have limits."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def workshop(tmp_path: Path) -> Example:
 
 
 async def outcomes(workshop: Example) -> list[tuple[str, bool]]:
-    """Return the results of the coder's one chat by name, each with whether it failed; its family must be sound."""
+    """Return the results of the coder's one chat by name, each with its error mark; verify its family."""
     async with workshop.opened(STORE) as engine:
         (chat,) = [chat for chat in (await engine.list_chats()).items if chat.agent == "coder"]
         verdict = await engine.verify(chat.id, family=True)
@@ -86,7 +86,7 @@ def example() -> Any:
 
 
 async def results_of(example: Any, folder: Path, *calls: Call) -> list[tuple[bool, str]]:
-    """Return what each call came to, and whether that is an error; whatever asks is allowed."""
+    """Return each call's output and error mark; approve every question."""
     model = ScriptedModel([*[Reply(calls=[call]) for call in calls], "done"])
     tools = [example.read, example.write, example.edit, example.execute]
     async with Engine("sqlite://", model=model, tools=tools, deps=folder) as engine:
@@ -161,7 +161,7 @@ async def test_command_and_its_children_are_stopped_in_time(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and no zombie that nobody has buried yet."""
+    """Return whether a process runs, zombies excluded."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Customer service: nothing is paid twice or without an approval, and nobody sees another's chat."""
+"""Customer service: no payment is doubled or unapproved, and customers see only their own chats."""
 
 import sqlite3
 from pathlib import Path
@@ -26,7 +26,7 @@ def refunds(shop: Example) -> list[tuple[str, int]]:
 
 
 async def chat_of(shop: Example, owner: str) -> tuple[Chat, list[Message]]:
-    """Return the one chat of a customer, which must be sound, and its history."""
+    """Return a customer's one chat, verified, and its history."""
     async with shop.opened("sqlite:///shop-chats.db") as engine:
         (chat,) = (await engine.list_chats(owner=owner)).items
         verdict = await engine.verify(chat.id)
@@ -57,7 +57,7 @@ async def test_a_day_at_the_shop(shop: Example) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_killed_at_a_refund_it_pays_exactly_once(shop: Example, when: str) -> None:
-    """What a person has approved is paid after a crash, too, and not twice."""
+    """An approved refund is paid after a crash, too, and only once."""
     died = shop.run(CRASH=when)
     assert died.code == -9
     assert PAID not in lines_of(died)

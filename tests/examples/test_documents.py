@@ -1,4 +1,4 @@
-"""Documents: what is believed was checked, what cannot be read is an error of its own, and nothing is read twice."""
+"""Documents: every accepted value was checked, unreadable pages are errors of their own, and no page is read twice."""
 
 import json
 from decimal import Decimal
@@ -35,7 +35,7 @@ def rows_of(office: Example) -> list[dict[str, Any]]:
 
 
 async def histories(office: Example) -> dict[str, tuple[int, list[Message]]]:
-    """Return the version and the history of each document's one chat; the chats must be sound."""
+    """Return version and history of each document's one chat; verify the chats."""
     async with office.opened(STORE) as engine:
         found = {}
         for chat in (await engine.list_chats(limit=10_000)).items:

@@ -1,4 +1,4 @@
-"""The README's service: its three commands, typed as they stand, but for the port."""
+"""The README's service: its three commands, unchanged but for the port."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A second verifier, written from the page of the format alone, agrees with turnwise on sound logs and forged ones."""
+"""A second verifier, written from the format's page alone, agrees with turnwise on valid and forged logs."""
 
 import json
 import subprocess
@@ -22,12 +22,12 @@ SCRIPT = EXAMPLES / "verify-log.mjs"
 
 
 AskVerifier = Callable[..., tuple[bool, int | None]]
-"""Returns whether a log is sound, and if not the version of the first record that is bad or missing."""
+"""Returns whether a log is valid, or else the version of the first bad or missing record."""
 
 
 @contextmanager
 def verifying() -> Iterator[AskVerifier]:
-    """Give a function that verifies a log in Node: `key`, `public_key`, and `table=False` without the machine."""
+    """Return a function that verifies a log in Node: `key`, `public_key`, and `table=False` without the machine."""
     process = subprocess.Popen([NODE, SCRIPTS / "verify.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout
@@ -59,7 +59,7 @@ def python(text: str, **options: Any) -> tuple[bool, int | None]:
 
 
 async def test_both_accept_a_log_with_names_of_any_script(node: AskVerifier) -> None:
-    """Names of people are in a log as they are: both must spell them alike before they hash them."""
+    """Names in a log are not escaped: both verifiers must encode them alike before hashing."""
     async with Engine("sqlite://", model="demo") as engine:
         for actor in ("Zoë Öztürk", "小林 🦊", 'a "quoted" \\ud800 \u2028 \x7f\t\x01 \u0085 name'):
             chat = await engine.acting(actor).create_chat()

@@ -1,4 +1,4 @@
-"""Histories of other libraries become histories that chats begin with."""
+"""Histories of other libraries become imported histories."""
 
 import json
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""A model checker: explores the pure table from a chat's creation on, breadth first, until nothing new is found.
+"""A model checker: explores the pure table from a chat's creation on, breadth first, until no new state appears.
 
-The facts of a chat are brought down to what the table can tell apart: what they count is bounded by small limits;
-texts, times and figures are forgotten. So all that can happen fits into a small graph, of which every edge is a
-decision that was really made. A problem is told with the shortest way that leads to it.
+Facts are reduced to values that the table distinguishes: counts have small limits; texts, times and amounts are
+dropped. So the graph is small, and every edge is a real decision. A problem comes with its shortest trace.
 """
 
 from collections import deque
@@ -35,7 +34,7 @@ _RUNNING_OUT = (t.Released, t.LeaseExpired)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One edge of the graph: a move that was made, and where it led."""
+    """One edge of the graph: a move, and its result."""
 
     move: Move
     target: Key
@@ -43,27 +42,27 @@ class Step:
 
 @dataclass(slots=True)
 class Exploration:
-    """All that can happen to a chat under some limits, and what is wrong with it."""
+    """The reachable graph of a chat under some limits, and its problems."""
 
     feature: Feature = field(default_factory=Feature)
     problems: list[str] = field(default_factory=list)
-    """Each with the way that leads to it; found shortest first."""
+    """Each with its trace, shortest first."""
     transitions: int = 0
     fired: set[tuple[type[Trigger], str, ChatState]] = field(default_factory=set)
-    """The rows that were seen to match, as trigger, source and target."""
+    """The matched rows, as trigger, source and target."""
     longest: int = 0
-    """The most moves it ever takes a worker to bring a chat to rest, whatever model and tools answer."""
+    """The most moves of a worker until a chat rests, for any answers of model and tools."""
     _places: dict[Key, Facts] = field(default_factory=dict)
     _steps: dict[Key, list[Step]] = field(default_factory=dict)
     _found_by: dict[Key, tuple[Key, Move]] = field(default_factory=dict)
 
     @property
     def places(self) -> int:
-        """How many situations a chat can be in."""
+        """The number of states of the graph."""
         return len(self._places)
 
     def trace(self, key: Key) -> list[str]:
-        """Return the shortest way to a situation, a line a move."""
+        """Return the shortest trace to a state, one line per move."""
         lines: list[str] = []
         while key in self._found_by:
             source, move = self._found_by[key]
@@ -72,11 +71,11 @@ class Exploration:
         return lines[::-1]
 
     def is_under(self, circumstance: str, move: Move) -> bool:
-        """Whether the move may be made under that circumstance."""
+        """Return whether the move is possible under that circumstance."""
         return move.circumstance == circumstance or [*self.feature.under(move)] == [move]
 
     def progress(self, steps: Iterable[Step], circumstance: str) -> Iterator[Step]:
-        """Yield the steps of a worker that goes on under that circumstance."""
+        """Yield the steps of a continuing worker under that circumstance."""
         return (step for step in steps if step.move.kind == "progress" and self.is_under(circumstance, step.move))
 
     def _line(self, source: Key, move: Move, target: Key) -> str:
@@ -87,7 +86,7 @@ class Exploration:
 
 
 def explore(feature: Feature | None = None, *, stop_at: int = 3, **limits: object) -> Exploration:
-    """Explore the table, with one feature besides; give up after `stop_at` problems."""
+    """Explore the table with one feature; stop after `stop_at` problems."""
     feature = feature or Feature()
     found = Exploration(feature)
     small = {"max_steps": 2, "max_reentries": 1}
@@ -139,7 +138,7 @@ def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
 
 
 def _wrongly_named(facts: Facts, feature: Feature, accepted: set[str], limits: Limits) -> Iterator[str]:
-    """Yield where the triggers that are named as possible are not just those for which some arguments are accepted."""
+    """Yield differences between the listed possible triggers and the accepted ones."""
     named = set(legal_triggers(facts)) - {trigger.name for trigger in feature.without}
     missing, token = named - accepted, facts.lease.token if facts.lease else None
     limits = replace(limits, fallbacks=len(facts.turn.fallback_from) + 1, queue_limit=len(facts.queue) + 1)
@@ -155,7 +154,7 @@ def _wrongly_named(facts: Facts, feature: Feature, accepted: set[str], limits: L
 
 
 def _tried(facts: Facts, move: Move, limits: Limits) -> tuple[Decision | None, list[str]]:
-    """Make a move; return what came of it, if it was not refused, and what is wrong with that."""
+    """Make a move; return its result unless refused, and its problems."""
     try:
         decision = decide(facts, move.trigger, **{"now": NOW, "limits": limits, **move.arguments})
     except BrokenInvariant as broken:
@@ -164,13 +163,13 @@ def _tried(facts: Facts, move: Move, limits: Limits) -> tuple[Decision | None, l
         return None, [] if move.stale or facts.lease is None else [f"{move} is refused to the holder"]
     except TurnwiseError:
         return None, []
-    except Exception as error:  # noqa: BLE001 - whatever it is, the trace tells how to get there
+    except Exception as error:  # noqa: BLE001 - the trace leads to any error
         return None, [f"{move} raises {type(error).__name__}: {error}"]
     return decision, [*_wrong_with(facts, move, decision)]
 
 
 def _wrong_with(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
-    """Yield where a decision does not keep what the machine promises, or its writes are not what its facts say."""
+    """Yield broken invariants of a decision, and writes that differ from its facts."""
     after, writes = decision.facts, decision.writes
     if move.stale:
         yield f"{move} is taken"
@@ -241,7 +240,7 @@ def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator
 
 
 def _dead_end(found: Exploration, key: Key) -> Iterator[str]:
-    """Yield whether a worker has nothing to do though the chat does not rest, or nobody can move a resting chat."""
+    """Yield whether a worker has nothing to do in an active chat, or a resting chat can never move again."""
     wanted = "outside" if found._places[key].resting else "progress"
     onwards = [step for step in found._steps[key] if step.target != key and step.move.trigger is not t.Archived]
     for circumstance in found.feature.circumstances if wanted == "progress" else ("",):
@@ -250,7 +249,7 @@ def _dead_end(found: Exploration, key: Key) -> Iterator[str]:
 
 
 def _find_endless_runs(found: Exploration) -> None:
-    """Find where a worker may go on for ever: whatever model and tools answer, every run has to come to rest."""
+    """Find endless runs of a worker: every run has to rest, for any answers of model and tools."""
     for circumstance in found.feature.circumstances:
         _find_endless_runs_under(found, circumstance)
 
@@ -279,7 +278,7 @@ def _find_endless_runs_under(found: Exploration, circumstance: str) -> None:
 
 
 def canonical(facts: Facts) -> Facts:
-    """Return facts that the table cannot tell from these, with everything forgotten that it does not look at."""
+    """Return equivalent facts without anything that the table ignores."""
     settled_step = StepFacts(number=_STEP, stage=facts.step.stage, attempt_open=facts.step.attempt_open)
     compacted = facts.compaction.step == facts.step.number
     return Facts(
@@ -316,7 +315,7 @@ def canonical(facts: Facts) -> Facts:
 
 
 def _plain(call: ToolCall, call_id: str) -> ToolCall:
-    """Return a call as the table sees it; of one that has ended only whether it ends the turn."""
+    """Return a call as the table sees it; of an ended one only whether it ends the turn."""
     plain = ToolCall(
         call_id=call_id, name=call.name, arguments={}, executor=call.executor, index=call.index, step=_STEP
     )
@@ -335,7 +334,7 @@ def _plain(call: ToolCall, call_id: str) -> ToolCall:
 
 
 def key_of(facts: Facts) -> Key:
-    """Return what tells canonical facts from others."""
+    """Return the identity of canonical facts."""
     turn, step, calls = facts.turn, facts.step, facts.calls
     return (
         facts.version,
@@ -355,7 +354,7 @@ def key_of(facts: Facts) -> Key:
 
 
 def _said(facts: Facts) -> str:
-    """Return where a chat is, with what is worth knowing about it."""
+    """Return a readable summary of a chat's facts."""
     if facts.version == 0:
         return "new"
     words = [facts.stored_state or str(facts.state)]

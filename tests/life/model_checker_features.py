@@ -1,4 +1,4 @@
-"""What the model checker explores besides, one feature at a time: together they would multiply the places of a chat."""
+"""Features of the model checker, explored one at a time: together they would multiply the states."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _NO_COMPACTION: Final = {"max_steps": 1, "context_limit": 0}
 
 
 class Feature:
-    """Adds nothing: the base of those that add moves, and what the table can tell apart."""
+    """The base feature: adds neither moves nor distinctions."""
 
     tools: Sequence[str] = tuple(TOOLS)
-    """What a reply calls."""
+    """The calls of a reply."""
     without: Collection[type[t.Trigger]] = ()
     """Triggers that are not tried."""
     limits: ClassVar[dict[str, object]] = {"queue_limit": 2}
     circumstances: Sequence[str] = ("",)
-    """Under each of them alone a worker must be able to bring a chat to rest."""
+    """Under each of these alone a worker must be able to bring a chat to rest."""
 
     def moves(self, _facts: Facts, _token: int | None) -> Iterator[Move]:
-        """Yield what may be tried besides."""
+        """Yield additional moves."""
         yield from ()
 
     def under(self, move: Move) -> Iterator[Move]:
@@ -46,30 +46,30 @@ class Feature:
         yield move
 
     def keep(self, _facts: Facts, plain: Facts) -> Facts:
-        """Return canonical facts with what the table looks at for this feature."""
+        """Return canonical facts with the fields that this feature needs."""
         return plain
 
     def key(self, _facts: Facts) -> Hashable:
-        """Return what tells canonical facts apart besides."""
+        """Return the feature's part of the identity of canonical facts."""
         return None
 
     def expected(self, known: Hashable, _move: Move) -> Hashable:
-        """Return what clients and the clock may expect after a move, by what they could expect before."""
+        """Return the expectations of clients and the clock after a move, from those before it."""
         return known
 
     def wrong_with(self, _known: Hashable, _before: Facts, _move: Move, _decision: Decision) -> Iterator[str]:
-        """Yield where a decision does not keep what the feature promises."""
+        """Yield promises of the feature that a decision breaks."""
         yield from ()
 
 
 class Steering(Feature):
-    """Messages that steer are told apart in the queue."""
+    """Distinguishes steering messages in the queue."""
 
     tools = FEW
     limits: ClassVar[dict[str, object]] = {"queue_limit": 2, **_NO_COMPACTION}
 
     def keep(self, facts: Facts, plain: Facts) -> Facts:
-        """Return facts whose queue says what steers."""
+        """Return facts whose queue marks steering messages."""
         return replace(plain, queue=_as_in(facts, plain))
 
     def key(self, facts: Facts) -> Hashable:
@@ -77,17 +77,17 @@ class Steering(Feature):
         return tuple(queued.steers for queued in facts.queue)
 
     def wrong_with(self, _known: Hashable, before: Facts, move: Move, decision: Decision) -> Iterator[str]:
-        """Yield where a message that steers comes between a call and its result."""
+        """Yield steering messages between a call and its result."""
         steered = [write.message.steered for write in decision.writes if isinstance(write, InsertMessage)]
         if any(steered) and decision.facts.open_calls:
             yield f"after {move} a message stands between {decision.facts.open_calls[0].call_id} and its result"
 
 
 class Schedules(Steering):
-    """One schedule: a message that is sent once, or a series of two times, each with every `when_busy`.
+    """One schedule: a single message, or a series of two times, each with every `when_busy`.
 
-    What clients and the clock expect of it is followed beside the facts. So sweepers that crash before a commit, crash
-    after it, or have read the schedule too early need no moves of their own: each may fire what there ever was.
+    The expectations of clients and of the clock are tracked beside the facts. Sweepers that crash before a commit
+    or after it, or read the schedule too early, need no moves of their own: each may fire any earlier schedule.
     """
 
     tools = FEW
@@ -102,7 +102,7 @@ class Schedules(Steering):
     _STALE: Final = (_MESSAGES[0], _MESSAGES[3], replace(_MESSAGES[3], due=_AGAIN))
 
     def moves(self, facts: Facts, _token: int | None) -> Iterator[Move]:
-        """Yield what clients do with the schedule, and the firing of it and of what it may have been before."""
+        """Yield the client's moves on the schedule, and the firing of it and of its earlier forms."""
         for message in self._MESSAGES if not facts.schedules else ():
             yield Move("outside", t.Schedule, {"message": message}, f"{message.every or 'once'}, {message.when_busy}")
         yield Move("outside", t.Unschedule, {"schedule_id": "s"})
@@ -116,7 +116,7 @@ class Schedules(Steering):
             yield Move("outside", t.ScheduleFired, fired, f"due at {message.due:%S} s, {message.when_busy}")
 
     def keep(self, facts: Facts, plain: Facts) -> Facts:
-        """Return facts with the schedule, whose queue says what steers and what the clock has sent."""
+        """Return facts with the schedule, whose queue marks steering and scheduled messages."""
         plain = super().keep(facts, plain)
         wakeup = Wakeup(schedule="s", by=SYSTEM, due=NOW)
         queue = tuple(
@@ -126,12 +126,12 @@ class Schedules(Steering):
         return replace(plain, queue=queue, schedules=facts.schedules)
 
     def key(self, facts: Facts) -> Hashable:
-        """Return the schedule, which messages steer, and which the clock has sent."""
+        """Return the schedule, the steering messages, and the scheduled ones."""
         waiting = tuple(queued.wakeup is not None for queued in facts.queue)
         return super().key(facts), waiting, tuple((one.when_busy, one.every, one.due) for one in facts.schedules)
 
     def expected(self, known: Hashable, move: Move) -> Hashable:
-        """Return when the message is to be sent next; `None` once it was sent, taken back or archived."""
+        """Return the next time of the schedule; `None` once it was sent, cancelled or archived."""
         match move.trigger:
             case t.Schedule:
                 return DUE
@@ -144,7 +144,7 @@ class Schedules(Steering):
         return known
 
     def wrong_with(self, known: Hashable, before: Facts, move: Move, decision: Decision) -> Iterator[str]:
-        """Yield where the clock sends what it may not send, or nothing, or where it forgets the schedule."""
+        """Yield wrong or missing scheduled messages, and lost schedules."""
         yield from super().wrong_with(known, before, move, decision)
         if self.expected(known, move) and not decision.facts.schedules:
             yield f"after {move} the clock forgets the schedule"
@@ -172,7 +172,7 @@ class Fallback(Feature):
         yield Move("progress", t.FallbackStarted, failed)
 
     def keep(self, facts: Facts, plain: Facts) -> Facts:
-        """Return facts that say whether the first model has failed."""
+        """Return facts with a mark of the first model's failure."""
         return replace(plain, turn=replace(plain.turn, fallback_from=(FAILURE,) * len(facts.turn.fallback_from)))
 
     def key(self, facts: Facts) -> Hashable:
@@ -180,7 +180,7 @@ class Fallback(Feature):
         return len(facts.turn.fallback_from)
 
     def wrong_with(self, _known: Hashable, before: Facts, move: Move, decision: Decision) -> Iterator[str]:
-        """Yield where a model is skipped, or one that has failed is asked again in the turn."""
+        """Yield skipped models, and failed models that the turn asks again."""
         failed = len(before.turn.fallback_from), len(decision.facts.turn.fallback_from)
         noted = sum(isinstance(write, NoteFallback) for write in decision.writes)
         if move.trigger is t.FallbackStarted and (failed != (0, 1) or noted != 1):
@@ -191,7 +191,7 @@ class Fallback(Feature):
 
 
 class Budgets(Feature):
-    """A budget that is spent, one that open calls of others have reserved, and one that leaves plenty."""
+    """A budget that is spent, one that other calls have reserved, and one with plenty left."""
 
     tools = ONE
     limits: ClassVar[dict[str, object]] = {"queue_limit": 1, "max_steps": 1}
@@ -202,7 +202,7 @@ class Budgets(Feature):
         "reserved": Funds((StoredBudget(owner="o", tokens=9, reservations={"other": Reservation(9, None)}),)),
     }
     _FREE: Final = (t.Interrupt, t.Renamed, t.MetadataChanged, t.Configured, t.CallStarted, t.CallFinished)
-    """Triggers that look at no budget."""
+    """Triggers that ignore budgets."""
 
     def under(self, move: Move) -> Iterator[Move]:
         """Yield the move without a budget, and with each."""
@@ -211,7 +211,7 @@ class Budgets(Feature):
             yield replace_move(move, funds, name)
 
     def wrong_with(self, _known: Hashable, before: Facts, move: Move, decision: Decision) -> Iterator[str]:
-        """Yield where a call begins that is not paid, or does not reserve; and where one ends that does not settle."""
+        """Yield calls that start unpaid or without a reservation, and calls that end unsettled."""
         opened = decision.facts.step.attempt_open and (
             not before.step.attempt_open or decision.facts.step.attempt != before.step.attempt
         )
@@ -233,5 +233,5 @@ def replace_move(move: Move, funds: Funds, name: str) -> Move:
 
 
 def _as_in(facts: Facts, plain: Facts) -> tuple[QueuedMessage, ...]:
-    """Return the plain queue, with what steers."""
+    """Return the plain queue with its steering marks."""
     return tuple(replace(one, steers=queued.steers) for one, queued in zip(plain.queue, facts.queue, strict=True))

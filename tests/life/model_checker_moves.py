@@ -1,4 +1,4 @@
-"""What may be tried on a chat in the model checker: every trigger, with a few arguments of each kind."""
+"""Moves of the model checker: every trigger, with a few arguments of each kind."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -32,14 +32,14 @@ from turnwise.states.triggers import TRIGGERS, Held, Trigger
 from turnwise.states.usage import Usage
 
 DUE: Final = NOW + timedelta(seconds=5)
-"""Every deadline that is set."""
+"""A time after every deadline."""
 LATER: Final = NOW + timedelta(seconds=10)
 HELLO: Final = said("hello")
 WINDOW: Final = 100
 """Tokens."""
 
 Kind = Literal["outside", "progress", "mishap"]
-"""Who makes the move: a client or operator; a worker and what it runs, going on; a crash, a retry, a shutdown."""
+"""Sources of moves: a client or operator; a working worker; a crash, a retry, a shutdown."""
 
 TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
     "no call": (),
@@ -53,7 +53,7 @@ _MESSAGE: Final = Message(id="m1", role="user", parts=HELLO, turn=1, step=0, cre
 _CUT: Final = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=0)
 SUBAGENT: Final = SubagentAnswer(chat_id="h", version=1, head="", usage=Usage())
 _HELD: Final = [kind for kind in TRIGGERS.values() if issubclass(kind, Held)]
-"""What only the holder of the lease, or who ends it, may fire."""
+"""Triggers for the holder of the lease, or its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ class Move:
     arguments: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     stale: bool = False
-    """Whether it is made under a token that is dead."""
+    """Whether the move uses a dead token."""
     circumstance: str = ""
-    """Outside of the chat, by name; empty for the usual one."""
+    """The name of a condition outside of the chat; empty for the usual one."""
 
     def __str__(self) -> str:
         return f"{self.trigger.name} ({self.note})" if self.note else self.trigger.name
 
 
 def moves_from(facts: Facts, *, room: int, tools: Iterable[str] = tuple(TOOLS)) -> Iterator[Move]:
-    """Yield what may be tried on the chat, possible or not, while its queue holds no more than `room`.
+    """Yield possible and impossible moves of the chat while its queue holds at most `room` messages.
 
-    `tools` say what replies call, by the names of `TOOLS`.
+    `tools` are the calls of replies, by the names of `TOOLS`.
     """
     if facts.version == 0:
         yield Move("outside", t.Create, {"profile": PROFILE})
@@ -104,7 +104,7 @@ def _under_a_dead_token(trigger: type[Trigger], token: int) -> Move:
 
 
 def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
-    """Yield what the table allows and nobody does: answers to an attempt that is not open, calls that never started."""
+    """Yield moves that the table allows but no code makes: answers to closed attempts, calls that never started."""
     yield from (Move("outside", trigger) for trigger in (t.Archived, t.Unarchived))
     yield Move("mishap", t.Repaired, {"error": ERROR})
     yield Move("outside", t.SendMessage, {"parts": HELLO, "when_busy": "interrupt"})
@@ -122,7 +122,7 @@ def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
 
 
 def repairs_of(facts: Facts) -> Iterator[tuple[Facts, Move]]:
-    """Yield the chat as a bug or a hand could have left it on disk, and its repair."""
+    """Yield damaged variants of the chat, and their repair."""
     repair = Move("mishap", t.Repaired, {"error": ERROR})
     yield replace(facts, stored_state="dreaming"), repair
     lease = None if facts.lease else Lease("w", facts.fence)

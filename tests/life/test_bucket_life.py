@@ -1,4 +1,4 @@
-"""Puts, removals and tidying of one blob in a bucket, one request at a time in an order that is drawn, and cut off."""
+"""Puts, removals and clean-ups of one blob in a bucket, in drawn orders of requests, with crashes."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
@@ -25,11 +25,11 @@ ACTOR: Final = ContextVar[str | None]("ACTOR", default=None)
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it is to run."""
+    """The process is gone: none of its code may run."""
 
 
 class Turns:
-    """Lets one actor at a time go on to its next request, until it is killed."""
+    """Lets one actor at a time make its next request, until it is killed."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, anyio.Event] = {}
@@ -39,7 +39,7 @@ class Turns:
         self._over = anyio.Event()
 
     async def run(self, actor: str, work: Callable[[], Awaitable[None]], requests: int) -> None:
-        """Do the work of an actor; it is killed before its next request after so many."""
+        """Do an actor's work; kill it before its next request after that many."""
         ACTOR.set(actor)
         self._left[actor] = requests
         try:
@@ -49,7 +49,7 @@ class Turns:
         self._rest(actor)
 
     async def turn(self) -> None:
-        """Wait for one's turn; whoever is no actor needs none."""
+        """Wait for the caller's turn, if it is an actor."""
         actor = ACTOR.get()
         if actor is None:
             return
@@ -71,7 +71,7 @@ class Turns:
         self._moved.set()
 
     async def play(self, actors: set[str], random: Random, look: Callable[[], Awaitable[None]]) -> None:
-        """Give turns, several to the same actor, until everyone is done or dead; look at everything in between."""
+        """Give turns in a drawn order until all actors are done or dead; check everything in between."""
         try:
             await self._play(actors, random, look)
         finally:
@@ -95,7 +95,7 @@ class Turns:
 
 
 class TurnStore(MemoryStore):
-    """A memory store that is asked one thing at a time."""
+    """A memory store with one request at a time."""
 
     turns: Turns
 
@@ -121,7 +121,7 @@ class TurnStore(MemoryStore):
 
 
 class _Listing:
-    """Looks only when it is its turn: the stream of a memory store holds what was there when it was made."""
+    """Lists at its turn: the stream of a memory store shows the time of its creation."""
 
     def __init__(self, turns: Turns, stream: Callable[[], Any]) -> None:
         self._turns = turns
@@ -133,7 +133,7 @@ class _Listing:
 
 
 class World:
-    """Who holds the blob, and who may rely on it."""
+    """The referrers of the blob, and its rightful readers."""
 
     def __init__(self, files: BucketFiles, turns: Turns) -> None:
         self.files = files
@@ -170,7 +170,7 @@ class World:
         await self.files.tidy(0)
 
     async def read(self, _: str) -> None:
-        """Read to the end, or learn that nothing is there: never if somebody has kept the blob all the time."""
+        """Read to the end, or find nothing; the latter only if the blob was unreferenced at some time."""
         stays = "stays" in self.kept
         try:
             assert await read(self.files, DIGEST) == CONTENT
@@ -178,7 +178,7 @@ class World:
             assert not stays
 
     async def check(self) -> None:
-        """Check that what is kept can be read, and that nothing can be read that is not whole."""
+        """Check that referenced blobs are readable, and that only complete ones are."""
         try:
             assert await read(self.files, DIGEST) == CONTENT
             assert await self.files.size(DIGEST) == len(CONTENT)
@@ -214,7 +214,7 @@ async def live(random: Random) -> None:
 
 
 async def emptied(world: World, store: MemoryStore) -> None:
-    """Let everyone go: in the end nothing is there but the name of the bucket."""
+    """Drop all references: only the name of the bucket remains."""
     world.held.clear()
     await world.files.remove(DIGEST, world.is_unreferenced)
     await world.files.tidy(0)

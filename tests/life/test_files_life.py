@@ -1,4 +1,4 @@
-"""Lives of files, drawn at random: a blob is there exactly as long as a chat holds it, whatever crashes in between."""
+"""Drawn lives of files: a blob exists exactly as long as a chat refers to it, for any crash."""
 
 from typing import Any, Final
 
@@ -15,12 +15,12 @@ from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
 CONTENTS: Final = [bytes([65 + number]) * 70_000 for number in range(3)]
-"""Large enough to be kept apart from messages, if they come inline."""
+"""Large enough to be stored apart from messages, if they come inline."""
 IDLE: Final = Settings(run_worker=False)
 
 
 class Crashing:
-    """A file store whose process dies before or after it has removed something; it lives on for the test's sake."""
+    """A file store whose process dies before or after a removal; the test continues with it."""
 
     def __init__(self, files: FileStore) -> None:
         self._files = files
@@ -38,7 +38,7 @@ class Crashing:
 
 
 class World:
-    """Chats by number, and what each of them refers to: by message, and as put and not sent."""
+    """Chats by number, and the files of each: referenced by messages, or uploaded and not sent."""
 
     def __init__(self, engine: Engine, files: Crashing) -> None:
         self.engine = engine
@@ -90,7 +90,7 @@ class World:
         del self.said[chat_id], self.unsent[chat_id]
 
     async def check(self) -> None:
-        """Sweep, then compare what is there with what is referred to."""
+        """Sweep, then compare the stored files with the referenced ones."""
         self.files.crash = None
         await self.engine._files.sweep()
         held = {chat_id: {*self.said[chat_id].values()} | self.unsent[chat_id] for chat_id in self.chats}

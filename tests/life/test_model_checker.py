@@ -1,4 +1,4 @@
-"""All that can happen to a chat in a small scope: the table keeps every promise and always leads to a rest."""
+"""Every reachable state in a small scope: the table breaks no promise and always leads to rest."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +18,14 @@ from turnwise.states.table import Row
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 S = ChatState
 HANDED_BACK = (t.Claimed, S.pending, S.requires_action)
-"""No trigger leaves a chat so: the row hands back to the client what a worker finds to be the client's."""
+"""No trigger leads to such a chat: the row returns client calls to the client."""
 SECOND_STEPS = ((t.ToolsFinished, S.executing_tools), (t.StepFinished, S.streaming))
-"""A compaction also leads to the step before which it is due."""
+"""A compaction may also precede the next step."""
 SCHEDULING = {t.Schedule, t.Unschedule, t.ScheduleFired}
 NO_MOVES = {t.Repaired, t.Imported, t.FallbackStarted, *SCHEDULING}
-"""What comes to a chat that is damaged or from another store, and what is explored by itself."""
+"""Triggers for damaged or foreign chats, and those of features."""
 UNPAID = {(t.AttemptStarted, state, S.pending) for state in (S.streaming, S.compacting)}
-"""What only a budget brings about: it is explored by itself, as fallback and messages that steer are."""
+"""Effects of budgets alone, which a feature explores, as it does fallback and steering."""
 SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
     "a turn that goes on after its compaction": ({}, {HANDED_BACK, (t.DeadlinePassed, S.requires_action, S.pending)}),
     "a turn that rests, promoting chats, a deadline for all": (
@@ -37,7 +37,7 @@ SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
         },
     ),
 }
-"""The limits of each scope, and the rows that nothing reaches in it."""
+"""The limits of each scope, and the rows that are unreachable in it."""
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -69,7 +69,7 @@ FEATURES: dict[str, tuple[Feature, set[Any]]] = {
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_feature_alone_keeps_its_promises(feature: str) -> None:
-    """In a small scope: few calls, one step, and compactions only where the feature looks at them."""
+    """In a small scope: few calls, one step, and compactions only where the feature needs them."""
     besides, rows = FEATURES[feature]
     explored = explore(besides)
     assert not explored.problems, "\n\n".join(explored.problems)
@@ -142,7 +142,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is reported with the way that leads to it."""
+    """The report has its trace."""
     plant, words = FAULTS[fault]
     plant(monkeypatch)
     first = explore(stop_at=1).problems[0]

@@ -1,7 +1,8 @@
-"""A chat's life on real SQLite files, lived by two processes at once: whatever dies, is lost or comes twice.
+"""A chat's life on SQLite files with two processes, with crashes, lost answers and repetitions.
 
-Two stores stand on one file, as two processes would. Clients call the engine's commands on either; holders fire what
-jobs fire, under the right token or a dead one. After every rule the file is read and every invariant is checked.
+Two stores share one file, as two processes would. Clients call the engine's commands on either; holders fire the
+triggers of jobs, under the right token or a dead one. After every rule the test reads the file and checks every
+invariant.
 """
 
 import functools
@@ -73,7 +74,7 @@ def facts_say(question: Callable[[Facts], object]) -> Callable[[Any], Any]:
 
 
 class StoreLife(RuleBasedStateMachine):
-    """One chat in a file. The model keeps what was accepted, shown and answered."""
+    """One chat in a file. The model remembers accepted, visible and answered content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,10 +91,10 @@ class StoreLife(RuleBasedStateMachine):
         """The text of each accepted message, by id."""
         self.ahead: set[str] = set()
         self.sent: dict[str, tuple[str, str]] = {}
-        """What was sent under each client id, and the message it became."""
+        """The text sent under each client id, and the resulting message."""
         self.shown: dict[tuple[int, int], str] = {}
         self.erased: set[str] = set()
-        """Messages of which nothing is left, nor of what proves a repetition of them."""
+        """Messages whose content and receipts are gone."""
         self.transcript = Transcript()
 
     chat_id = "c"
@@ -108,7 +109,7 @@ class StoreLife(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        """Have a chat before any rule comes."""
+        """Create the chat before the first rule."""
         self.life.read()
 
     # Clients
@@ -164,7 +165,7 @@ class StoreLife(RuleBasedStateMachine):
     @rule(node=NODES)
     @in_state(S.requires_action)
     def submit(self, node: int) -> None:
-        """Answer what is asked, unless it is too late for that."""
+        """Answer the open calls, unless the deadline has passed."""
         results = [ToolResult(call.call_id, "done") for call in self.facts.open_calls]
         due = any(call.is_due(self.clock.now()) for call in self.facts.open_calls)
         (receipt,) = self.database.at_once(self.processes[node].commands.submit(self.chat_id, results))
@@ -237,7 +238,7 @@ class StoreLife(RuleBasedStateMachine):
     @rule(node=NODES)
     @facts_say(lambda facts: facts.resting)
     def archive_and_back(self, node: int) -> None:
-        """While archived, nothing else is accepted."""
+        """An archived chat accepts nothing else."""
         commands = self.processes[node].commands
         self.do(commands.change(self.chat_id, Archived()))
         self.life.read()
@@ -256,7 +257,7 @@ class StoreLife(RuleBasedStateMachine):
     @rule(node=NODES, choice=st.data())
     @facts_say(lambda facts: facts.history.length)
     def fork(self, node: int, choice: st.DataObject) -> None:
-        """A fork is sound from its first record, and its parent does not notice."""
+        """A fork is valid from its first record, and its parent does not change."""
         version = choice.draw(st.integers(1, self.facts.version))
         process = self.processes[node]
         child = self.life.unchanged(process.commands.fork(self.chat_id, version))
@@ -267,7 +268,7 @@ class StoreLife(RuleBasedStateMachine):
 
     @rule(node=NODES, seed=SEEDS, steps=st.integers(2, 10))
     def go_on(self, node: int, seed: int, steps: int) -> None:
-        """Do what comes next where the chat stands: without this, few lives would come far."""
+        """Fire the next trigger of the chat's state: without this, few lives would get far."""
         self.walk.random.seed(seed)
         for _ in range(steps):
             facts = self.facts
@@ -283,7 +284,7 @@ class StoreLife(RuleBasedStateMachine):
                 self.walk.go_on()
 
     def show(self) -> None:
-        """Show the first words of an attempt."""
+        """Make the first words of an attempt visible."""
         step, self.serial = self.facts.step, self.serial + 1
         part = PartDelta(type="text", delta=f"words {self.serial}")
         event = PartEvent(chat_id=self.chat_id, step=step.number, attempt=step.attempt, index=0, part=part)
@@ -321,7 +322,7 @@ class StoreLife(RuleBasedStateMachine):
 
     @rule(node=NODES, keep=st.sampled_from([0, 0, 20]), limit=st.sampled_from([1, 100]))
     def prune(self, node: int, keep: float, limit: int) -> None:
-        """Only parts go, only of replies that are over; a fold of what is left tells the same."""
+        """Only parts of finished replies go; the rest folds to the same transcript."""
         store, after = self.processes[node].store, ""
         reported = self.do(store.events(self.chat_id, after=0, limit=1000))
         while (pruned := self.life.unchanged(store.prune(keep=keep, after=after, limit=limit))).after is not None:
@@ -337,7 +338,7 @@ class StoreLife(RuleBasedStateMachine):
 
     @rule(node=NODES)
     def crash(self, node: int) -> None:
-        """A process dies and another of its kind starts."""
+        """A process dies and another one starts."""
         self.database.crash(node)
 
     # What must hold

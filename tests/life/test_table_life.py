@@ -1,4 +1,4 @@
-"""A chat's life on the pure table: whatever happens, in whatever order, the invariants of the machine hold."""
+"""A chat's life on the pure table: the invariants hold for any triggers in any order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SITUATIONS = ("queue full", "queue touched", "titled", "archived", "interrupted 
 
 
 def test_whatever_happens_the_table_keeps_its_books(request: pytest.FixtureRequest) -> None:
-    """It never loses or doubles what was accepted, asked and spent, and a worker brings every chat to rest."""
+    """It neither loses nor doubles accepted messages, calls and spending, and a worker brings every chat to rest."""
     met = lives_in("table", request).each(live, kind=Books, table=160)
     assert {name: met[name] for name in SITUATIONS if met[name] < 20} == {}
 
@@ -46,14 +46,14 @@ def live(books: Books) -> None:
 
 
 class Books(Walk):
-    """Remembers what was accepted, and in which order; what is refused changes nothing."""
+    """Records accepted messages in order; refusals change nothing."""
 
     def __init__(self, *given: Any) -> None:
         self.accepted: set[str] = set()
         self.ahead: set[str] = set()
-        """Messages that may stand before others that were accepted earlier."""
+        """Messages that may precede others that were accepted earlier."""
         self.interrupting: set[str] = set()
-        """Those of them that came to interrupt, and were never moved."""
+        """Those of them that were sent to interrupt, and never moved."""
         self.resumed = 0
         super().__init__(*given)
         self.chance_of_overflow = 0.25
@@ -140,7 +140,7 @@ class Books(Walk):
         self.met["archived"] += 1
 
     def be_refused(self) -> None:
-        """Try what the table does not allow as the chat stands."""
+        """Try triggers that the table refuses in this state."""
         facts = self.facts
         token = facts.lease.token if facts.lease else None
         if facts.state is S.executing_tools and facts.calls.open_local:
@@ -164,7 +164,7 @@ class Books(Walk):
         assert self.facts is before
 
     def come_to_rest(self) -> None:
-        """With a worker and nobody else, the chat comes to rest in a bounded number of steps."""
+        """With a worker alone, the chat rests after a bounded number of steps."""
         self.tools = ()
         for _ in range(30 * (1 + len(self.facts.queue))):
             if self.facts.resting:

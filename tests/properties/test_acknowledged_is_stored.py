@@ -1,10 +1,8 @@
-"""What was acknowledged is stored: it survives the death of its process, or an event takes it back.
+"""Acknowledged changes are stored: they survive the death of the process, or an event withdraws them.
 
-Whatever a call has returned, and whatever a subscriber was shown, is in the database by then: a connection of its own
-finds it there. Then the process dies, and the next one goes on from there.
-
-Seen red: parts that are shown before they are stored; a commit that is acknowledged before it is made; a message whose
-receipt is not stored.
+By the time a call returns or a subscriber sees an event, a separate connection finds it in the database. Then the
+process dies, and the next one continues from there. Seen red: parts that are visible before they are stored; a commit
+that is acknowledged before it is made; a message whose receipt is not stored.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ async def look() -> str:
 
 
 class SlowStore(MortalStore):
-    """Takes a while before each commit: whoever tells of it before that is found out."""
+    """Waits before each commit, which reveals early announcements."""
 
     def __getattr__(self, name: str) -> Any:
         done = super().__getattr__(name)
@@ -58,7 +56,7 @@ class SlowStore(MortalStore):
 
 
 class Witness:
-    """Follows a chat on whichever process lives, and asks the database for all that it is shown."""
+    """Follows a chat on the live process, and checks every event against the database."""
 
     def __init__(self, url: str, met: Counter[str]) -> None:
         self.url = url
@@ -131,7 +129,7 @@ async def live(url: str, random: Random, met: Counter[str]) -> None:
 async def do_something(
     engine: MortalEngine, chat_id: str, random: Random, text: str, met: Counter[str]
 ) -> Callable[[MortalEngine], Awaitable[None]]:
-    """Do what a client does; return what has to be true of it ever after."""
+    """Act as a client; return a check that must hold from then on."""
     chat = await engine.get_chat(chat_id)
     results = [ToolResult(call.call_id, text) for call in chat.open_calls]
     if chat.state is ChatState.requires_action and random.random() < 0.8:
@@ -173,7 +171,7 @@ async def do_something(
 
 
 async def check(engine: MortalEngine, chat_id: str, witness: Witness) -> None:
-    """What was shown is stored as it was shown, and all of it folds to the history."""
+    """Visible events are stored unchanged, and all of them fold to the history."""
     stored = [event async for event in engine.events(chat_id, follow=False)]
     assert witness.seen == stored[: len(witness.seen)]
     assert fold(stored).messages == user_view(await engine._store.history(chat_id))

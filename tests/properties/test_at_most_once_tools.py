@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_start_is_granted_once(place: str, request: pytest.FixtureRequest) -> None:
-    """Whoever asks, after whatever crash, and although two ask at once."""
+    """For any caller, after any crash, and for two callers at once."""
     met = lives_in(place, request).each(live, table=150, sqlite=20, postgres=6, tools=("once", "local"), max_steps=None)
     least = {"table": 50, "sqlite": 20, "postgres": 5}[place]
     assert met["lost with started calls"] >= least
@@ -60,7 +60,7 @@ def live(walk: Walk) -> None:
 
 
 def start_again(walk: Walk) -> None:
-    """Start a call twice, at once where there are two processes; of an at-most-once one the second start is refused."""
+    """Start a call twice, concurrently with two processes; an at-most-once call refuses the second start."""
     life, planned = walk.life, [call for call in walk.facts.open_calls if call.status is CallStatus.planned]
     if not planned:
         walk.go_on()
@@ -91,7 +91,7 @@ def start_again(walk: Walk) -> None:
 
 @dataclass
 class Outside:
-    """What tools have really done."""
+    """The acts of tools outside."""
 
     random: Random
     starts: Counter[str] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class Outside:
     slow: anyio.Event = field(default_factory=anyio.Event)
 
     async def act(self, context: ToolContext[Any]) -> str:
-        """Count a start, and then often take for ever."""
+        """Count a start, then often hang."""
         self.starts[context.call_id] += 1
         self.keys[context.call_id].add(context.idempotency_key)
         if self.random.random() < 0.6:

@@ -1,10 +1,8 @@
-"""Budgets: what is settled and reserved never exceeds the limit, and every call settles once.
+"""Budgets: settled and reserved amounts never exceed the limit, and every call settles once.
 
-Chats of one owner are claimed, answered, cut off, interrupted and crash, by two processes; the limit is raised and days
-pass. A call that reports what it used counts as that, one that does not as its reservation.
-
-Seen red: a reservation that is not clamped to what is left; a lost attempt that keeps its reservation; one that settles
-for nothing; PostgreSQL without `FOR UPDATE`.
+Two processes claim, answer, cut off, interrupt and crash chats of one owner; the limit is raised and days pass. A call
+with a usage report counts that, any other its reservation. Seen red: a reservation that is not clamped to what is left;
+a lost attempt that keeps its reservation; one that settles for nothing; PostgreSQL without `FOR UPDATE`.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ KEY: Final = key_of_owner("anna")
 
 
 class Spender(StoredLife):
-    """A chat of an owner with a budget, which pays for each call by known prices."""
+    """A chat of an owner with a budget and known prices."""
 
     def create(self) -> Decision:
         return self.fire(t.Create, profile=replace(PROFILE, owner="anna"))
@@ -48,12 +46,12 @@ class Spender(StoredLife):
 
 
 def claiming(process: Process) -> Any:
-    """Return the claim of all chats that wait, to be done."""
+    """Return a function that claims all waiting chats."""
     return process.writer.claim(t.Claimed(worker=process.name), actor=process.actor, runs=RUNS, limit=5)
 
 
 def prepare(database: Database, **limits: Any) -> None:
-    """Give the owner a budget, and the processes the prices."""
+    """Set the owner's budget and the processes' prices."""
     for process in database.processes:
         process.writer = ChatWriter(process.store, Broadcaster(), lambda _: LIMITS, estimator_of=lambda *_: RATES)
     declare(database, **limits)
@@ -72,7 +70,7 @@ def budget_in(database: Database) -> StoredBudget:
 
 
 class Walk:
-    """Draws what happens to the chats of one owner."""
+    """Draws triggers for the chats of one owner."""
 
     def __init__(self, database: Database, seed: int, met: Counter[str]) -> None:
         self.database, self.met = database, met
@@ -126,7 +124,7 @@ class Walk:
                 life.reply(usage=self.usage(life))
 
     def usage(self, life: Spender) -> Usage:
-        """Return the usage of a call that has used at most what it reserved."""
+        """Return a usage within the call's reservation."""
         hold = budget_in(self.database).reservations.get(life.chat_id)
         tokens = 5 if hold is None else self.random.randrange(1, hold.tokens + 1)
         output = min(tokens, self.random.randrange(21))
@@ -177,7 +175,7 @@ def test_settled_and_reserved_stay_within_the_limit(place: str, request: pytest.
 
 @pytest.mark.parametrize("place", STORES)
 def test_two_workers_race_for_the_last_cent(place: str, request: pytest.FixtureRequest) -> None:
-    """Two processes claim two chats at once, and what is left pays for one call."""
+    """Two processes claim two chats at once, and the rest of the budget pays for one call."""
     races = {"sqlite": 50, "postgres": 20}[place]
     with database_in(lives_in(place, request).url) as database:
         for race in range(races):
@@ -198,14 +196,14 @@ def test_two_workers_race_for_the_last_cent(place: str, request: pytest.FixtureR
 
 
 def failed(life: Spender) -> t.AttemptDiscarded:
-    """Return the end of a call that reports no usage: it counts as its reservation."""
+    """Return the end of a call without a usage report: it counts its reservation."""
     token = life.facts.lease.token if life.facts.lease else 0
     return t.AttemptDiscarded(token=token, error=ERROR, delay=1.0, retry_at=life.now, paid=True)
 
 
 @pytest.mark.parametrize("place", STORES)
 def test_calls_that_end_at_once_settle_each(place: str, request: pytest.FixtureRequest) -> None:
-    """Two processes settle calls of one budget at the same time: neither writes over what the other has counted."""
+    """Two processes settle calls of one budget concurrently; neither overwrites the other's amount."""
     races = {"sqlite": 50, "postgres": 20}[place]
     with database_in(lives_in(place, request).url) as database:
         for race in range(races):

@@ -1,9 +1,8 @@
-"""Every call has exactly one result before the model is asked again, and every result has its call.
+"""Every call has exactly one result before the next model request, and every result has its call.
 
-Also after an interrupt, a timeout, a crash, an error, an edit and a compaction; whoever runs the call.
-
-Seen red: an interrupt that leaves the calls open which had started; a deadline that closes calls without a result; a
-denied call that is closed without one.
+Also after an interrupt, a timeout, a crash, an error, an edit and a compaction, for all kinds of calls. Seen red: an
+interrupt that leaves the calls open which had started; a deadline that closes calls without a result; a denied call
+that is closed without one.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Lines = list[str]
 
 @pytest.mark.parametrize("place", STORES)
 def test_a_log_has_every_transition(place: str, request: pytest.FixtureRequest) -> None:
-    """Each is there as it was decided, and no change of the log goes unseen."""
+    """Each record matches its decision, and every change of the log is found."""
     met = lives_in(place, request).each(live, sqlite=25, postgres=6)
     least = {"sqlite": 50, "postgres": 10}[place]
     assert met["transitions"] >= 10 * least
@@ -102,7 +102,7 @@ DAMAGES: dict[str, Callable[[Lines, Random], None]] = {
 
 
 def impossible(records: list[AuditRecord], random: Random) -> list[AuditRecord]:
-    """Return the log with a target that the table does not have, another state before, or a second result of a call."""
+    """Return the log with an unknown target, another source, or a second result of a call."""
     forged: list[AuditRecord] = [*records]
     answers = [place for place, one in enumerate(records) if any(_is_result(write) for write in one.writes)]
     moved = [place for place, one in enumerate(records) if _other_sources(one)]
@@ -122,7 +122,7 @@ def impossible(records: list[AuditRecord], random: Random) -> list[AuditRecord]:
 
 
 def _other_sources(record: AuditRecord) -> list[str]:
-    """Return from where else its trigger may lead to where it led."""
+    """Return other sources from which the trigger leads to the same target."""
     return [
         str(row.source)
         for row in TABLE

@@ -1,4 +1,4 @@
-"""Fair claims: rounds that respect weights, oldest first within a key, caps that hold, and no idle worker.
+"""Fair claims: rounds by weight, oldest first within a key, caps that hold, and no idle worker.
 
 Seen red: a claim that always begins with the first key; a cap that is compared with `>`; counts that leave out what a
 claim has just taken; a claim with caps on PostgreSQL that does not wait for another; keys ordered by the newest chat.
@@ -34,11 +34,11 @@ OWNERS = (None, "ann", "bob", "cyd", "Ö")
 WEIGHTS = {"ann": 3.0, "bob": 0.5}
 TURNS = {"": 2, "ann": 6, "bob": 1, "cyd": 2, "Ö": 2}
 RUNS = ({"a": (), "b": ()}, {"a": ()}, {"a": (), "b": ()})
-"""What the workers run: the second one has one of the agents alone."""
+"""The workers' agents: the second worker has only one of them."""
 
 
 class Chat:
-    """A chat as the test knows it."""
+    """The test's record of a chat."""
 
     def __init__(self, name: str, owner: str | None, agent: str) -> None:
         self.name, self.key, self.agent, self.model = name, owner or "", agent, f"p:{agent}"
@@ -48,7 +48,7 @@ class Chat:
 
 
 class World:
-    """Three workers on one database, each with a store of its own."""
+    """Three workers on one database, each with its own store."""
 
     def __init__(self, stores: Sequence[Any], random: Random, met: Counter[str]) -> None:
         self.stores, self.random, self.met = stores, random, met
@@ -63,7 +63,7 @@ class World:
         return [chat for chat in self.chats.values() if chat.state in states]
 
     def is_open(self, chat: Chat) -> bool:
-        """Whether no cap keeps a chat from being claimed."""
+        """Return whether no cap stops the claim of a chat."""
         works = self.of("works")
         return all(
             sum(getattr(one, kind) == getattr(chat, kind) for one in works) < cap for kind, cap in self.caps.items()
@@ -85,7 +85,7 @@ class World:
         self.chats[chat.name] = chat
 
     async def end(self, chat: Chat, how: str) -> None:
-        """Let a chat at work end, be stopped by its user, or be given back by a worker that stops or died."""
+        """End a working chat: finished, interrupted, or released by a stopping or dead worker."""
         match how:
             case "ends":
                 await self.stores[0].change(chat.name, plans.plan(plans.reply("done")))
@@ -180,7 +180,7 @@ class World:
 
 
 def ticking() -> Any:
-    """Return a clock that never says the same time twice."""
+    """Return a clock whose times all differ."""
     ticks = count()
     return lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=next(ticks))
 

@@ -1,10 +1,9 @@
-"""A submission of tool results counts once, however often it comes, whenever, and to whichever process.
+"""A submission of tool results counts once, for any number of repetitions, at any time, in any process.
 
-The same contents again, or some of them, get the first receipt and change nothing, in any later state; other
-contents conflict; results that come late are refused and their calls closed; of those that race one is accepted.
-
-Seen red: a replay that does not compare contents, or not whether they are an error; a late submission that leaves its
-call open for a sweep to close; results of two submissions that pass for one.
+The same contents, or some of them, get the first receipt and change nothing, in any later state; other contents
+conflict; late results are refused and their calls closed; of concurrent ones exactly one is accepted. Seen red: a
+replay that does not compare contents, or not whether they are an error; a late submission that leaves its call open for
+a sweep to close; results of two submissions that pass for one.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ def test_submissions_count_once(place: str, request: pytest.FixtureRequest) -> N
 
 @dataclass
 class Submission:
-    """What was accepted, and how it was acknowledged."""
+    """Accepted results, and their receipt."""
 
     results: Results
     receipt_id: str
 
 
 class Client:
-    """Submits results to both processes of a chat, and remembers what was acknowledged."""
+    """Submits results to both processes of a chat, and remembers the receipts."""
 
     def __init__(self, walk: Walk) -> None:
         assert isinstance(walk.life, StoredLife)
@@ -101,7 +100,7 @@ class Client:
         self.met["raced"] += RACERS
 
     def race_with_others(self, results: Results) -> None:
-        """One is accepted; whatever says the same is its replay, and whatever does not conflicts with it."""
+        """One is accepted; equal contents are its replay, and others conflict with it."""
         bodies = [results, self.changed(results), results, self.changed(results)]
         outcomes = self.life.database.at_once(*(self.submit(body, number) for number, body in enumerate(bodies)))
         (winner,) = [
@@ -116,7 +115,7 @@ class Client:
         self.met["raced with other contents"] += 1
 
     def race_with_interrupt(self, results: Results) -> None:
-        """Each call has one result, the client's or the interrupt's, and the receipt tells which."""
+        """Each call has one result, the client's or the interrupt's, and the receipt shows which."""
         commands = self.life.database.processes[1].commands
         first, _ = self.life.database.at_once(self.submit(results), commands.interrupt(self.life.chat_id, "stop"))
         if isinstance(first, SubmissionReceipt):
@@ -127,7 +126,7 @@ class Client:
         self.met["raced with an interrupt"] += 1
 
     def submit_late(self, results: Results) -> None:
-        """The deadline has passed. Whether or not a sweep has come by, the call is closed and the result refused."""
+        """The deadline has passed. With or without a sweep, the call is closed and the result refused."""
         self.life.wait(5)
         due = [call.call_id for call in self.life.facts.open_calls if call.is_due(self.life.now)]
         if self.walk.chance(0.4):
@@ -146,7 +145,7 @@ class Client:
     # Later, in any state
 
     def submit_again(self) -> None:
-        """Submit something that was accepted; as it was, in part, with other contents, and mixed with another."""
+        """Repeat an accepted submission: unchanged, in part, with other contents, and mixed with another."""
         if self.expired and self.walk.chance(0.3):
             self.submit_again_late()
         if not self.accepted:
@@ -179,13 +178,13 @@ class Client:
         self.met["late"] += 1
 
     def submit_to_no_call(self) -> None:
-        """Submit a result that no call ever asked for."""
+        """Submit a result of an unknown call."""
         refused = self.life.unchanged(self.submit((ToolResult("nobody", 1),)))
         asked = self.life.facts.state is ChatState.requires_action
         assert isinstance(refused, ToolResultMismatch if asked else IllegalTransition)
 
     def check_calls(self) -> None:
-        """Every result that was accepted stands in the history once, with these contents, unless that was cut."""
+        """Every accepted result is in the history once, unchanged, unless an edit cut it."""
         results = [message.result for message in self.life.messages if message.result]
         assert len({result.call_id for result in results}) == len(results)
         outputs = {result.call_id: result for result in results}
@@ -197,7 +196,7 @@ class Client:
                 assert (kept.output, kept.is_error) == (result.output, result.is_error)
 
     def changed(self, results: Results) -> Results:
-        """Return results of which one says something else, or says it as an error."""
+        """Return results with another output or error mark in one of them."""
         place = self.random.randrange(len(results))
         call = self.life.do(self.life.store.calls(self.life.chat_id, [results[place].call_id]))[results[place].call_id]
         old = results[place]

@@ -1,12 +1,11 @@
-"""Of an agent's models each stands in for those before it, and a reader sees one reply.
+"""Each of an agent's models stands in for the earlier ones, and a reader sees one reply.
 
-No reader is shown two replies of one step: what a failed model had shown is taken back first. What one provider alone
-may read goes to no other, and back to that one. The models are asked in their order: the next one at once after a
-declared failure, the first again after the last one, and in the next turn. A message names the models before its own,
-and why they did not answer. A worker that takes over asks the model that was next.
-
-Seen red: an action that forgets to take back what the model has shown; a history that is sent as it is stored; a turn
-that begins with the model of the last one; a model that is tried again before the others were asked.
+No reader sees two replies of one step: a failed model's parts are discarded first. Private data of a provider goes to
+no other, and back to that one. The models are asked in their order: the next one at once after a declared failure, the
+first again after the last one, and in the next turn. A message names the earlier models and their errors. A worker that
+takes over continues with the next model. Seen red: an action that forgets to take back what the model has shown; a
+history that is sent as it is stored; a turn that begins with the model of the last one; a model that is tried again
+before the others were asked.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ async def look() -> str:
 
 
 class World:
-    """Models that fail and answer as is drawn, and what each of them has to be asked."""
+    """Models with drawn failures and answers, and checks of their requests."""
 
     def __init__(self, random: Random, met: Counter[str]) -> None:
         self.random, self.met = random, met
         self.providers = PROVIDERS[: random.choice([2, 3])]
         self.models = [ScriptedModel(partial(self.reply, one), name=f"{one}-1", provider=one) for one in self.providers]
         self.failed: list[tuple[str, str]] = []
-        """The models before the one that is to be asked, and the kinds of their errors."""
+        """The models before the next one, and the kinds of their errors."""
         self.answers: list[tuple[str, list[tuple[str, str]]]] = []
         self.wrong: list[str] = []
         self.calls = 0

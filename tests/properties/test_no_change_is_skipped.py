@@ -1,4 +1,4 @@
-"""No change of a chat is skipped: whoever reads all chats sees each change, wherever it begins or goes on.
+"""No change of a chat is skipped: a reader of all chats gets each change, from any starting point.
 
 Seen red: a reader that takes the last number as settled while an older transaction is under way; a consumer whose
 position passes events that are being handled.
@@ -31,13 +31,13 @@ pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 
 
 class Transactions:
-    """The numbers of commits as PostgreSQL gives them: a transaction has an id, then a number, then it ends."""
+    """Commit numbers as PostgreSQL assigns them: a transaction has an id, then a number, then it ends."""
 
     def __init__(self) -> None:
         self.next_id = 10
         self.last = 0
         self.open: dict[int, dict[str, int]] = {}
-        """The chats and numbers of each transaction under way, by its id."""
+        """The chats and numbers of each open transaction, by its id."""
         self.chats: dict[str, int] = {}
 
     def begin(self, _: Random) -> None:
@@ -68,7 +68,7 @@ class Transactions:
 
 
 async def test_late_commits_are_not_skipped() -> None:
-    """Whoever goes on after a number that was given has every change since, and one that never stopped has all."""
+    """A reader that resumes at a number gets every change since, and one that never stopped gets all."""
     met: Counter[str] = Counter()
     for seed in seeds(300):
         random, them = Random(seed), Transactions()  # noqa: S311
@@ -118,7 +118,7 @@ def note(view: dict[str, tuple[Any, ...]], change: Any) -> None:
 
 
 async def test_resumed_watch_ends_with_the_same_view(tmp_path: Path) -> None:
-    """Two processes change chats; a watcher never stops, and another goes on from each number that it was given."""
+    """Two processes change chats; one watcher never stops, others resume at each number that it got."""
     met: Counter[str] = Counter()
     async with two_processes(tmp_path / "chats.db") as engines:
         view: dict[str, tuple[Any, ...]] = {}
@@ -179,7 +179,7 @@ async def live(random: Random, engine: Engine) -> None:
 
 
 async def test_consumer_gets_every_event_whatever_is_killed(tmp_path: Path) -> None:
-    """Two processes write; whichever consumes is killed, again and again, and tells the store nothing any more."""
+    """Two processes write; consumers are killed repeatedly, with all later calls to the store lost."""
     met: Counter[str] = Counter()
     sessions: list[dict[str, list[int]]] = []
     random = Random(1)  # noqa: S311
@@ -217,7 +217,7 @@ async def test_consumer_gets_every_event_whatever_is_killed(tmp_path: Path) -> N
 
 
 def let_die(engine: Engine, dying: set[Engine]) -> None:
-    """Let what an engine's consumers tell the store be lost while the engine dies."""
+    """Drop the consumers' calls to the store while the engine dies."""
     store = engine._store._store  # type: ignore[attr-defined]
     for name in ("advance_consumer", "release_consumer"):
         tell = getattr(store, name)

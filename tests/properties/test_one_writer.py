@@ -1,9 +1,8 @@
 """One writer at a time: a worker that lost its lease can write nothing, not even a heartbeat.
 
-Whatever the worker tries under its dead token, and whoever holds the chat by then, not a single row changes.
-
-Seen red: a dead token that is refused only if somebody else holds the chat; an append that does not look at the token;
-a renewal that does not ask which worker holds the lease; a lease under the token of the one before.
+Under a dead token no call changes a row, with or without another holder. Seen red: a dead token that is refused only if
+somebody else holds the chat; an append that does not look at the token; a renewal that does not ask which worker holds
+the lease; a lease under the token of the one before.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def live(walk: Walk) -> None:
 
 
 def lose_lease(walk: Walk, life: StoredLife) -> None:
-    """Let the lease of a process end in one of the ways there are, and another process perhaps take the chat."""
+    """End the lease of a process in one of the possible ways; perhaps another process claims the chat."""
     assert life.facts.lease is not None
     holder, token, state = life.holder, life.facts.lease.token, life.facts.state
     assert life.do(holder.store.renew(holder.name, 30)) == {life.chat_id: token}
@@ -69,7 +68,7 @@ def lose_lease(walk: Walk, life: StoredLife) -> None:
 
 
 def expire(life: StoredLife) -> None:
-    """Let the lease run out, and a sweep find it."""
+    """Expire the lease, and sweep."""
     life.wait(31)
     overdue = life.do(life.database.processes[1].store.overdue(limit=10))
     ((chat_id, token),) = overdue.leases
@@ -79,7 +78,7 @@ def expire(life: StoredLife) -> None:
 
 
 def try_everything(life: StoredLife, zombie: Process, token: int) -> None:
-    """Let a process whose lease is gone try all that holders do."""
+    """Call every holder's command from a process without the lease."""
     before, step = (life.rows(), life.do(life.store.lease_expiry(life.chat_id))), life.facts.step
     words = PartDelta(type="text", delta="late")
     part = PartEvent(chat_id=life.chat_id, step=step.number, attempt=step.attempt, index=0, part=words)
@@ -98,7 +97,7 @@ def try_everything(life: StoredLife, zombie: Process, token: int) -> None:
 
 
 def claim_at_once(walk: Walk, life: StoredLife) -> None:
-    """Two processes claim the same chat at once: one gets it."""
+    """Two processes claim the same chat at once: exactly one gets it."""
     if not walk.reach(S.pending):
         return
     claims = [

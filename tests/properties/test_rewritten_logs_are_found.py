@@ -1,4 +1,4 @@
-"""Whoever rewrites a published log is found, with every hash computed anew, up to the last checkpoint.
+"""Checkpoints reveal a rewritten log, with every hash recomputed, up to the last checkpoint.
 
 Seen red: checkpoints whose hash is not compared; a log that counts as covered up to its end; a check of the first
 checkpoint of a chat alone.
@@ -35,7 +35,7 @@ def test_a_published_log_cannot_be_rewritten(place: str, request: pytest.Fixture
 
 
 def live(walk: Walk) -> None:
-    """Publish where the log stands now and then; then rewrite it in many ways."""
+    """Publish checkpoints at times; then rewrite the log in many ways."""
     life, lines, counts = walk.life, list[str](), list[int]()
     assert isinstance(life, StoredLife)
     for _ in range(walk.random.randint(1, 3)):
@@ -73,7 +73,7 @@ def judged(chat_id: str, records: Sequence[AuditRecord], checkpoints: str, *, ke
 
 
 def rewritten(records: Sequence[AuditRecord], version: int, random: Random) -> list[AuditRecord]:
-    """Return the log with one record changed so that the table has nothing against it, and every hash computed anew."""
+    """Return the log with one record changed within the table's rules, and every hash recomputed."""
     forged = [*records]
     record = forged[version - 1]
     messages = [place for place, write in enumerate(record.writes) if write.kind == "message"]

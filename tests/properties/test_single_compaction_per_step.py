@@ -1,10 +1,9 @@
-"""In one step at most one compaction is committed; a compaction that is asked for twice in a step happens once.
+"""A step commits at most one compaction; a repeated request for one has no effect.
 
-What asks again: a prompt that is estimated not to fit, one refused once more after room was made, a reply over the
-threshold after that, the same summary handed in twice, and a summary whose worker was lost and that another makes anew.
-
-Seen red: a compaction that does not note its step; a refused prompt that has room made whatever was compacted before; a
-threshold that asks for a compaction in a step that was compacted.
+Requests for another: a prompt estimated as too long, one refused again after a compaction, a reply over the threshold
+after that, the same summary submitted twice, and a second summary after a lost worker. Seen red: a compaction that does
+not note its step; a refused prompt that has room made whatever was compacted before; a threshold that asks for a
+compaction in a step that was compacted.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def live(walk: Walk) -> None:
 
 
 def ask_again(walk: Walk) -> bool:
-    """Ask for a second compaction of a step, where that can be; return whether it was."""
+    """Request a second compaction of a step, where possible; return whether it was."""
     facts, life, step = walk.facts, walk.life, walk.facts.step
     compacted = step.number in boundaries(walk)
     if facts.state is S.streaming and step.attempt_open and compacted:
@@ -85,7 +84,7 @@ def ask_again(walk: Walk) -> bool:
 
 
 def boundaries(walk: Walk) -> Counter[int]:
-    """Return how many compactions were committed, by step."""
+    """Return the number of committed compactions, by step."""
     writes = [write for decision in walk.life.decisions for write in decision.writes]
     return Counter(write.step for write in writes if isinstance(write, InsertBoundary) and write.reason == "compaction")
 
@@ -104,7 +103,7 @@ def check(walk: Walk) -> None:
 
 
 class DrawnModel(ScriptedModel):
-    """Refuses prompts, crosses the threshold and calls tools as is drawn; its summaries fail, too."""
+    """Refuses prompts, crosses the threshold and calls tools at random; summaries may fail, too."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(self.reply, summary=self.summary, context_limit=100)

@@ -1,10 +1,9 @@
-"""A message that steers enters the very next request of the turn under way, or begins the next turn; once, in order.
+"""A steering message enters the next request of the running turn, or starts the next turn; once, in order.
 
-Never between a call and its result, whatever else happens: interrupts, retries, crashes, compactions, edits of the
-queue. An attempt at a step has one history from its start to its end.
-
-Seen red: `take_steering` that takes the first one only; one that leaves what it took in the queue; a row between two
-steps without it; `enqueue` that puts the message at the end of the queue.
+Never between a call and its result, for interrupts, retries, crashes, compactions and edits of the queue. An attempt at
+a step has one history from its start to its end. Seen red: `take_steering` that takes the first one only; one that
+leaves what it took in the queue; a row between two steps without it; `enqueue` that puts the message at the end of the
+queue.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ def live(walk: Steered) -> None:
 
 
 class Steered(Walk):
-    """Steers often, and remembers which messages it sent."""
+    """Steers often, and remembers the steering messages."""
 
     def __init__(self, *given: Any) -> None:
         self.sent: set[str] = set()
-        """The messages that steer and were neither withdrawn nor cut."""
+        """Steering messages that were neither withdrawn nor cut."""
         self.moved: set[str] = set()
-        """Those that someone made the next turn."""
+        """Those that were promoted to the next turn."""
         self.seen = 0
-        """How many decisions were checked."""
+        """The number of checked decisions."""
         super().__init__(*given)
 
     def send(self) -> None:

@@ -1,4 +1,4 @@
-"""A step costs the same in a long chat as in a short one to store; the whole chat is never written again.
+"""The cost of storing a step does not depend on the chat's length; old messages are not rewritten.
 
 Seen red: facts that remember every transition; a commit that writes every message of the chat again; a record that
 names every message of the chat.
@@ -23,7 +23,7 @@ EARLY, LATE = range(2, 6), range(42, 46)
 
 @pytest.mark.parametrize("place", SLOW_STORES)
 def test_a_turn_writes_as_much_late_as_early(place: str, request: pytest.FixtureRequest) -> None:
-    """The same turn, of a shape that is drawn: how many bytes go to the log that a database writes ahead."""
+    """Turns of one drawn shape write equally many bytes to the write-ahead log."""
     met = lives_in(place, request).each(live, sqlite=2, postgres=1, max_steps=None, queue_limit=3)
     assert met["turns"] >= 40 * {"sqlite": 2, "postgres": 1}[place]
     assert met["times as long"] >= 10
@@ -63,7 +63,7 @@ def turn(life: StoredLife, shape: list[int]) -> None:
 
 
 def start_of(life: StoredLife) -> int:
-    """Return where the log stands that the database writes ahead; in SQLite, where it begins anew."""
+    """Return the position of the write-ahead log; SQLite's is reset."""
     if life.database.url.startswith("sqlite"):
         life.do(by_hand(life.database.url, "PRAGMA wal_checkpoint(TRUNCATE)"))
     return end_of(life)

@@ -1,6 +1,6 @@
-"""After an interrupt nothing more of that answer is shown and no tool starts; the part that was shown is kept.
+"""After an interrupt the answer shows nothing more and no tool starts; its visible part is stored.
 
-Seen red: an append that stores parts whatever state the chat is in; a tool that may start in an interrupted chat; a
+Seen red: an append that stores parts in whichever state the chat is in; a tool that may start in an interrupted chat; a
 partial answer that is not kept.
 """
 
@@ -36,7 +36,7 @@ S = ChatState
 
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_of_a_stopped_answer_is_taken(place: str, request: pytest.FixtureRequest) -> None:
-    """Whatever the holder still brings under its token, which is the newest."""
+    """For every call of the holder under its token, which is the newest."""
     met = lives_in(place, request).each(live, table=160, sqlite=20, postgres=5, max_steps=None)
     states = [f"stopped in {state}" for state in (S.streaming, S.executing_tools, S.requires_action)]
     if place == "table":
@@ -102,19 +102,19 @@ def show_late(life: StoredLife, token: int | None) -> None:
 
 @dataclass
 class Work:
-    """What goes on outside, and when."""
+    """Acts outside, with their times."""
 
     random: Random
     url: str
     late: list[str] = field(default_factory=list)
-    """Tools that have started although their own process had interrupted the chat by then."""
+    """Tools that started after their own process had interrupted the chat."""
     by_itself: bool = True
     starts: list[str] = field(default_factory=list)
     moved: anyio.Event = field(default_factory=anyio.Event)
     rests: bool = False
 
     def reply(self, _: object) -> Reply:
-        """Answer in several parts, call tools, stall, or fail so that there is a back-off."""
+        """Answer in several parts, call tools, stall, or fail with a back-off."""
         if self.random.random() < 0.35:
             return Reply("one two three four five ", chunks=4, stall_after=self.random.randrange(1, 6))
         if self.random.random() < 0.1:
@@ -137,7 +137,7 @@ class Work:
         return [work]
 
     def is_interrupted(self, chat_id: str) -> bool:
-        """Ask the database at once: nothing else may happen in between."""
+        """Read the database without yielding to the event loop."""
         if not self.url.startswith("sqlite"):
             return False
         with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as on:
@@ -151,7 +151,7 @@ class Work:
             self.moved.set()
 
     async def pass_by(self, count: int, *, starts: bool) -> None:
-        """Wait for so many starts of tools, or else events; or until nothing more happens."""
+        """Wait for that many starts of tools or events, or until nothing more happens."""
         begun = len(self.starts)
         while not self.rests and count > (len(self.starts) - begun if starts else 0):
             self.moved = anyio.Event()
@@ -210,7 +210,7 @@ async def stop_often(url: str, random: Random, met: Counter[str]) -> None:
 
 
 async def check(engine: Engine, chat_id: str) -> None:
-    """No part follows the interrupt; what was shown is what is kept; every call has its result."""
+    """No part follows the interrupt; the visible text is stored; every call has its result."""
     assert await problems_of(engine._store, chat_id) == []
     state = None
     async for event in engine.events(chat_id, follow=False):

@@ -1,9 +1,8 @@
-"""A transition is whole or did not happen: a commit that fails at any of its rows leaves every row as it was.
+"""A transition is complete or did not happen: a commit that fails at any row leaves every row unchanged.
 
-A tripwire in the database lets a statement fail as soon as it touches one table, whichever the life has come to.
-
-Seen red: a commit without those of its events that could not be stored; a transaction that is committed although its
-job has failed; a message that is skipped if its row is refused.
+A tripwire in the database fails any statement that touches one table. Seen red: a commit without those of its events
+that could not be stored; a transaction that is committed although its job has failed; a message that is skipped if its
+row is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from turnwise.testing.simulation.checks import problems_of
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 TABLES = ("chats", "messages", "calls", "queue", "usage", "audit", "events", "boundaries")
-"""Where a transition writes: state, messages, calls, queue, usage, audit record, events and boundaries."""
-# A broken constraint would tell that the chat is damaged.
+"""Tables that a transition writes: state, messages, calls, queue, usage, audit record, events and boundaries."""
+# A broken constraint would mark the chat as damaged.
 IN_SQLITE = """CREATE TRIGGER {table}_{act} BEFORE {act} ON {table}
 WHEN EXISTS (SELECT 1 FROM tripwire WHERE place = '{table}') BEGIN SELECT abs(-9223372036854775808); END"""
 IN_POSTGRES = """CREATE FUNCTION trip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -63,7 +62,7 @@ def lay_tripwires(life: StoredLife) -> None:
 
 
 def trip(walk: Walk, life: StoredLife) -> None:
-    """Let the next transition fail if it touches a table; then let something happen for real."""
+    """Fail the next transition if it touches a table; then perform a real one."""
     table = walk.random.choice(TABLES)
     life.by = walk.random.randrange(2)
     before, facts = everything(life), life.facts

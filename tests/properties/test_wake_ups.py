@@ -1,10 +1,9 @@
-"""A scheduled message is sent once, at its time, at most a poll late; a missed series once; archived chats get none.
+"""A scheduled message is sent once, at most a poll late; a missed series once; archived chats get none.
 
-Whatever the chat does, whoever sweeps, and whatever is killed: what is due is sent or skipped in the transaction that
-notes it, and stays due only while the queue is full.
-
-Seen red: `fire_schedule` that leaves what is sent once; `_next_due` that goes on from the time that was missed; a row
-without `is_skipped`; `mark_archived` without `clear_schedules`; a store that does not write `wake_at` with a commit.
+In any state, with any sweeper and any crash: a due message is sent or skipped in one transaction, and stays due only
+while the queue is full. Seen red: `fire_schedule` that leaves what is sent once; `_next_due` that goes on from the time
+that was missed; a row without `is_skipped`; `mark_archived` without `clear_schedules`; a store that does not write
+`wake_at` with a commit.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ class OnTable:
 
 
 class Woken(Walk):
-    """Schedules, lets time pass, and has two processes sweep at once."""
+    """Schedules, moves the clock, and sweeps with two processes at once."""
 
     def __init__(self, *given: Any) -> None:
         self.sent: dict[tuple[str, datetime], str] = {}
-        """The message that each time has sent."""
+        """The message of each time."""
         super().__init__(*given)
 
     def meddle(self) -> None:
@@ -167,7 +166,7 @@ def by_wakeup(messages: list[Message | QueuedMessage]) -> dict[tuple[str, dateti
 
 
 async def test_message_is_a_poll_late_at_most_after_a_restart(tmp_path: Path) -> None:
-    """The clock stands still a poll after the later of its time and the restart: it comes then, or never."""
+    """With the clock stopped one poll after its time or the restart, the message comes, or never."""
     clock, random, url = ManualClock(), Random(7), f"sqlite:///{tmp_path / 'chats.db'}"  # noqa: S311 - no secret
     settings, series_missed = Settings(poll_interval=1), 0
     for _ in range(50):
@@ -199,7 +198,7 @@ async def test_message_is_a_poll_late_at_most_after_a_restart(tmp_path: Path) ->
 
 
 async def told_of(engine: Engine, chat_id: str, due: datetime) -> None:
-    """Wait, while the clock stands still, for the message that was due then."""
+    """Wait for the due message while the clock stands still."""
     async for event in engine.events(chat_id):
         if isinstance(event, MessageEvent) and event.message.wakeup and event.message.wakeup.due == due:
             return

@@ -121,7 +121,7 @@ async def test_answer_names_each_failed_call() -> None:
 
 
 async def test_summary_message_triggers_no_call() -> None:
-    """A summary names tools; calling them again would go round for ever."""
+    """A summary names tools; calling them again would never end."""
     reply = await answer(message("user", "The user said: read README.md", synthetic=True))
     assert reply.calls == ()
     assert "summary" in reply.text
@@ -241,7 +241,7 @@ def test_message_gives_each_tool_its_nearest_arguments(
 @pytest.mark.parametrize("text", ["find book {} Dune", "find book Dune {}", "find book Dune {}x"])
 @pytest.mark.parametrize("again", ["“", "”", "“a", '"', ".", "-1", "\n"])
 def test_repetitive_message_is_parsed_in_linear_time(text: str, again: str) -> None:
-    """The event loop waits for it: minutes, where an end is looked for from every place where one may begin."""
+    """A quadratic search would block the event loop for minutes."""
     began = time.process_time()
     assert wishes(text.format(again * (100_000 // len(again))), [FIND])
     assert time.process_time() - began < 5

@@ -1,4 +1,4 @@
-"""What a provider's answer means for the retry: "not now" is tried again, "never" is not."""
+"""Provider errors and retries: temporary ones are retried, permanent ones are not."""
 
 import httpx2
 import pytest
@@ -48,7 +48,7 @@ def test_transient_status_is_retryable(status: int, retried: bool) -> None:
     ids=lambda value: f"{type(value).__name__}-{getattr(value, 'status_code', value)}",
 )
 def test_failure_of_a_custom_model_is_what_it_says(failure: Exception, kind: str) -> None:
-    """A model of pydantic-ai that somebody wrote raises no class of a category, as those of pydantic-ai do."""
+    """A custom pydantic-ai model raises no categorized error, as pydantic-ai's own do."""
     assert model_error(failure).kind == kind
 
 
@@ -99,7 +99,7 @@ def test_failure_maps_to_its_error_kind(failure: Exception, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [ValueError, RuntimeError, KeyError, AssertionError, TypeError])
 def test_error_after_the_response_started_is_retryable(kind: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
-    """What it says may quote the answer: the log alone has it."""
+    """Its text may quote the answer: only the log has it."""
 
     def broken_off() -> None:
         with classified() as exchange:
@@ -235,6 +235,6 @@ def test_request_above_the_rate_limit_itself_is_an_overflow(said: str) -> None:
     ],
 )
 def test_used_up_rate_limit_is_no_overflow(said: str) -> None:
-    """Some say so with the words for a prompt that is too long: how much may be asked in a minute is in the way."""
+    """Some providers use the same words as for a prompt that is too long, when a limit per minute is reached."""
     error = model_error(rate_limited(said))
     assert (error.kind, error.retryable) == ("rate_limit", True)

@@ -1,4 +1,4 @@
-"""Files that a provider does not take: a note tells the model, and the chat goes on."""
+"""Files that a provider refuses: a note tells the model, and the chat continues."""
 
 import pytest
 from pydantic_ai import messages as theirs
@@ -70,7 +70,7 @@ def test_url_is_sent_by_its_media_type(part: FilePart, kind: type[theirs.ImageUr
 def test_media_type_is_normalized_before_sending(
     model: PydanticAIModel, media_type: str, kind: str, where: dict[str, str]
 ) -> None:
-    """Browsers add `;charset=UTF-8` by themselves, and adapters raise in every later turn for what they cannot read."""
+    """Browsers add `;charset=UTF-8`, and adapters would raise in every later turn."""
     takes = model._writer.takes
     spelled = sendable_file(FilePart(media_type=media_type, **where), takes)
     assert spelled == sendable_file(FilePart(media_type=kind, **where), takes)

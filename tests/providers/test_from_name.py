@@ -1,4 +1,4 @@
-"""Model names: what they stand for, and what is said when one cannot be used."""
+"""Model names: their models, and errors of unusable ones."""
 
 import subprocess
 import sys
@@ -142,7 +142,7 @@ def test_missing_library_and_defect_have_their_own_errors(monkeypatch: pytest.Mo
 def test_missing_region_or_credentials_are_no_missing_key(
     name: str, error: Exception, wish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As their libraries say it, with the variable to set."""
+    """The libraries' own messages, with the variable to set."""
 
     def refuse(*_args: object) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""A model behind pydantic-ai, asked for whole replies, and held open and closed with what it holds."""
+"""A model behind pydantic-ai: complete replies, and opening and closing of its resources."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from turnwise.states.names import Executor, StopReason
 
 
 class Answering:
-    """A function model that gives the replies of a script and remembers what it was asked."""
+    """A function model that gives scripted replies and records its requests."""
 
     def __init__(self, *replies: theirs.ModelResponse) -> None:
         self.replies = list(replies)
@@ -130,14 +130,14 @@ SEVERAL = FallbackModel(
 
 @pytest.mark.parametrize("model", [SEVERAL, FunctionModel(stream_function=_streamed)])
 async def test_models_of_pydantic_ai_for_tests_stream(model: TheirModel) -> None:
-    """They say no finish reason. A fallback model answers alone, too: as the model of summaries, for instance."""
+    """They give no finish reason. A fallback model answers alone, too, for instance as the summary model."""
     parts = [part async for part in PydanticAIModel(model).stream(request())]
     assert "".join(part.text for part in parts) == "Hello."
     assert (parts[-1].type, parts[-1].stop_reason) == ("finish", StopReason.end_turn)
 
 
 async def test_fallback_and_test_models_answer_an_engine() -> None:
-    """Of a fallback model the engine takes its models: which of them has answered is recorded."""
+    """The engine takes a fallback model's models: the message records which of them has answered."""
     assert (await PydanticAIModel(SEVERAL).generate(request())).text == "Hello."
     async with Engine("sqlite://", model=PydanticAIModel(SEVERAL)) as engine:
         answer = (await engine.ask((await engine.create_chat()).id, "Hi.")).messages[-1]

@@ -1,4 +1,4 @@
-"""The parameters of one call, in pydantic-ai's words."""
+"""The parameters of one call, translated for pydantic-ai."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -69,7 +69,7 @@ SUMMARY, REMINDED = message("user", synthetic=True), message("user", synthetic=T
 def test_only_first_step_continues_a_stored_conversation(
     name: str, where: str, purpose: Any, messages: list[Message], goes_on: bool
 ) -> None:
-    """The steps behind it bring the whole history, and the provider would have that twice."""
+    """Later steps send the whole history, which the provider would then have twice."""
     options = {name: "resp_1"}
     asked = replace(request(**{where: options} if where == "provider_options" else {}), purpose=purpose)
     configured: Any = options if where == "configured" else {}

@@ -177,7 +177,7 @@ def test_empty_parts_and_sources_are_left_out() -> None:
 
 
 def test_one_result_answers_one_call_of_equal_ids() -> None:
-    """Of calls that share an id the first one is answered, by the first result that comes after it."""
+    """Of calls that share an id the first one is answered, by the first result after it."""
     twice = msg("assistant", call("a"), call("a"))
     unknown = "tool: No result of this call is known."
     for history, expected in (

@@ -83,7 +83,7 @@ def test_invalid_json_arguments_become_text(hopeless: str) -> None:
 
 
 def test_deep_nesting_refuses_only_the_one_call() -> None:
-    """What a small model that goes in circles says: the one call is refused, and not the whole reply."""
+    """A small model in a loop writes such arguments: only that call is refused."""
     builder = ReplyBuilder(read=lambda _name, given, _call: {"length": len(given)})
     for part in (call("whole", '{"a": [[]]}'), call("endless", "[" * 200_000), FINISH):
         builder.add(part)
@@ -142,7 +142,7 @@ def test_nesting_above_the_limit_is_a_model_error() -> None:
 
 @pytest.mark.parametrize("unknown", ["text", "Finish", "", None, 5])
 def test_unknown_part_type_is_a_model_error(unknown: Any) -> None:
-    """Dropped in silence, the whole answer of a model that misspells the type would be lost, and the turn end well."""
+    """If it were dropped, the answer of a misspelling model would be lost, and the turn would succeed."""
     with pytest.raises(ModelError, match=f"a part of type {unknown!r}; there are text_delta, .*, finish$") as failed:
         join([text("Hello"), ModelPart(unknown, text="The whole answer."), FINISH])
     assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
@@ -172,7 +172,7 @@ def test_metadata_and_signatures_are_never_shown() -> None:
 
 
 def test_builder_adds_hidden_data_to_shown_parts() -> None:
-    """Of what was not shown as a whole nothing more is known than what was shown."""
+    """A partly visible part gets no data."""
     own = {"key": "k"}
     builder = ReplyBuilder()
     builder.add(thought("", "silent"))
@@ -251,7 +251,7 @@ def cut(draw: st.DrawFn, whole: str) -> list[str]:
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[list[Part], list[ModelPart]]:
-    """Draw a reply and one of the ways in which a provider may stream it."""
+    """Draw a reply and a way in which a provider may stream it."""
     whole = draw(replies())
     streamed: list[ModelPart] = []
     for part in whole:
@@ -413,7 +413,7 @@ ODD = {
     "half \ud800": "\ud800",
     1: float("inf"),
 }
-"""What an adapter of Python makes, and no store gives back."""
+"""Values that a Python adapter makes, and no store returns."""
 AS_READ = {
     "days": ["mon", "tue"],
     "on": "2026-01-01T00:00:00Z",

@@ -1,4 +1,4 @@
-"""What is sent to a provider: names and ids that any of them takes, its own data alone, in valid turns."""
+"""Requests to a provider: valid names and ids, its own data alone, in valid turns."""
 
 import gc
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ def message(role: Role, *parts: Part | str, **fields: Any) -> Message:
 
 
 def sent(*messages: Message, **options: Any) -> list[Any]:
-    """Return what each message becomes: its parts."""
+    """Return the parts of each converted message."""
     usual = {"takes_system": True, "needs_signature": False, "keeps_items": False}
     writer = RequestWriter(ProviderOrigin("openai", ""), **usual | {"takes": lambda _: True} | options)
     return [list(message.parts) for message in writer.history(messages)]
 
 
 def plain(part: Any) -> Any:
-    """Return what a part says, without when it was written."""
+    """Return a part without its timestamp."""
     return {
         key: value
         for key, value in vars(part).items()
@@ -50,7 +50,7 @@ def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
     ("name", "sent_name"), [("look", "look"), ("look at", "look_at"), ("", "unnamed"), ("é", "_"), ("a" * 99, "a" * 64)]
 )
 def test_invalid_tool_name_in_history_is_sanitized(name: str, sent_name: str) -> None:
-    """Providers check the names in the history, too: one odd call would end the chat for good."""
+    """Providers check the names in the history, too: one odd call would break the chat for good."""
     call = ToolCallPart(call_id="c", name=name, arguments={})
     result = ToolResultPart(call_id="c", name=name, output="there is no such tool", is_error=True)
     (asked,), (answered,) = sent(message("assistant", call), message("tool", result))
@@ -70,7 +70,7 @@ def test_invalid_tool_name_in_history_is_sanitized(name: str, sent_name: str) ->
     ],
 )
 def test_call_and_result_share_an_id_of_valid_form(call_id: str, *, short_ids: bool, stays: bool) -> None:
-    """OpenAI takes 40 characters, Mistral nine: the chat may have had another model before."""
+    """OpenAI accepts 40 characters, Mistral nine: the chat may have used another model before."""
     call = ToolCallPart(call_id=call_id, name="look", arguments={"at": 1})
     result = ToolResultPart(call_id=call_id, name="look", output={"seen": 1})
     (asked,), (answered,) = sent(message("assistant", call), message("tool", result), short_ids=short_ids)
@@ -166,7 +166,7 @@ def said(text: str) -> Message:
 
 
 def test_cache_entry_is_dropped_with_its_message() -> None:
-    """Thousands come and go at the addresses of those before them: none takes over what was said of another."""
+    """Addresses of dropped messages are reused thousands of times: entries must not mix."""
     known = PerMessage(lambda message: message.text)
     stays = said("stays")
     known(stays)

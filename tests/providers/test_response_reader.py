@@ -1,4 +1,4 @@
-"""Hearing a call: whatever comes of its arguments before, the model's last word on them counts."""
+"""Reading a streamed call: the model's last version of its arguments counts."""
 
 import dataclasses
 from datetime import datetime
@@ -64,7 +64,7 @@ KEPT = {"provider": "openai", "endpoint": "gpt-5", "details": {"key": "k"}}
 
 @pytest.mark.parametrize("is_readable", [True, False])
 def test_call_keeps_its_first_id(*, is_readable: bool) -> None:
-    """Some servers give each chunk of a call an id of its own, or the only one with the last."""
+    """Some servers give each chunk of a call its own id, or an id only with the last."""
     spelled = '{"at": 1}' if is_readable else '{"at": 1'
     fragment = theirs.ToolCallPartDelta(args_delta=spelled, tool_call_id="c2")
     later = theirs.ToolCallPart("look", spelled, tool_call_id="c2")
@@ -81,7 +81,7 @@ def test_call_keeps_its_first_id(*, is_readable: bool) -> None:
 
 
 def test_two_calls_of_one_id_stay_two_calls() -> None:
-    """Their pieces may come in turn."""
+    """Their pieces may alternate."""
     fragments = [
         theirs.PartDeltaEvent(index=index, delta=theirs.ToolCallPartDelta(args_delta=piece, tool_call_id="c1"))
         for piece in ('{"at": ', "1}")
@@ -199,7 +199,7 @@ def test_response_without_usage_makes_the_sum_partial() -> None:
 
 
 def test_each_response_of_a_reply_is_priced_alone() -> None:
-    """The price of a long prompt is higher, and that of the day may change."""
+    """A long prompt has a higher price, and prices change daily."""
     asked: list[tuple[Usage | None, datetime]] = []
 
     def price(usage: Usage | None, at: datetime) -> Usage | None:
@@ -239,7 +239,7 @@ COMPACTIONS = [
 
 
 async def _sent_back(reply: ModelReply) -> list[theirs.ModelResponsePart]:
-    """Return the parts of a reply as the model sees them in the next request."""
+    """Return the parts of a reply in the next request."""
     seen: list[theirs.ModelMessage] = []
 
     def model(messages: list[theirs.ModelMessage], _info: AgentInfo) -> theirs.ModelResponse:
@@ -257,7 +257,7 @@ def _plain(part: theirs.ModelResponsePart) -> dict[str, Any]:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("part", COMPACTIONS)
 async def test_compaction_is_stored_and_sent_back(part: theirs.CompactionPart, streamed: bool) -> None:
-    """It stands between two texts, and stays there; a stream may tell it twice, the second time with more."""
+    """It stays between two texts; a stream may repeat it with more content."""
     first, last = theirs.TextPart("So. "), theirs.TextPart("Bye.")
     response = theirs.ModelResponse([first, part, last], provider_details={"finish_reason": "stop"})
     reader = ResponseReader(ORIGIN)

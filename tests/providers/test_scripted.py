@@ -18,7 +18,7 @@ _: Model = ScriptedModel([])
 
 
 class Sleeps:
-    """Notes how long it was asked to sleep, and does not."""
+    """Records sleeps, and returns at once."""
 
     def __init__(self) -> None:
         self.asked: list[float] = []
@@ -153,7 +153,7 @@ async def test_script_is_copied_and_may_be_endless() -> None:
 
 
 async def test_scripted_delays_use_the_clock_of_the_engine() -> None:
-    """So no test waits for a slow thinker; and a model may be lent to engines with clocks of their own."""
+    """So no test waits for a slow model, and engines with different clocks may share a model."""
     slow = Reply("at last", first_delay=300)
     model = ScriptedModel(slow, summary=slow)
     one_clock, other_clock = ManualClock(), ManualClock()

@@ -1,4 +1,4 @@
-"""What a call costs: by the list that comes with the library, without a network, or unknown."""
+"""The cost of a call: by the library's price list, without a network, or unknown."""
 
 import logging
 import subprocess
@@ -74,7 +74,7 @@ def test_compatible_service_is_priced_by_its_url() -> None:
 
 
 def test_periodic_cost_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list may tell the price of a thousand tokens, or of three: each message carries its cost."""
+    """A list may give the price of a thousand tokens, or of three: each message has its cost."""
     price = SimpleNamespace(calc_price=lambda *_, **__: SimpleNamespace(total_price=Decimal(1) / 3))
     monkeypatch.setattr(usage_and_prices, "_find_prices", lambda _model: (None, price))
     found = add_cost(named(), COUNTED, NOW)

@@ -514,7 +514,7 @@ async def test_page_resumes_a_running_turn() -> None:
         ]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(page, ada, user("u", "Well?"))
-            while model.busy < 1:  # noqa: ASYNC110 - no event announces it
+            while model.busy < 1:  # noqa: ASYNC110 - no event
                 await anyio.sleep(0.01)
 
             async def come_back() -> None:

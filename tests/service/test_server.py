@@ -40,7 +40,7 @@ async def serving(listener: socket.socket, **options: Any) -> AsyncIterator[http
     ):
         tasks.start_soon(partial(serve, engine, auth=TOKENS, sockets=[listener], log_level="error", **options))
         with anyio.fail_after(60):
-            while not await _is_ready(client):  # noqa: ASYNC110 - no event announces it
+            while not await _is_ready(client):  # noqa: ASYNC110 - no event
                 await anyio.sleep(0.01)
             yield client
 

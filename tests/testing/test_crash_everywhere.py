@@ -1,4 +1,4 @@
-"""Crash tests find what a product loses, or does twice, when its process is killed; and nothing where it does not."""
+"""Crash tests find what a product loses or doubles when its process is killed, and report nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCRIPT = by_step([Reply("On it.", calls=CALLS), "Done."])
 
 
 class Shop:
-    """A product of two tools, and what they have done outside."""
+    """A product of two tools, and their acts outside."""
 
     def __init__(self) -> None:
         self.payments: list[str] = []
@@ -69,7 +69,7 @@ class Shop:
 
 
 async def order(engine: Engine) -> None:
-    """Order something, as a client that does not give up."""
+    """Order something, as a client that retries."""
     await engine.create_chat(message="Pay, please.", client_id="order")
 
 
@@ -105,7 +105,7 @@ async def test_sound_product_survives_every_crash_on_postgres(shop: Shop, postgr
 
 
 async def found(make_engine: Any, shop: Shop, scenario: Any = order, **options: Any) -> dict[str, str]:
-    """Return what a crash test finds: the problem by point."""
+    """Return the findings of a crash test: the problem by point."""
     with pytest.raises(CrashTestFailed) as failed:
         await crash_everywhere(make_engine, scenario, check=shop.check, reset=shop.reset, **options)
     assert all(f"  {one.point}: {one.problem}" in str(failed.value) for one in failed.value.failures)
@@ -192,7 +192,7 @@ async def test_tool_that_an_engine_begins_twice_is_found(shop: Shop, monkeypatch
 
 
 async def test_call_that_was_not_done_may_begin_again(shop: Shop) -> None:
-    """A tool of an at-most-once call may say so after a crash; then the second start breaks no promise."""
+    """An at-most-once call's tool may say so after a crash; the second start then breaks no promise."""
 
     async def was_not_done(_context: ToolContext[Any]) -> Reconciled:
         return Reconciled.not_done()
@@ -211,7 +211,7 @@ async def test_call_that_was_not_done_may_begin_again(shop: Shop) -> None:
 
 
 async def test_acknowledged_commit_that_is_lost_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that acknowledges what it has not stored: here, one transition that never was."""
+    """The store acknowledges one transition without storing it."""
     passed = MortalStore._pass
 
     async def pass_and_lose(store: MortalStore, committed: Committed) -> None:
@@ -225,7 +225,7 @@ async def test_acknowledged_commit_that_is_lost_is_found(shop: Shop, monkeypatch
 
 
 async def test_killed_process_does_nothing_more(shop: Shop) -> None:
-    """No `finally`, and no other tool that runs beside: a kill is no cancellation."""
+    """A kill is no cancellation: it runs no `finally`, and no concurrent tool."""
     ran_on: list[str] = []
 
     @tool(parallel_safe=True, crash="at_least_once")
@@ -306,7 +306,7 @@ async def test_clients_that_answer_calls_survive_crashes() -> None:
 
 
 async def test_subagents_are_claimed_again_after_a_crash() -> None:
-    """A claim goes on with other chats where the plan of one raises: the kill in it must not be lost."""
+    """A claim skips chats whose plan raises, which must not hide the kill."""
     script = by_step([Reply(calls=[Call("ask_subagent", {"task": "Look."}, id="look")]), "Thank you."])
 
     def engine(store: ChatStore, clock: ManualClock) -> Engine:

@@ -54,7 +54,7 @@ def obey_dead_tokens(patch: Patch) -> None:
 
 
 def compact_again(patch: Patch) -> None:
-    """The row's guard and the invariant of `compacting` both forgotten: a failed step is compacted again."""
+    """Without the row's guard and the invariant of `compacting`, a failed step is compacted again."""
 
     def conclude(draft: Draft[Any]) -> None:
         draft.step = replace(draft.step, attempt_open=False)
@@ -88,7 +88,7 @@ def take_back_silently(patch: Patch) -> None:
 
 
 def send_everything(patch: Patch) -> None:
-    """Under a model that always reasons: a reply must be cut off right after it."""
+    """A model that always reasons reveals it: a reply must be cut off right after the reasoning."""
     reply = SimulatedModel._parts
 
     def parts(self: SimulatedModel, request: ModelRequest) -> list[ModelPart]:
@@ -284,7 +284,7 @@ def only(name: str) -> Toolmaker:
 
 
 TOOLS: dict[str, Toolmaker] = {"10 tools: at most once, started again": only("pay")}
-"""Of what the model is offered where the fault takes a certain tool to show."""
+"""The offered tools, where only certain tools reveal the fault."""
 
 NEAR = {
     "3 lease: a dead token is obeyed": 10,
@@ -301,7 +301,7 @@ NEAR = {
     "20 stream: results are missing": 21,
     "20 ask: a queued message is answered": 128,
 }
-"""Seeds near which a fault showed before, where that takes long."""
+"""Seeds near which a fault appeared before, where that takes long."""
 
 
 @pytest.mark.deep

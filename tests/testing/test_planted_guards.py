@@ -1,4 +1,4 @@
-"""Each guard between one chat's trouble and the others, taken away: the simulation finds it within a few worlds."""
+"""Each guard that isolates a chat's failures, removed: the simulation finds it within a few worlds."""
 
 import asyncio
 import gc
@@ -63,7 +63,7 @@ def let_leases_run_on_when_the_clock_is_set_back(patch: Patch) -> None:
 
 
 def let_tools_raise(patch: Patch) -> None:
-    """And so may what a tool is asked after a crash."""
+    """Reconciliation after a crash may raise, too."""
     patch.setattr(toolbox, "guarded", unguarded)
 
 
@@ -73,17 +73,17 @@ def only(*names: str) -> Toolmaker:
 
 @dataclass(frozen=True)
 class Guard:
-    """A guard: how it is taken away, what then happens, and in which worlds."""
+    """A guard: its removal, the effect, and the worlds that show it."""
 
     plant: Callable[[Patch], None]
     catch: Literal["problem", "raises", "hangs"]
-    """Whether the world then breaks a promise, or is ended by an exception, or never ends."""
+    """Whether the world then reports a problem, raises, or hangs."""
     seed: int
-    """Near it, it showed before."""
+    """A seed near which it appeared before."""
     often: float = 3
-    """How many faults the worlds see."""
+    """The number of faults in the worlds."""
     components: tuple[str, ...] | None = None
-    """Which components raise in them."""
+    """The raising components of the worlds."""
     tools: Toolmaker = simulated_tools
 
 
@@ -98,15 +98,15 @@ GUARDS = {
 ROUNDS = 30_000
 """Rounds of the loop that a world may take; most take a few hundred."""
 LONGEST = 5.0
-"""Seconds that a world may wait in one of them: only threads are waited for, which compute digests."""
+"""Seconds that a world may wait in one of them: only threads that compute digests take time."""
 
 
 class Endless(Exception):
-    """The world waits for what never comes, or goes round and round."""
+    """The world hangs, or loops without end."""
 
 
 class Bounded(selectors.DefaultSelector):
-    """Breaks a loop that waits for long, or that goes round too often."""
+    """Stops a loop with a long wait, or too many rounds."""
 
     rounds = 0
 
@@ -120,7 +120,7 @@ class Bounded(selectors.DefaultSelector):
 
 @contextmanager
 def names_as_before(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Undo what a world sets for as long as it lives: one that breaks never comes to it, or long after, as garbage."""
+    """Restore a world's global settings: a broken one restores them late or never."""
 
     async def names() -> list[tuple[Any, str]]:
         return overridden()
@@ -132,7 +132,7 @@ def names_as_before(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 def trouble_of(seed: int, guard: Guard) -> tuple[str, object]:
-    """Return how a world of that seed ends badly, and with which words; an empty text for one that lives well."""
+    """Return the kind and words of the failure in a world of that seed; an empty text for a passing one."""
     loop = asyncio.SelectorEventLoop(Bounded())
     with names_as_before(loop):
         trouble = _trouble_in(loop, seed, guard)
@@ -162,7 +162,7 @@ def _trouble_in(loop: asyncio.AbstractEventLoop, seed: int, guard: Guard) -> tup
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a world that breaks leaves much undone
 @pytest.mark.parametrize("name", GUARDS)
 def test_simulation_needs(name: str) -> None:
-    """And the same world lives well with the guard, or its end would say nothing of the guard."""
+    """The same world passes with the guard: only then does its failure prove anything."""
     guard = GUARDS[name]
     with pytest.MonkeyPatch.context() as patch:
         guard.plant(patch)

@@ -1,4 +1,4 @@
-"""Thousands of worlds, each decided by one seed, keep every promise. `make simulate SEED=n` lives one of them again."""
+"""Thousands of worlds, each decided by one seed, break no promise. `make simulate SEED=n` runs one of them again."""
 
 import logging
 import os
@@ -23,12 +23,12 @@ PLAIN = 100
 SEEDS = 1200
 BATCH = 400
 LONG, SHORT = 20, 6
-"""How many rounds every eighth world lives, and the others. `make simulate RUNS=2000` lives long ones only."""
+"""The rounds of every eighth world, and of the others. `make simulate RUNS=2000` runs long ones only."""
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Failures are what these worlds are made of; logging them all takes longer than living them."""
+    """These worlds fail constantly; logging every failure takes longer than running them."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -56,7 +56,7 @@ def test_world_rejects_invalid_arguments(argument: str, wrong: list[Any]) -> Non
 
 
 async def run_worlds(first: int, count: int) -> Sequence[World]:
-    """Run worlds, and return them if they keep their promises."""
+    """Run worlds, assert that they report no problems, and return them."""
     worlds = [World(seed, rounds=SHORT if seed % 8 else LONG) for seed in range(first, first + count)]
     problems = {world.seed: await world.run() for world in worlds}
     assert {seed: found for seed, found in problems.items() if found} == {}
@@ -79,7 +79,7 @@ async def test_worlds_keep_their_promises_and_meet_everything(first: int) -> Non
 
 
 class RestoredWorld(World):
-    """A world of one process, under which somebody restores backups of the database."""
+    """A world of one process whose database is restored from backups."""
 
     backup: bytes | None = None
     restored = 0
@@ -122,7 +122,7 @@ class RestoredWorld(World):
 
 @pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.deep)])
 async def test_restored_backups_run_no_call_twice(count: int) -> None:
-    """And every chat comes to rest, and is sound."""
+    """Every chat rests, and is valid."""
     worlds = [RestoredWorld(seed, rounds=LONG) for seed in range(count)]
     problems = {world.seed: await world.run() for world in worlds}
     assert {seed: found for seed, found in problems.items() if found} == {}
@@ -130,7 +130,7 @@ async def test_restored_backups_run_no_call_twice(count: int) -> None:
 
 
 def assert_all_was_done(worlds: Sequence[World]) -> None:
-    """Each thing that a client may do is done somewhere, to the end; both agents answer, in one world, too."""
+    """Each client action completes somewhere; both agents answer, in one world, too."""
     by_chance = {"submit_wrongly"}  # of the ids that it answers a model may give one to a call of the client's
     names = {deed.__name__ for deed in Clients(Random(0), Outside()).deeds}  # noqa: S311 - draws nothing
     assert {name for world in worlds for name in world.done} | by_chance == names
@@ -139,7 +139,7 @@ def assert_all_was_done(worlds: Sequence[World]) -> None:
 
 
 def assert_enough_was_checked(worlds: Sequence[World]) -> None:
-    """The checks of schedules, budgets, the consumer and caps each had something to look at, again and again."""
+    """The checks of schedules, budgets, the consumer and caps each ran repeatedly on real cases."""
     checked = sum((world.checked for world in worlds), Counter[str]())
     expected = {"sent", "fired", "calls that a budget paid", "events that were consumed", "a cap that is reached"}
     expected.add("deliveries that were refused")
@@ -147,9 +147,9 @@ def assert_enough_was_checked(worlds: Sequence[World]) -> None:
 
 
 def assert_all_went_wrong(worlds: Sequence[World]) -> None:
-    """Each world has its damaged chat, a long one a clock that steps both ways; all that can be raised is raised.
+    """Each world has its damaged chat, a long one a clock that steps both ways; every component raises.
 
-    But by what few worlds ask: a strategy, and `reconcile` where a crash has cut a call off.
+    Exceptions are those that few worlds reach: a strategy, and `reconcile` after a crash during a call.
     """
     every_fault = [world.faults for world in worlds]
     assert [world.seed for world in worlds if not world.faults.damaged] == []
@@ -168,7 +168,7 @@ DEEP = [pytest.param(seed, marks=pytest.mark.deep) for seed in (5, 11, 14, 56, 6
 
 @pytest.mark.parametrize("seed", [3, *DEEP])
 async def test_same_seed_makes_the_same_world(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it does so in any process, or no other could live again what one has found."""
+    """In any process: otherwise a finding could not be repeated."""
     traces = []
     for process in (101, 103):
         monkeypatch.setattr(os, "getpid", lambda process=process: process)

@@ -187,7 +187,7 @@ async def test_file_of_a_tool_alone_is_read_from_the_disk(tmp_path: Path) -> Non
 async def test_tool_alone_refuses_output_without_json() -> None:
     @tool
     async def odd() -> object:
-        """Return what has no JSON."""
+        """Return a value without JSON."""
         return object()
 
     with pytest.raises(InvalidContent):

@@ -1,4 +1,4 @@
-"""Worlds with the agents, tools and deps of a service: they work, or say what was not tested."""
+"""Worlds with the agents, tools and deps of a service: they work, or report what was not tested."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def quiet() -> Iterator[None]:
 
 
 class Till:
-    """What the tools of a service need."""
+    """The deps of a service's tools."""
 
     def __init__(self) -> None:
         self.cents = 0
@@ -51,7 +51,7 @@ async def charge(cents: int, context: ToolContext[Till]) -> str:
 
 @tool
 async def refuse(what: str) -> str:
-    """Refuse whatever it is."""
+    """Refuse everything."""
     raise ToolFailed(f"no {what}")
 
 
@@ -65,7 +65,7 @@ async def test_worlds_run_tools_with_the_deps_of_a_service() -> None:
 
 
 async def test_tool_that_never_succeeds_is_not_tested() -> None:
-    """The same tools without the deps that they need, and a tool that always fails."""
+    """The same tools without their deps, and a tool that always fails."""
     with pytest.raises(NotTested) as failed:
         await run_worlds(
             lambda seed: World(seed, rounds=3, tools=[charge, refuse], settings=SETTINGS),
@@ -127,7 +127,7 @@ async def test_world_asks_the_model_of_a_service() -> None:
 
 
 async def test_payment_that_a_service_makes_twice_is_found() -> None:
-    """A tool that may run again, and says that it must not."""
+    """A tool that declares that it may run again, and must not."""
 
     def payments(_random: Any, clock: Any, outside: Outside, *_: Any) -> list[Any]:
         @tool(crash="at_least_once")

@@ -1,4 +1,4 @@
-"""Checked by mypy and pyright and never run: what users write type-checks, and each mistake below is found."""
+"""Checked by mypy and pyright and never run: users' code type-checks, and each mistake below is found."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -149,7 +149,7 @@ async def use() -> None:
 
 
 async def mistakes(engine: Engine) -> None:
-    """Each line is wrong. mypy complains if it does not see it, for the ignore is then unused; pyright heeds none."""
+    """Each line is wrong. mypy reports an unused ignore if it misses one; pyright honours none."""
     Settings(max_step=50)  # type: ignore[call-arg]
     Settings(durability="some")  # type: ignore[arg-type]
     await engine.send_message("c", "Hi.", when_busy="wait")  # type: ignore[arg-type]
@@ -167,5 +167,5 @@ async def mistakes(engine: Engine) -> None:
 
 @tool
 async def mistaken(ctx: ToolContext[Deps]) -> str:
-    """Read what the deps do not have."""
+    """Read an unknown field of the deps."""
     return str(ctx.deps.owner)  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""Checked by mypy and pyright and never run: what fires triggers, judges and writes.
+"""Checked by mypy and pyright and never run: triggers, decisions and writes.
 
-A line that is wrong names the code that it earns from mypy. Each wrong line stands under its right twin.
+Each wrong line names mypy's code, and stands under its right twin.
 """
 
 from turnwise.engine.transactions.chat_writer import UnitOfWork
@@ -43,7 +43,7 @@ def ask(facts: Facts, at: t.TransitionContext) -> None:
 
 
 def know(reply: t.StepFinished, claim: t.Claimed) -> Party:
-    """Read what a trigger brings along."""
+    """Read the trigger's fields."""
     _ = reply.reply.parts, claim.worker
     _ = claim.token  # wrong: attr-defined
     reply.token = None  # wrong: misc

@@ -1,4 +1,4 @@
-"""What users write, and what fires triggers, passes `mypy --strict` and a strict pyright; their mistakes do not."""
+"""Users' code and code that fires triggers pass `mypy --strict` and a strict pyright; their mistakes do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MISTAKES: Final = {
     for number, line in enumerate((HERE / name).read_text(encoding="utf-8").splitlines(), start=1)
     if (wrong := WRONG.search(line))
 }
-"""The codes of what is wrong, by file and line."""
+"""The codes of the mistakes, by file and line."""
 
 LINES: Final = {
     (name, number)
@@ -33,7 +33,7 @@ LINES: Final = {
     for number, line in enumerate((HERE / name).read_text(encoding="utf-8").splitlines(), start=1)
     if WRONG.search(line) or IGNORED.search(line)
 }
-"""Where mistakes stand. mypy says itself if it does not find one of those that are ignored; pyright ignores none."""
+"""The lines of the mistakes. mypy itself reports an ignored one that it misses; pyright ignores none."""
 
 
 @pytest.mark.deep
@@ -50,7 +50,7 @@ def test_mypy_finds_exactly_the_mistakes() -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_pyright_finds_the_same_mistakes() -> None:
-    """Its wheel brings a Node: nothing is fetched."""
+    """Its wheel includes Node: nothing is fetched."""
     config = HERE / "pyrightconfig.json"
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "-p", config, "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What the tests on the wire share: a server, and real SDKs that talk to it."""
+"""Fixtures of the tests on the wire: a server, and real SDKs that talk to it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY")
 
 @pytest.fixture(autouse=True, scope="session")
 def _sdks() -> None:
-    """Ask each SDK once: what it imports and builds at its first request takes longer than a test's timers."""
+    """Use each SDK once: its first request imports and builds for longer than a test's timers."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name in KEYS:
             monkeypatch.setenv(name, "a-test-key")
@@ -50,7 +50,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def connect(server: Server) -> AsyncIterator[Connect]:
-    """Make models of a dialect that ask the server, and close their connections in the end."""
+    """Make models of a dialect on the server; close their connections in the end."""
     async with AsyncExitStack() as stack:
 
         async def connected(dialect: Dialect, **options: Any) -> PydanticAIModel:

@@ -1,4 +1,4 @@
-"""The dialects of the wire: how OpenAI and Anthropic stream a reply and say that something is wrong."""
+"""The dialects of the wire: streams and errors of OpenAI, Anthropic and Google."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,12 +9,12 @@ from support.wire.server import Answer
 from turnwise.providers.pydantic_ai import PydanticAIModel
 
 Connect = Callable[..., Awaitable[PydanticAIModel]]
-"""Makes a model that asks the test's server in a dialect; options are those of `PydanticAIModel`."""
+"""Makes a model on the test's server in a dialect; options are those of `PydanticAIModel`."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """A reply, in no dialect."""
+    """A reply, independent of the dialect."""
 
     text: str = "Hello world."
     reasoning: str = ""
@@ -29,10 +29,10 @@ class Chat:
     name = "openai"
     model = "openai:gpt-test@{url}/v1"
     finish_frames = 3
-    """How many frames at the end say that, and why, the reply is over."""
+    """The number of final frames with the end and its reason."""
 
     def frames(self, said: Said) -> list[str]:
-        """Return the stream of a reply, frame by frame."""
+        """Return the frames of a reply's stream."""
         deltas: list[dict[str, Any]] = (
             [{"role": "assistant", "content": ""}, {"reasoning_content": said.reasoning}] if said.reasoning else []
         )
@@ -59,16 +59,16 @@ class Chat:
         ]
 
     def error(self, status: int, code: str, message: str, **headers: str) -> Answer:
-        """Return the answer that refuses a request."""
+        """Return a refusal of a request."""
         return Answer.of({"error": {"message": message, "type": code, "code": code}}, status, **headers)
 
     def overloaded_frame(self) -> str:
-        """Return the frame that breaks off a stream."""
+        """Return the frame of an error within a stream."""
         error = {"message": "Overloaded", "type": "server_error", "code": "server_is_overloaded"}
         return f"data: {json.dumps({'error': error})}\n\n"
 
     def overflow(self) -> Answer:
-        """Return the answer to a prompt that is too long."""
+        """Return the refusal of a prompt that is too long."""
         return self.error(400, "context_length_exceeded", "This model's maximum context length is 10 tokens.")
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> str:
@@ -84,7 +84,7 @@ class Responses(Chat):
     finish_frames = 1
 
     def frames(self, said: Said) -> list[str]:
-        """Return the stream of a reply, frame by frame."""
+        """Return the frames of a reply's stream."""
         output: list[dict[str, Any]] = []
         events: list[dict[str, Any]] = [{"type": "response.created", "response": self._response("in_progress", [])}]
         if said.reasoning or said.signature:
@@ -97,12 +97,12 @@ class Responses(Chat):
         return self._spelled(events)
 
     def ending(self, said: Said, ending: str, **response: Any) -> list[str]:
-        """Return the stream of a reply that ends with another event than its completion, about such a response."""
+        """Return a stream that ends with another event than its completion, about this response."""
         last = {"type": ending, "response": {**self._response("in_progress", []), **response}}
         return [*self.frames(said)[:-1], *self._spelled([last])]
 
     def overloaded_frame(self) -> str:
-        """Return the frame that breaks off a stream."""
+        """Return the frame of an error within a stream."""
         event = {"type": "error", "code": "server_is_overloaded", "message": "Overloaded", "param": None}
         return f"event: error\ndata: {json.dumps({**event, 'sequence_number': 9})}\n\n"
 
@@ -197,7 +197,7 @@ class Anthropic:
     finish_frames = 2
 
     def frames(self, said: Said) -> list[str]:
-        """Return the stream of a reply, frame by frame."""
+        """Return the frames of a reply's stream."""
         blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         if said.reasoning or said.signature:
             deltas = [{"type": "thinking_delta", "thinking": word} for word in _words(said.reasoning)]
@@ -227,27 +227,27 @@ class Anthropic:
         return [_event(event) for event in events]
 
     def error(self, status: int, code: str, message: str, **headers: str) -> Answer:
-        """Return the answer that refuses a request."""
+        """Return a refusal of a request."""
         return Answer.of({"type": "error", "error": {"type": code, "message": message}}, status, **headers)
 
     def overloaded_frame(self) -> str:
-        """Return the frame that breaks off a stream."""
+        """Return the frame of an error within a stream."""
         return _event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
 
     def overflow(self) -> Answer:
-        """Return the answer to a prompt that is too long."""
+        """Return the refusal of a prompt that is too long."""
         return self.error(400, "invalid_request_error", "prompt is too long: 200 tokens > 100 maximum")
 
 
 class Google(Chat):
-    """Gemini's generateContent, of a model that takes a schema beside tools."""
+    """Gemini's generateContent, of a model that accepts a schema beside tools."""
 
     name = "google"
     model = "google:gemini-3-pro-preview@{url}"
     finish_frames = 1
 
     def frames(self, said: Said, finish: str = "STOP", **counts: int) -> list[str]:
-        """Return the stream of a reply, frame by frame: the beginning, what is said, the end."""
+        """Return the frames of a reply's stream: start, content, end."""
         called = [
             {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in said.calls
         ]

@@ -1,4 +1,4 @@
-"""Requests, made by hand in turnwise's words."""
+"""Handmade requests in turnwise's types."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -29,12 +29,11 @@ def reply_of(reply: ModelReply) -> Message:
 
 
 def result_of(call_id: str, name: str, output: Any, **fields: Any) -> Message:
-    """Return the result of a call."""
     return message("tool", ToolResultPart(call_id=call_id, name=name, output=output, **fields))
 
 
 def asked(*messages: Message | str, tools: Sequence[Any] = (), **fields: Any) -> ModelRequest:
-    """Return a request; strings are what the user said."""
+    """Return a request; strings are user messages."""
     history = [message("user", said) if isinstance(said, str) else said for said in messages]
     return ModelRequest(
         purpose=fields.pop("purpose", "step"), chat_id="c1", messages=history, tools=tuple(tools), **fields

@@ -1,4 +1,4 @@
-"""The same, against a fake provider that nobody here wrote: npm's `@copilotkit/aimock`, in four dialects."""
+"""Replies of an independent fake provider, npm's `@copilotkit/aimock`, in four dialects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def aimock() -> Iterator[str]:
-    """Run aimock on a free port, installed once into the user's cache, and give its address."""
+    """Run aimock on a free port, installed once into the user's cache; return its address."""
     program = CACHE / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
     if not program.exists():
         CACHE.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Answers that the provider keeps to a schema: what is asked of it, and what becomes of what it says."""
+"""Answers in a provider's own schema mode: its requests, and its replies."""
 
 import json
 import re
@@ -51,7 +51,7 @@ async def _asked(dialect: Dialect, connect: Connect, *, output: Any = City, **op
 
 
 def _form_in(body: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema that a request demands of the text, wherever the provider wants to be told."""
+    """Return the schema that a request demands of the text, at the provider's place."""
     found: Any = (
         body.get("response_format", {}).get("json_schema", {}).get("schema")
         or body.get("text", {}).get("format", {}).get("schema")
@@ -140,7 +140,7 @@ ENDINGS = [
 
 
 def ended(dialect: Dialect, said: Said, word: str) -> list[str]:
-    """Return the closed stream of a reply that ends with the word, or without one if that is blank."""
+    """Return the closed stream of a reply that ends with the reason, or without one if it is blank."""
     if isinstance(dialect, Responses):
         if word == "completed":
             return dialect.frames(said)
@@ -154,7 +154,7 @@ def ended(dialect: Dialect, said: Said, word: str) -> list[str]:
 async def test_finish_reason_decides_whether_a_reply_counts(
     reason: StopReason, dialect: Dialect, word: str, server: Server, connect: Connect
 ) -> None:
-    """A closed stream is an answer after one request; whole calls run unless it was refused."""
+    """A closed stream is an answer after one request; complete calls run unless it was refused."""
     ran: list[str] = []
 
     @tool

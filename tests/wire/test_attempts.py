@@ -1,4 +1,4 @@
-"""How often a prompt is paid for, and what a parameter of one request does to the next, over real HTTP."""
+"""Paid attempts per prompt, and effects of one request's parameters on the next, over real HTTP."""
 
 import json
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def _forced(body: dict[str, Any]) -> bool:
 async def test_forced_choice_counts_until_first_result(
     dialect: Dialect, where: str, server: Server, connect: Connect
 ) -> None:
-    """Wherever it was set: as a parameter, among the options of the provider, or with the model."""
+    """Set as a parameter, among the provider's options, or with the model."""
     called = Said("", calls=[("call_1", "charge", "{}")])
     server.script = [Answer(dialect.frames(called)), Answer(dialect.frames(Said())), Answer(dialect.frames(called))]
     model = await connect(dialect, **({"settings": {"tool_choice": "required"}} if where == "settings" else {}))
@@ -137,7 +137,7 @@ IMPATIENT = Settings(retry=RETRY, startup_timeout=1, idle_timeout=0.3)
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, and what becomes of the chat."""
+    """A fault of the provider, and the chat's outcome."""
 
     name: str
     answer: Callable[[Dialect], Answer]
@@ -150,7 +150,7 @@ class Fault:
 
 
 def _part(dialect: Dialect, *, frames: int | None = None, tail: str = "", end: End = "end") -> Answer:
-    """Return an answer that says the beginning of the reply, or all but its end, and then something else."""
+    """Return an answer with the start of the reply, or all but its end, and then something else."""
     whole = dialect.frames(Said())
     shown = whole[: -dialect.finish_frames] if frames is None else whole[:frames]
     return Answer([*shown, tail] if tail else shown, end=end)
@@ -166,7 +166,7 @@ def _half_a_frame(dialect: Dialect) -> str:
 
 
 def _nonsense(dialect: Dialect) -> Answer:
-    """Return an answer on which pydantic-ai or the SDK breaks off with a bare error of Python's."""
+    """Return an answer on which pydantic-ai or the SDK raises a bare error of Python's."""
     whole = dialect.frames(Said())
     return Answer(whole[1:] if isinstance(dialect, Anthropic) else [whole[0], "data: null\n\n", *whole[1:]])
 
@@ -224,9 +224,9 @@ SLOW = {"slow open", "silence after output", "429 with Retry-After"}
 async def test_fault_is_retried_or_ends_in_error(
     fault: Fault, dialect: Dialect, server: Server, connect: Connect
 ) -> None:
-    """The SDK itself never retries: every request the server saw is an attempt of the engine.
+    """The SDK itself never retries: every request is an attempt of the engine.
 
-    What the provider said, which is "scripted" here, is for operators: no event has it.
+    The provider's text, here "scripted", is for operators: no event has it.
     """
     server.script = [fault.answer(dialect), Answer(dialect.frames(Said()))]
     model = await connect(dialect)

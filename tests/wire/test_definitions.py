@@ -1,4 +1,4 @@
-"""Tools that Anthropic knows itself and turnwise runs: what goes over the wire, and what no other provider is sent."""
+"""Anthropic's own tools that turnwise runs: requests to Anthropic, and to other providers."""
 
 import json
 from base64 import b64encode
@@ -54,7 +54,7 @@ def plain(offered: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_computer_tool_runs_and_returns_its_screenshot(server: Server, connect: Connect) -> None:
-    """Its definition goes out as it stands, and the call runs here: the picture goes back as the result's image."""
+    """The definition is sent unchanged, and the call runs here: the picture is returned as the result's image."""
     dialect = Anthropic()
     click = '{"action": "left_click", "coordinate": [3, "4"]}'
     server.script = [
@@ -84,7 +84,7 @@ async def test_computer_tool_runs_and_returns_its_screenshot(server: Server, con
 
 
 async def test_other_tools_are_sent_as_pydantic_ai_writes_them(server: Server, connect: Connect) -> None:
-    """A definition changes nothing but its own place: this holds the hand-written list to pydantic-ai's own."""
+    """A definition changes nothing else: this compares the handwritten list with pydantic-ai's own."""
     server.script = [Answer(Anthropic().frames(Said()))]
     for settings in ({}, {"cache": "1h"}, {"cache": False}, {"cache": {"retention": "1h"}}, CACHE_OFF, EAGER):
         model = await connect(Anthropic(), settings=settings)
@@ -104,7 +104,7 @@ ADD_TOO = ToolSpec("add_too", "Add two more.", {"type": "object", "properties": 
 
 @pytest.mark.parametrize("dialect", [Chat(), Responses()], ids=lambda dialect: dialect.name)
 async def test_other_providers_get_no_definition(dialect: Dialect, server: Server, connect: Connect) -> None:
-    """Not as a function of its name, either: the model would have to guess what it takes."""
+    """Not as a function of its name, either: the model would have to guess its arguments."""
     model = await connect(dialect)
     own = ProviderDefinition("openai", {"type": "computer_use_preview", "name": "computer"})
     for definition, why in ((DEFINITION, "only models of anthropic can"), (own, "Anthropic's Messages API only")):
@@ -149,7 +149,7 @@ def searches_in(server: Server) -> list[Any]:
 
 @pytest.mark.parametrize("dialect", [Anthropic(), Responses()], ids=lambda dialect: dialect.name)
 async def test_web_search_per_chat_and_step(dialect: Dialect, server: Server, connect: Connect) -> None:
-    """A chat has it by its parameters, whatever its agent has; a title is made without it."""
+    """The chat's parameters enable it, independent of its agent; a title is made without it."""
     server.script = [Answer(dialect.frames(Said())) for _ in range(4)]
     options = {key: value for key, value in SEARCH.items() if dialect.name == "anthropic" or key != "max_uses"}
     settings = Settings(parameters={"web_search": options})
@@ -181,7 +181,7 @@ async def test_web_search_beside_computer_use(server: Server, connect: Connect) 
 
 
 async def test_search_that_a_model_cannot_do_is_refused(server: Server, connect: Connect) -> None:
-    """Where it is wanted, and not in the middle of a turn."""
+    """Where it is requested, and not in the middle of a turn."""
     model, refused = await connect(Chat()), "cannot search the web by itself"
     with pytest.raises(SettingsError, match=f"agent 'default'.*{refused}"):
         Engine("sqlite://", model=model, settings=Settings(parameters={"web_search": True}))
@@ -200,12 +200,12 @@ async def test_search_that_a_model_cannot_do_is_refused(server: Server, connect:
 
 
 class Gemini(Google):
-    """Of a model whose pictures of tools stand beside their results."""
+    """A model that gets a tool's pictures beside its results."""
 
     model = "google:gemini-2.5-pro@{url}"
 
     def error(self, status: int, code: str, message: str, **headers: str) -> Answer:
-        """Return the answer that refuses a request."""
+        """Return a refusal of a request."""
         return Answer.of({"error": {"code": status, "message": message, "status": code}}, status, **headers)
 
 
@@ -262,7 +262,7 @@ def holds(body: Any, data: bytes) -> bool:
 async def test_refused_file_is_left_out_once(
     dialect: Dialect, by_tool: bool, named: bool, server: Server, connect: Connect
 ) -> None:
-    """The others stay, if the provider names the one; later messages are answered at the first request."""
+    """The others stay, if the provider names the file; later messages are answered at the first request."""
     places = (IN_RESULT if by_tool else IN_MESSAGE) if named else UNNAMED
     before = [spoken(dialect, SHOOT)] if by_tool else []
     server.script = [*before, refusal(dialect, places[dialect.name]), spoken(dialect)]
@@ -285,7 +285,7 @@ async def test_refused_file_is_left_out_once(
 
 @each_dialect
 async def test_refusal_of_what_is_left_out_ends_the_turn(dialect: Dialect, server: Server, connect: Connect) -> None:
-    """The error and `explain` say which message, and what frees the chat; each of that does."""
+    """The error and `explain` name the message and the remedies; each remedy works."""
     content = [TextPart(text="Look."), TextPart(text="Here:"), picture(BAD)]
     async with Engine("sqlite://", model=await connect(dialect)) as engine:
         for free in (free_by_edit, free_by_clear):
@@ -312,7 +312,7 @@ async def free_by_clear(engine: Engine, chat_id: str) -> None:
 
 @each_dialect
 async def test_refused_reasoning_does_not_end_the_chat(dialect: Dialect, server: Server, connect: Connect) -> None:
-    """Reasoning that a provider refuses is left out; a call without what it demands is told in words."""
+    """Refused reasoning is left out; a call without a required field is sent as text."""
     server.script = [spoken(dialect, SHOOT), refusal(dialect, REASONING[dialect.name]), spoken(dialect)]
     async with Engine("sqlite://", model=await connect(dialect), tools=[shoot]) as engine:
         chat = await engine.create_chat()
@@ -329,7 +329,7 @@ async def test_refused_reasoning_does_not_end_the_chat(dialect: Dialect, server:
 
 @pytest.mark.parametrize("dialect", [Anthropic(), Gemini()], ids=lambda dialect: dialect.name)
 async def test_request_respects_provider_limits(dialect: Dialect, server: Server, connect: Connect) -> None:
-    """A chat may take what its model does not: a note says so, and no request is refused."""
+    """A chat may accept files that its model refuses: a note says so, and no request is refused."""
     pages = b"".join(b"%d 0 obj << /Type /Page >> endobj\n" % number for number in range(1, 1002))
     wide = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (9000).to_bytes(4) * 2
     server.script = [spoken(dialect)]
@@ -348,7 +348,7 @@ GONE = "http://127.0.0.1:9/gone.png"
 
 @each_dialect
 async def test_expired_address_is_left_out(dialect: Dialect, server: Server, connect: Connect) -> None:
-    """Whether the provider or the library that asks it looks there: the other address stays."""
+    """Whether the provider or its library fetches it: the other address stays."""
     refused = refusal(dialect, f"Error while downloading {GONE}. Upstream status code: 404.")
     server.script = [spoken(dialect)] if dialect.name == "google" else [refused, spoken(dialect)]
     kept = TextPart(text="Look.") if dialect.name == "google" else FilePart(media_type="image/png", url=f"{GONE}/not")
@@ -362,7 +362,7 @@ async def test_expired_address_is_left_out(dialect: Dialect, server: Server, con
 
 
 async def test_refusal_within_a_stream_is_one(server: Server, connect: Connect) -> None:
-    """OpenAI's Responses begin to answer before they look at pictures."""
+    """OpenAI's Responses start to answer before they check pictures."""
     dialect, error = Responses(), {"code": "image_parse_error", "message": "It does not represent a valid image."}
     ended = dialect.ending(Said(text=""), "response.failed", status="failed", error=error)
     server.script = [Answer(ended), spoken(dialect)]

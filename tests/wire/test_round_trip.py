@@ -1,4 +1,4 @@
-"""What a provider says comes into turnwise's words, and goes back to it unchanged."""
+"""A provider's reply is translated, and sent back to it unchanged."""
 
 import copy
 import itertools
@@ -106,7 +106,7 @@ async def test_signature_reaches_the_provider_alone(dialect: Dialect, server: Se
 
 @each_dialect
 async def test_foreign_provider_data_is_not_sent(dialect: Dialect, server: Server, connect: Connect) -> None:
-    """Reasoning, ids and provider calls of one provider mean nothing to another; what was said does."""
+    """Reasoning, ids and provider calls of one provider mean nothing to another; texts do."""
     server.script = [Answer(dialect.frames(Said()))]
     theirs = {"provider": "stranger", "endpoint": "https://stranger.example", "id": "st_1", "details": {"key": "st_2"}}
     reply = message(
@@ -157,7 +157,7 @@ async def test_redacted_and_split_reasoning_go_back_unchanged(server: Server, co
 
 
 async def test_provider_call_and_result_go_back_unchanged(server: Server, connect: Connect) -> None:
-    """A reply that the provider pauses for its own tool is one reply: it is asked to go on."""
+    """A reply that the provider pauses for its own tool is one reply, which is continued."""
     from pydantic_ai.native_tools import WebSearchTool  # noqa: PLC0415 - needed by this test alone
 
     anthropic = Anthropic()
@@ -226,7 +226,7 @@ async def test_items_of_one_reply_keep_their_ids(server: Server, connect: Connec
 
 
 async def test_cache_marks_precede_the_reminder_for_anthropic(server: Server, connect: Connect) -> None:
-    """A mark on the reminder would cache a prompt that never comes again."""
+    """A mark on the reminder would cache a prompt that never repeats."""
     server.script = [Answer(Anthropic().frames(Said()))]
     model = await connect(Anthropic())
     history = [message("user", "Hi."), message("system", "<reminder>be quick</reminder>")]
@@ -242,7 +242,7 @@ async def test_cache_marks_precede_the_reminder_for_anthropic(server: Server, co
 
 @pytest.mark.parametrize(("size", "fits"), [(3_932_160, True), (3_932_161, False)])
 async def test_oversized_picture_is_refused_for_anthropic(size: int, fits: bool, connect: Connect) -> None:
-    """Anthropic takes 5 MiB of base64; others say nothing of a limit."""
+    """Anthropic accepts 5 MiB of base64; others document no limit."""
     refuses = {dialect.name: getattr(await connect(dialect), "refuses_file") for dialect in DIALECTS}  # noqa: B009
     assert refuses["openai"]("image/png", size) is None
     refusal = refuses["anthropic"]("image/png", size)
@@ -250,7 +250,7 @@ async def test_oversized_picture_is_refused_for_anthropic(size: int, fits: bool,
 
 
 def _sent(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
-    """Return what a request says, in no dialect."""
+    """Return a request's content, independent of the dialect."""
     return {"openai": _sent_chat, "openai-responses": _sent_responses, "anthropic": _sent_anthropic}[dialect.name](body)
 
 
@@ -311,7 +311,6 @@ def _sent_anthropic(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _texts(content: Any) -> list[str]:
-    """Return the texts and the data of a user's message."""
     if isinstance(content, str):
         return [content]
     found: list[str] = []
@@ -324,7 +323,7 @@ def _texts(content: Any) -> list[str]:
 
 
 def _plain(output: str) -> str:
-    """Return a result without the wrapping in which pydantic-ai tells OpenAI of an error."""
+    """Return a result without pydantic-ai's wrapping of errors for OpenAI."""
     try:
         value = json.loads(output)
     except ValueError:
@@ -337,11 +336,11 @@ def _plain(output: str) -> str:
 
 TOOL = ToolSpec("look", "Look.", {"type": "object", "properties": {}})
 LOOKS_BACK = 20
-"""Blocks before a mark in which Anthropic looks for what it has cached."""
+"""The number of blocks before a mark in which Anthropic looks for cached content."""
 
 
 def flat(body: dict[str, Any]) -> tuple[list[str], set[int]]:
-    """Return the blocks of a request in the order of the cache, and after how many of them its marks stand."""
+    """Return the blocks of a request in the order of the cache, and the positions of its marks."""
     blocks: list[str] = []
     marks: set[int] = set()
     for block in [
@@ -356,7 +355,7 @@ def flat(body: dict[str, Any]) -> tuple[list[str], set[int]]:
 
 
 def conversation(calls: int) -> Iterator[list[Message]]:
-    """Yield the history of each request: steps of so many parallel calls, and of text alone."""
+    """Yield the history of each request: steps with parallel calls, and with text alone."""
     history = [message("user", "one")]
     yield [*history]
     for step in range(3):
@@ -387,6 +386,6 @@ async def test_each_request_finds_what_the_last_one_cached(
     for (before, written), (blocks, marks) in itertools.pairwise(sent):
         cached = max(written)
         assert len(marks) <= 4
-        if not (reminded and settings.get("anthropic_cache")):  # whoever wants the last block marked has it marked
+        if not (reminded and settings.get("anthropic_cache")):  # a requested mark on the last block is there
             assert blocks[:cached] == before[:cached]
             assert any(mark - LOOKS_BACK <= cached <= mark for mark in marks)

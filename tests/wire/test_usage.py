@@ -1,4 +1,4 @@
-"""Usage: what a provider reported is booked as it was reported, also when the reply never came to its end."""
+"""Usage is booked as the provider reported it, also when the reply never ended."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def test_usage_counts_cached_prompt_tokens(dialect: Dialect, server: Serve
 
 
 async def test_cached_tokens_of_google_are_unknown_when_absent(server: Server, connect: Connect) -> None:
-    """Google leaves zeros out, and pydantic-ai fills them in: which it was cannot be told."""
+    """Google leaves zeros out, and pydantic-ai fills them in: the two cases look alike."""
     google = await connect(Google())
     counts = {"cachedContentTokenCount": 60, "thoughtsTokenCount": 7}
     known = Usage(input_tokens=100, output_tokens=20)
@@ -56,7 +56,7 @@ async def test_cached_tokens_of_google_are_unknown_when_absent(server: Server, c
 
 @dataclass(frozen=True)
 class Cut:
-    """A reply that stops after its output, and what was reported of it until then."""
+    """A reply that stops after its output, and the usage reported until then."""
 
     dialect: Dialect
     frames: list[str]
@@ -70,7 +70,7 @@ def _with_usage_in_every_chunk(frames: list[str]) -> list[str]:
 
 
 async def test_usage_repeated_in_every_chunk_is_not_summed(server: Server, connect: Connect) -> None:
-    """Each chunk tells what was used so far: added up, a prompt of 100 tokens would be one of 500."""
+    """Each chunk repeats the usage so far: the sum would turn a prompt of 100 tokens into one of 500."""
     frames = _with_usage_in_every_chunk(Chat().frames(Said())[:-2])
     assert await _usage(frames, await connect(Chat()), server) == Usage(input_tokens=100, output_tokens=1)
 
@@ -187,7 +187,7 @@ async def test_interrupted_reply_sends_only_signed_reasoning(
 
 
 async def test_interrupted_reply_sends_no_item_ids_to_openai(server: Server, connect: Connect) -> None:
-    """It refuses a reasoning item without the whole item that followed it, and a call without its reasoning item."""
+    """It refuses a reasoning item without the complete item after it, and a call without its reasoning item."""
     responses = Responses()
     calls = [("call_1", "add", '{"b": 1}'), ("call_2", "add", '{"b": 2}')]
     said = Said("", reasoning="Two sums.", signature="sig+/=", calls=calls)

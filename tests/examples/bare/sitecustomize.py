@@ -1,4 +1,4 @@
-"""Python imports this at its start if the folder is on its path: then it has no network, and no package of an extra."""
+"""Python imports this at its start if the folder is on its path, to remove the network and the extras."""
 
 import sys
 from typing import Any
@@ -24,7 +24,7 @@ EXTRAS = (
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse whatever leaves the machine."""
+    """Refuse connections to other machines."""
     if event == "socket.getaddrinfo" or (event == "socket.connect" and isinstance(arguments[1], tuple)):
         raise OSError("there is no network")
 
