@@ -20,7 +20,7 @@ from turnwise.http_problems import PROBLEM_AFTER, InvalidRequest
 from turnwise.service import event_stream, sse
 from turnwise.service.problems import build_problem
 from turnwise.service.routes.streamed import read_lines, streamed
-from turnwise.service.sse import Stream, event_bytes
+from turnwise.service.sse import Stream, stream_bytes
 
 GREETING: Final = b": turnwise\nretry: 1000\n\n"
 PING: Final = b": ping\n\n"
@@ -42,6 +42,10 @@ def written(event: ServerSentEvent) -> bytes:
 async def pieces_of_stream(*args: Any, **options: Any) -> AsyncGenerator[bytes]:
     async for event in event_stream(*args, **options):
         yield written(event)
+
+
+def event_bytes(engine: Engine, chat_id: str, *, after: int = 0, **options: Any) -> AsyncGenerator[bytes]:
+    return stream_bytes(engine.events(chat_id, after=after, **options), after)
 
 
 BOTH: Final = pytest.mark.parametrize("pieces", [event_bytes, pieces_of_stream], ids=["bytes", "events"])

@@ -94,12 +94,7 @@ def add_routes(
 ) -> None:
     """Add the routes of the service to a router or an application's: including a router builds each route twice.
 
-    Args:
-        router: where they are added.
-        service: whose routes they are.
-        routes: the routes.
-        operation_prefix: what the ids of the operations begin with in the OpenAPI document.
-        role: that document shows what it may do.
+    The OpenAPI document shows what `role` may do.
     """
     endpoints = {route.endpoint: route for route in routes}
     router.route_class = type("BoundRoute", (GuardedRoute,), {"service": service, "routes": endpoints})
@@ -183,7 +178,7 @@ def application(
 
 
 def _build_document(app: FastAPI, service: Service) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint for the OpenAPI document of the caller's operations; without a token, of those of owners."""
+    """Return an endpoint for the OpenAPI document of the caller's operations; without a token, those of owners."""
 
     async def answer(request: Request) -> Response:
         role: Role = "owner"

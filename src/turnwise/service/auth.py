@@ -175,7 +175,7 @@ class JWTs:
     key: Annotated[str | bytes | Mapping[str, Any], SkipValidation] = field(repr=False)
     """A secret, a public key as PEM, or a JWK or a set of them as a mapping."""
     algorithms: Sequence[str] = ("RS256",)
-    """Those that are accepted; a token's own word for it counts for nothing."""
+    """Those that are accepted, whichever algorithm a token names."""
     issuer: _Said | None = None
     audience: _Said | None = None
     name_claim: _Said = "sub"
@@ -189,7 +189,7 @@ class JWTs:
         object.__setattr__(self, "_key", _imported_key(self.key, self.algorithms))
 
     def __call__(self, request: Request) -> Principal | None:
-        """Return whom the request's token names, if it is signed, current, and meant for this service."""
+        """Return the principal of the request's token, if it is signed, current, and meant for this service."""
         from joserfc import jwt  # noqa: PLC0415 - only for those who use it
         from joserfc.errors import JoseError  # noqa: PLC0415 - as above
 
@@ -204,15 +204,11 @@ class JWTs:
         try:
             claims = jwt.decode(token, self._key, algorithms=list(self.algorithms)).claims
             jwt.JWTClaimsRegistry(leeway=self.leeway, **wanted).validate(claims)
-            until = _time_at(claims["exp"] + self.leeway)
+            expires = claims["exp"] + self.leeway
+            until = None if expires >= _CALENDAR_END else datetime.fromtimestamp(expires, UTC)
             return Principal(claims[self.name_claim], claims.get(self.role_claim, "owner"), until)
         except (JoseError, SettingsError, ValueError, TypeError, KeyError):
             return None
-
-
-def _time_at(seconds: float) -> datetime | None:
-    """Return a time of Unix; `None` for one behind the calendar's end."""
-    return None if seconds >= _CALENDAR_END else datetime.fromtimestamp(seconds, UTC)
 
 
 def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str]) -> Any:
@@ -254,7 +250,7 @@ def _key_bits(key: Any) -> int:
 
 
 def _read_key(key: str | bytes | Mapping[str, Any], algorithm: str) -> tuple[Any, list[Any]]:
-    """Return the key as joserfc takes it, and the one or more keys that it is made of."""
+    """Return the key or key set as joserfc takes it, and the single keys."""
     from joserfc import jwk  # noqa: PLC0415 - only for those who use it
 
     if isinstance(key, Mapping) and "keys" in key:
@@ -272,7 +268,6 @@ def _read_key(key: str | bytes | Mapping[str, Any], algorithm: str) -> tuple[Any
 
 
 def _is_checked_by(key: Any, algorithm: Any) -> bool:
-    """Whether a signature by the algorithm can be one of the key's."""
     curve = getattr(algorithm, "curve", None)
     if key.key_type != algorithm.key_type or (curve is not None and key.curve_name != curve):
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime
 from types import UnionType
@@ -44,15 +43,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ValueBody(_Body, ABC):
-    """A part of a body that stands for a value."""
-
-    @abstractmethod
-    def value(self) -> Any:
-        """Return the value."""
-
-
-class ClientToolBody(ValueBody):
+class ClientToolBody(_Body):
     """A tool that the model may call and only the client can run."""
 
     name: str
@@ -78,7 +69,7 @@ class NewContent(_Body):
     """The text, or a list of text and file parts."""
 
 
-class ToolResultBody(ValueBody):
+class ToolResultBody(_Body):
     """The answer to a call."""
 
     call_id: str
@@ -124,7 +115,7 @@ _EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def build_body_model(command: Command) -> type[BaseModel] | None:
-    """Return the model of a command's body; `None` without one. A field that stays if it is left out has no default."""
+    """Return the model of a command's body. A field whose absence keeps the stored value has no default."""
     if not command.has_body:
         return None
     name = "".join(map(str.capitalize, command.name.split("_"))) + "Body"
@@ -148,7 +139,7 @@ def _build_field(command: Command, name: str) -> tuple[Any, Any]:
 
 
 def _json_type(hint: Any) -> Any:
-    """Return the type by which a body's JSON is read; what pydantic does not check of it, the command does."""
+    """Return the type that reads a body's JSON; the command checks the rest."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = [one for one in inner[1:] if isinstance(one, FieldInfo | WithJsonSchema)]

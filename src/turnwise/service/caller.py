@@ -31,17 +31,15 @@ from turnwise.states.events import Event
 from turnwise.states.values.plain import type_name
 
 SERVICE: Final = "turnwise.service"
-"""Where a request's scope holds its `Service`."""
+"""The key of the `Service` in a request's scope."""
 CALLER: Final = "turnwise.caller"
-"""Where it holds its `Caller`."""
 OPERATION: Final = "turnwise.operation"
-"""Where it holds the `Operation` that is asked for."""
 _PAGE: Final = 1000
 Outcome = TypeVar("Outcome")
 Shown = TypeVar("Shown")
 
 CHAT_ID: Final = "c019b2d0c5e41f3a97c2b1d8e64"
-"""An example."""
+"""An example for the OpenAPI document."""
 ChatId = Annotated[str, Path(description="The chat's id.", examples=[CHAT_ID])]
 bearer = HTTPBearer(auto_error=False, description="A token of a principal: an owner, an operator or an auditor.")
 
@@ -54,7 +52,7 @@ class Caller(msgspec.Struct, frozen=True):
     since: float
     """When the request came, by the monotonic clock."""
     on_behalf_of: str | None = None
-    """For whom an operator acts."""
+    """The person for whom an operator acts."""
 
     @property
     def engine(self) -> Engine:
@@ -62,8 +60,13 @@ class Caller(msgspec.Struct, frozen=True):
         return self.service.engine
 
     @property
+    def is_owner(self) -> bool:
+        """Whether the caller sees its own chats only."""
+        return self.principal.role == "owner"
+
+    @property
     def actor(self) -> str:
-        """The name in the audit log; an operator's own comes first, for whomever it acts."""
+        """The name in the audit log; an operator's own comes first."""
         own = self.principal.actor
         return own if self.on_behalf_of is None else f"{own} on behalf of {self.on_behalf_of}"
 
@@ -75,34 +78,18 @@ class Caller(msgspec.Struct, frozen=True):
     def events(
         self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
     ) -> AsyncGenerator[Event]:
-        """Yield a chat's events as the engine does, as long as the caller may see them.
-
-        Raises:
-            NotAuthenticated: what names the caller has expired.
-        """
+        """Yield a chat's events; raise `NotAuthenticated` once the caller's token expires."""
         events = self.engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)
         return events if self.principal.until is None else _before(self.principal.until, events)
 
     def watch(self, *, owner: str | None, agent: str | None, after: int, follow: bool) -> AsyncGenerator[ChatChange]:
-        """Yield what changes in the chats that the caller may see, as long as the caller may.
-
-        Raises:
-            NotAuthenticated: what names the caller has expired.
-        """
+        """Yield changes of the chats that the caller may see; raise `NotAuthenticated` once its token expires."""
         whose = owner if self.principal.sees_all else self.principal.name
         changes = self.engine.watch(owner=whose, agent=agent, after=after, follow=follow)
         return changes if self.principal.until is None else _before(self.principal.until, changes)
 
     async def check(self, *names: str, chat_id: str | None = None) -> None:
-        """Check that the policy allows operations, or fields of them.
-
-        Args:
-            names: of the operations or fields.
-            chat_id: the chat that the request names.
-
-        Raises:
-            NotAllowed: it does not.
-        """
+        """Raise `NotAllowed` unless the policy allows the operations, or fields of them."""
         policy = self.service.policy
         chat = None if policy.restriction is None or chat_id is None else await self._shown(chat_id)
         for name in names:
@@ -190,12 +177,7 @@ class Caller(msgspec.Struct, frozen=True):
     async def submit(
         self, chat: Chat, results: Sequence[ToolResult], *, if_version: int | None = None
     ) -> SubmissionReceipt:
-        """Answer the open calls of a chat that the caller sees.
-
-        Raises:
-            NotAllowed: an open call asks for approval, which this caller may not give.
-            VersionMismatch: the chat is not at `if_version`.
-        """
+        """Answer the open calls of a chat that the caller sees, unless an operator has to approve one."""
 
         async def submitted(seen: Chat, version: int) -> SubmissionReceipt:
             if not self.may_give(results, seen):
@@ -207,15 +189,9 @@ class Caller(msgspec.Struct, frozen=True):
     async def as_seen(
         self, chat: Chat, act: Callable[[Chat, int], Awaitable[Outcome]], *, if_version: int | None
     ) -> Outcome:
-        """Do what a look at a chat permits, at the version that was looked at: a later one may not permit it.
+        """Call `act` with a chat and its version, which `act` has to require: a later version may forbid the change.
 
-        Args:
-            chat: the chat as it was seen.
-            act: does it, for the chat as it was seen and at that version, or raises what forbids it.
-            if_version: the version at which the client wants it; `None` for any, so it is looked at again.
-
-        Raises:
-            VersionMismatch: the chat is not at `if_version`.
+        Without the client's own `if_version`, read the chat again and retry after each `VersionMismatch`.
         """
         while True:
             version = chat.version if if_version is None else if_version
@@ -229,14 +205,14 @@ class Caller(msgspec.Struct, frozen=True):
                 chat = await self.chat(chat.id)
 
     async def wait_for_not_found(self) -> None:
-        """Wait until the request has taken a whole number of times as long as a 404 takes at least."""
+        """Wait until the request has taken a multiple of `not_found_seconds`."""
         unit = self.service.settings.not_found_seconds
         if unit:
             await anyio.sleep(unit - (time.monotonic() - self.since) % unit)
 
 
 async def _before(until: datetime, events: AsyncGenerator[Shown]) -> AsyncGenerator[Shown]:
-    """Yield events until a time comes, by this machine's clock as it is now."""
+    """Yield events until a time comes; then raise `NotAuthenticated`."""
     deadline = anyio.current_time() + (until - datetime.now(UTC)).total_seconds()
     async with aclosing(events):
         while True:
@@ -250,13 +226,7 @@ async def _before(until: datetime, events: AsyncGenerator[Shown]) -> AsyncGenera
 
 
 async def authenticate_request(service: Service, request: Request) -> Caller:
-    """Authenticate the sender of a request.
-
-    Raises:
-        NotAuthenticated: the sender is unknown, or their token has expired.
-        RateLimited: they send too many.
-        Exception: the application's `auth` failed.
-    """
+    """Authenticate the sender of a request, and count the request against the sender's rate."""
     since = time.monotonic()
     try:
         answer = service.authenticate(request)
@@ -298,11 +268,7 @@ _OnBehalfOf = Annotated[
 async def caller(
     request: Request, _token: Annotated[object, Security(bearer)], on_behalf_of: _OnBehalfOf = None
 ) -> Caller:
-    """Return the authenticated sender of a request, once the policy allows the fields of its body.
-
-    Raises:
-        NotAllowed: the policy does not allow a field, or only an operator may act for others.
-    """
+    """Return the authenticated sender of a request, once the policy allows the fields of its body."""
     sender: Caller = request.scope[CALLER]
     if on_behalf_of is not None:
         if sender.principal.role != "operator":

@@ -1,4 +1,4 @@
-"""The chats as the caller of a request may see and change them: what differs between roles is an override."""
+"""The chats that the caller of a request may see and change: overrides hold the differences between roles."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class CallerChats(ActingChats):
         return await caller.chats.create_chat(owner=whose, message=message, client_id=client_id, **fields)
 
     async def _created_before(self, chat_id: str) -> Chat | None:
-        """Return the chat of an earlier request: it is there, on whatever ground it would be refused now."""
+        """Return the chat of an earlier request, even if it would be refused now."""
         try:
             return await self._caller.engine.get_chat(chat_id)
         except ChatDeleted:
@@ -186,11 +186,7 @@ class CallerChats(ActingChats):
 
 
 def _check_shown(history: Sequence[Any]) -> None:
-    """Refuse in a history of an owner what no user's view of it would show: it would stay unseen.
-
-    Raises:
-        InvalidContent: a message is for the model alone, or a part has what only a provider says.
-    """
+    """Refuse messages and fields of an owner's history that users cannot see."""
     for place, message in enumerate(history):
         if message.get("audience") == Audience.model:
             problem = f"history[{place}].audience: must not be 'model': only an operator may say what users do not see"
@@ -203,7 +199,7 @@ def _check_shown(history: Sequence[Any]) -> None:
 
 
 def _find_hidden(part: Any) -> Iterator[str]:
-    """Yield the names of the fields of a part, and of its files, that no client is shown."""
+    """Yield the names of the fields of a part, and of its files, that clients do not get."""
     if isinstance(part, dict):
         yield from (name for name in ("metadata", "signature") if part.get(name) is not None)
         attachments = part.get("attachments")

@@ -89,7 +89,7 @@ def _as_get(scope: Scope) -> Scope:
 
 
 async def _send_head(answer: Callable[[Send], Awaitable[None]], send: Send) -> None:
-    """Send what an answer begins with, and leave it: a stream would not end, although it is not read."""
+    """Send the head of an answer, and cancel the rest: a stream would not end."""
     with anyio.CancelScope() as sending:
 
         async def send_begin(message: Message) -> None:
@@ -155,10 +155,7 @@ def _limit_body(receive: Receive, limit: int, settings: ServiceSettings) -> Rece
 
 
 def _in_pieces(message: Message) -> Iterator[Message]:
-    """Yield a message, a long body in pieces, and then without any.
-
-    A server takes whatever it is given, and waits for its reader before the next: it never holds more than a piece.
-    """
+    """Split a long body, so that the server buffers one piece at a time."""
     body = message.get("body", b"")
     if len(body) > _PIECE:
         for first in range(0, len(body), _PIECE):

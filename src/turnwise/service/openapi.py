@@ -1,4 +1,4 @@
-"""What OpenAPI says of the routes, beside what FastAPI reads off their functions."""
+"""The parts of the OpenAPI document that FastAPI cannot derive from the functions of the routes."""
 
 from __future__ import annotations
 
@@ -75,13 +75,9 @@ _EVENTS: Final = {
 def described(
     route: RouteSpec, routes: Sequence[RouteSpec], *, operation_prefix: str = "", hidden: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return what FastAPI cannot read off a route's function: its `responses`, and the body that it does not see.
+    """Return the options of a route for FastAPI: its responses, and a body that is read in pieces.
 
-    Args:
-        route: the route.
-        routes: those that are shown, for the links from one to another.
-        operation_prefix: what the ids of their operations begin with.
-        hidden: fields of its request that are not to be shown.
+    Answers link to `routes`; the document leaves out the fields `hidden`.
     """
     extra: dict[str, Any] = {"responses": {route.status: _answer(route, routes, operation_prefix)}}
     statuses = {*route.problems} if route.is_open else {*_ALWAYS, *route.problems}
@@ -134,7 +130,7 @@ def _problem_schema() -> dict[str, Any]:
 def _links(
     route: RouteSpec, routes: Sequence[RouteSpec], operation_prefix: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where one may go from an answer: from a new chat to all that is about it, from a message to its place."""
+    """Yield links from an answer to the routes that take its ids."""
     if route.name in _NEW_CHATS:
         values = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
     elif route.name == "list_chats":

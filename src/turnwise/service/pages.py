@@ -37,11 +37,7 @@ def first_page(items: Sequence[T]) -> Sequence[T]:
 
 def json_size(item: Any) -> int:
     """Return the approximate size of an item in bytes of JSON."""
-    return len(msgspec.json.encode(item, enc_hook=_to_text))
-
-
-def _to_text(value: Any) -> str:
-    return str(value)
+    return len(msgspec.json.encode(item, enc_hook=str))
 
 
 class _Paging:
@@ -99,11 +95,8 @@ def list_position(chat_id: str, created_at: datetime | None) -> str:
 async def chat_at(caller: Caller, place: str) -> str:
     """Return the id of the chat at a place, after which a page begins.
 
-    A chat keeps its place when it is deleted, but its owner is not known any more. Then an owner must know the
-    microsecond in which it was created, which `next` holds: its id can be computed.
-
-    Raises:
-        InvalidArgument: there is no such chat, or it is another owner's: the two are indistinguishable.
+    A deleted chat keeps its place, but has no owner any more. Then an owner must know the microsecond of its creation,
+    which `next` holds: the id alone can be guessed. Other owners' chats are indistinguishable from missing ones.
     """
     chat_id = _CREATED.sub("", place)
     try:

@@ -1,4 +1,4 @@
-"""What each principal may do, and which models, parameters and tools clients may choose."""
+"""The operations that each principal may use, and the models, parameters and tools that clients may choose."""
 
 from __future__ import annotations
 
@@ -160,16 +160,7 @@ class Policy(msgspec.Struct, frozen=True):
         return refused if role == "operator" and not one.is_read else [*refused, ON_BEHALF_OF]
 
     async def check(self, principal: Principal, name: str, chat: Chat | None) -> None:
-        """Check that a principal may use an operation or field.
-
-        Args:
-            principal: the sender of the request.
-            name: the name of the operation or field.
-            chat: the chat that the request names; `None` if there is none, or the principal may not see it.
-
-        Raises:
-            NotAllowed: the role or the application's `restriction` does not allow it.
-        """
+        """Raise `NotAllowed` unless the role and the application's `restriction` allow an operation or field."""
         operation, _, field = name.partition(".")
         what = f"the field {field!r} of {operation!r}" if field else repr(operation)
         if not self.allows(principal.role, name):
@@ -197,7 +188,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Choices(msgspec.Struct, frozen=True):
-    """What the clients of a service may choose, operators among them.
+    """The models, parameters and tools that clients of a service may choose, operators included.
 
     The name of a model may hold an address, and options of its provider may hold headers and a whole other request: a
     free choice of them would send a stranger the provider's key and the agent's prompt. A tool that an agent's settings
@@ -213,11 +204,7 @@ class Choices(msgspec.Struct, frozen=True):
         return cls(engine, frozenset(declared).union(name for name in engine.models if "://" not in name))
 
     def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
-        """Check what a client chooses for a chat instead of its agent's own.
-
-        Raises:
-            SettingsError: the service does not declare the model, or options of its provider are among the parameters.
-        """
+        """Refuse a model that the service does not declare, and options of its provider."""
         if model is not None and model not in self.models:
             names = ", ".join(map(repr, sorted(self.models)))
             allowed = f"must be one of {names}, or left out" if names else "must be left out: there is none to choose"
@@ -228,11 +215,7 @@ class Choices(msgspec.Struct, frozen=True):
             )
 
     def check_tools(self, agent: str | None, active: Sequence[str] | None) -> None:
-        """Check the tools that a client chooses for a chat instead of those that its agent has active.
-
-        Raises:
-            SettingsError: the settings of the agent, or of the one that a new chat gets, leave one of them out.
-        """
+        """Refuse tools that the settings of the agent leave out."""
         if agent is None:  # the engine's only one, or else the one of that name
             only, *others = self.engine.agents
             agent = DEFAULT_AGENT if others else only
@@ -244,10 +227,6 @@ class Choices(msgspec.Struct, frozen=True):
                 )
 
     def check_chat(self, chat: Chat) -> None:
-        """Check what a chat that is brought along says instead of its agent.
-
-        Raises:
-            SettingsError: no client could have chosen it here.
-        """
+        """Check the choices of an imported chat."""
         self.check(chat.model, chat.parameters)
         self.check_tools(chat.agent, chat.active_tools)

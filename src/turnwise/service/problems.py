@@ -128,13 +128,13 @@ def build_problem(error: TurnwiseError) -> dict[str, Any]:
 
 
 def _public_kind(error: TurnwiseError) -> type:
-    """Return the class that clients know: of an error of a store's own, say, that is `StoreError`."""
+    """Return the class that clients know: a store's own error is a `StoreError`."""
     kinds = (kind for kind in type(error).__mro__ if kind.__module__ in _PUBLIC and kind is not TurnwiseError)
     return next(kinds, type(error))
 
 
 def _client_text(error: TurnwiseError) -> dict[str, str]:
-    """Return the text for clients of an error whose own text is only logged: whether anything was written."""
+    """Return the text for clients of an error whose own text is only logged."""
     if not isinstance(error, errors.StoreError):
         return {"detail": f"{_CANNOT}; nothing was written"}
     outcome = "nothing was written" if error.written == "no" else "it is not known whether anything was written"
@@ -143,7 +143,7 @@ def _client_text(error: TurnwiseError) -> dict[str, str]:
 
 @contextmanager
 def rest_of_request(*, has_begun: bool = True) -> Iterator[None]:
-    """Let an error say that what came before it in the request was taken, if anything was."""
+    """Correct the text of an error after a part of the request has been accepted."""
     try:
         yield
     except TurnwiseError as error:
@@ -172,7 +172,6 @@ def problem_response(error: TurnwiseError) -> Response:
 
 
 def _log_failure(error: Exception) -> None:
-    """Log an error that the answer may hide."""
     logger.error("request_failed", error=described(error))
 
 

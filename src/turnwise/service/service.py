@@ -1,4 +1,4 @@
-"""What the routes of one service share: its engine, who may call it, and what they have used up."""
+"""The state that the routes of one service share: engine, policy, rates and open streams."""
 
 from __future__ import annotations
 
@@ -34,14 +34,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def spend(self, sender: str) -> None:
-        """Count a request if it is accepted. Refused ones cost nothing: a client that sends too fast keeps its rate.
-
-        Args:
-            sender: the `actor` of a principal, or the address of an unknown sender.
-
-        Raises:
-            RateLimited: the sender has sent as many as it may.
-        """
+        """Count a request, or raise `RateLimited`. Refused requests cost nothing: a fast client keeps its rate."""
         now = time.monotonic()
         allowance, at = self._buckets.pop(sender, (float(self._burst), now))
         allowance = min(self._burst, allowance + (now - at) * self._per_second)
@@ -54,7 +47,7 @@ class Rates:
 
 
 class _Drawn:
-    """Requests that this process has drawn for a principal and not spent. One of its requests draws at a time."""
+    """Requests that this process has drawn for a principal and not spent."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -73,11 +66,7 @@ class SharedRates:
         self._drawn: OrderedDict[str, _Drawn] = OrderedDict()
 
     async def spend(self, principal: Principal) -> None:
-        """Count a request if it is accepted.
-
-        Raises:
-            RateLimited: the principal has sent as many as it may, to all replicas.
-        """
+        """Count a request, or raise `RateLimited`."""
         name = principal.actor
         drawn = self._drawn.setdefault(name, _Drawn())
         self._drawn.move_to_end(name)
@@ -96,7 +85,7 @@ class SharedRates:
 
 
 def limited(per_second: float, burst: int, allowance: float) -> RateLimited:
-    """Return the error for a principal that has so much of a request left."""
+    """Return the error for a sender with less than one request of allowance left."""
     wait = (1 - allowance) / per_second if per_second else 60.0
     return RateLimited(f"{per_second:g} requests a second, {burst} at once", wait)
 
@@ -115,11 +104,7 @@ class Streams:
 
     @contextmanager
     def opened(self, principal: Principal) -> Iterator[None]:
-        """Count a stream while it is open.
-
-        Raises:
-            RateLimited: the principal has as many open as it may.
-        """
+        """Count a stream while it is open, or raise `RateLimited`."""
         if self._open[principal.actor] >= self._most:
             raise RateLimited(f"{self._most} open streams", 5)
         self._open[principal.actor] += 1
@@ -140,11 +125,7 @@ class Readiness:
         self._probed_at = 0.0
 
     async def check(self) -> None:
-        """Raise what keeps the store from taking writes.
-
-        Raises:
-            StoreError: it takes none, or none in time.
-        """
+        """Raise the error that keeps the store from taking writes."""
         if self._probe is None or (self._probe.done() and time.monotonic() - self._probed_at > _PROBE_INTERVAL_S):
             self._probe = asyncio.ensure_future(self._problem())
         await asyncio.wait([self._probe], timeout=_PROBE_TIMEOUT_S)

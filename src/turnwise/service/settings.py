@@ -27,7 +27,7 @@ class ServiceSettings:
     body_limit_bytes: Count = 4_194_304
     """The longest body of a request; front ends, files and imported chats have limits of their own."""
     history_limit_bytes: Count = 16_777_216
-    """The longest body of a front end's request: most send all that was said, with its pictures, in each."""
+    """The longest body of a front end's request: most send the whole conversation, with its pictures, in each."""
     upload_limit_bytes: Count = 1_073_741_824
     """The longest body of a file or an imported chat."""
     requests_per_second: Amount = 50

@@ -52,11 +52,7 @@ class OpenRequests:
             self._tasks.discard(task)
 
     def end_with_server(self, port: int | None = None) -> None:
-        """End the requests when the uvicorn server of this process stops, if that server listens on `port`.
-
-        Args:
-            port: the port of a request; `None` for any server.
-        """
+        """End the requests when the uvicorn server of this process stops, if it listens on `port` (`None`: any)."""
         server = running_server()
         if server is None or not server.started:
             return

@@ -25,15 +25,15 @@ from turnwise.states.events import Event
 from turnwise.states.values.checked import checked
 
 RECONNECT_MILLISECONDS: Final = 1000
-"""When a reader whose stream has ended comes back."""
+"""The delay before a client reconnects."""
 HEARTBEAT_SECONDS: Final = 15.0
-"""How long a stream is quiet before it says that it is there."""
+"""The longest silence of an open stream."""
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _GREETING: Final = f": turnwise\nretry: {RECONNECT_MILLISECONDS}\n\n".encode()
 
 
 class EventFeed(Protocol):
-    """Where the events of chats come from: an engine, or a caller of the service for as long as it is one."""
+    """A source of events: an engine, or a caller of the service until its token expires."""
 
     def events(
         self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
@@ -43,11 +43,10 @@ class EventFeed(Protocol):
 
 
 class _EventFields(NamedTuple):
-    """The fields of one server-sent event."""
+    """The fields of one server-sent event; without data, it is the comment `kind`."""
 
     kind: str
     data: bytes | None
-    """Without it this is a comment: readers that know nothing of it do not see it."""
     number: int | None = None
 
 
@@ -68,21 +67,25 @@ async def event_stream(
     """
     open_requests(engine).end_with_server()
     yield ServerSentEvent(comment="turnwise", retry=RECONNECT_MILLISECONDS)
-    async with aclosing(_event_fields(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
-        async for kind, data, number in events:
+    events = engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)
+    async with aclosing(_fields(events, after)) as sent:
+        async for kind, data, number in sent:
             if data is None:
                 yield ServerSentEvent(comment=kind)
             else:
                 yield ServerSentEvent(id=None if number is None else str(number), event=kind, raw_data=data.decode())
 
 
-async def event_bytes(
-    source: EventFeed, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+async def stream_bytes(
+    changes: AsyncGenerator[Event] | AsyncGenerator[ChatChange], cursor: int
 ) -> AsyncGenerator[bytes]:
-    """Yield what `event_stream` yields, as it is sent: in a third of the time that FastAPI takes to write it."""
+    """Yield the events of a chat, or the changes of all chats, as bytes: three times as fast as FastAPI writes them.
+
+    Changes are `chat` with the chat, `gone` for a chat that left, and `reset` after a store went back.
+    """
     yield _GREETING
-    async with aclosing(_event_fields(source, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
-        async for kind, data, number in events:
+    async with aclosing(_fields(changes, cursor)) as sent:
+        async for kind, data, number in sent:
             if data is None:
                 yield b": %b\n\n" % kind.encode()
             elif number is None:
@@ -91,15 +94,18 @@ async def event_bytes(
                 yield b"event: %b\ndata: %b\nid: %d\n\n" % (kind.encode(), data, number)
 
 
-async def _event_fields(
-    source: EventFeed, chat_id: str, *, after: int, follow: bool, until_rest: bool
+async def _fields(
+    changes: AsyncGenerator[Event] | AsyncGenerator[ChatChange], cursor: int
 ) -> AsyncGenerator[_EventFields]:
-    cursor = after
     try:
-        async with aclosing(source.events(chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
-            async for event in events:
-                cursor = event.seq
-                yield _EventFields(event.kind, msgspec.json.encode(event), cursor)
+        async with aclosing(changes) as following:
+            async for change in following:
+                if isinstance(change, ChatChange):
+                    kind = "reset" if not change.chat_id else "gone" if change.chat is None else "chat"
+                    cursor = change.number
+                else:
+                    kind, cursor = change.kind, change.seq
+                yield _EventFields(kind, msgspec.json.encode(change), cursor)
         yield _EventFields("end", None)
     except (EngineClosed, NotAuthenticated):
         yield _EventFields("reconnect", json.dumps({"after": cursor}).encode())
@@ -107,32 +113,8 @@ async def _event_fields(
         yield _EventFields("problem", json.dumps(build_problem(error)).encode())
 
 
-async def change_bytes(changes: AsyncGenerator[ChatChange], cursor: int) -> AsyncGenerator[bytes]:
-    """Yield what changes in all chats as server-sent events: `chat` for a chat as it stands, `gone` for one that left.
-
-    `reset` says that the store went back: forget all chats.
-    """
-    yield _GREETING
-    try:
-        async with aclosing(changes) as following:
-            async for change in following:
-                cursor = change.number
-                kind = b"reset" if not change.chat_id else b"gone" if change.chat is None else b"chat"
-                yield b"event: %b\ndata: %b\nid: %d\n\n" % (kind, msgspec.json.encode(change), cursor)
-        yield b": end\n\n"
-    except (EngineClosed, NotAuthenticated):
-        yield b"event: reconnect\ndata: %b\n\n" % json.dumps({"after": cursor}).encode()
-    except TurnwiseError as error:
-        yield b"event: problem\ndata: %b\n\n" % json.dumps(build_problem(error)).encode()
-
-
 class Stream(StreamingResponse):
-    """A response of server-sent events that sends a comment while there is nothing else to send.
-
-    Args:
-        pieces: what is sent.
-        headers: beside those of every stream.
-    """
+    """A response of server-sent events that sends a comment while there is nothing else to send."""
 
     def __init__(self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None) -> None:
         super().__init__(pieces, media_type="text/event-stream", headers={**_HEADERS, **(headers or {})})

@@ -36,15 +36,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 def add_file(
     routes: APIRouter, path: str, content: bytes, suffix: str | None = None, headers: Mapping[str, str] | None = None
 ) -> None:
-    """Add a file. The route answers GET and HEAD, and is in no OpenAPI document.
-
-    Args:
-        routes: where it is added.
-        path: of the route.
-        content: the bytes.
-        suffix: of the file's name, if the path has none.
-        headers: beside those of all files.
-    """
+    """Add a file, of the type of `suffix` or the path's own. The OpenAPI document leaves it out."""
     media_type = _MEDIA_TYPES[suffix or Path(path).suffix]
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     routes.add_api_route(

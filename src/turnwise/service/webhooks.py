@@ -127,7 +127,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the open internet, itself and where it is a way to write another one."""
+    """Whether an IP address is public, itself and an IPv4 address in it."""
     ip = ip_address(address.partition("%")[0])
     if isinstance(ip, IPv6Address):
         inner: list[IPv4Address] = [one for one in (ip.ipv4_mapped, ip.sixtofour) if one is not None]
@@ -179,11 +179,7 @@ class WebhookSender:
         )
 
     async def send(self, event: Event) -> None:
-        """Send an event once.
-
-        Raises:
-            NotDelivered: the receiver answered with another status than 2xx, or not at all.
-        """
+        """Send an event once; raise `NotDelivered` without a status 2xx."""
         host, timestamp = urlsplit(self._webhook.url).hostname, int(time.time())
         body = msgspec.json.encode({"type": f"chat.{event.kind}", "timestamp": event.at, "data": event})
         message_id = _id_of(event)
@@ -209,9 +205,9 @@ class WebhookSender:
             raise NotDelivered(f"{host} answered with status {status}", retry_after=wait)
 
     async def deliver(self, engine: Engine) -> None:
-        """Send what happens in the engine's chats, until it is closed, or the receiver says that it is gone.
+        """Send the events of all chats until the engine closes, or the receiver answers 410.
 
-        Then the event that it refused is listed as undelivered, and later ones wait until the process restarts.
+        Then the refused event is listed as undelivered, and later ones wait until the process restarts.
         """
         name = CONSUMER_PREFIX + self._webhook.name
         async with self._pool:
@@ -223,7 +219,7 @@ class WebhookSender:
                 except NotDelivered as gone:
                     logger.error("webhook_disabled", consumer=name, problem=str(gone))
                     return
-                except Exception as error:  # noqa: BLE001 - whatever it is, the events wait for the next try
+                except Exception as error:  # noqa: BLE001 - the events wait for the next try
                     logger.warning("webhook_stopped", consumer=name, problem=described(error))
                     await anyio.sleep(_RESTART_S)
 
@@ -240,7 +236,7 @@ def retry_after_in(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
 
 
 def _id_of(event: Event) -> str:
-    """Return the id of the message: the same one each time it is sent."""
+    """Return the id of the message, the same for every attempt."""
     what = f"{event.chat_id}\n{event.seq}\n{event.at}"
     return f"msg_{hashlib.sha256(what.encode()).hexdigest()[:32]}"
 

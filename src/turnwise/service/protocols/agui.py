@@ -58,9 +58,9 @@ _STOPPED: Final = frozenset(
 class AGUIEncoder:
     """Encodes the events of one turn, from any of them on, as the events of one run.
 
-    Where what a client has put together is not what is kept, because an attempt was discarded or a call repaired, a
-    `MESSAGES_SNAPSHOT` says what is there. It holds all messages, so it needs those from before the run. Clients keep
-    reasoning that a snapshot without any leaves out: what was reset back is empty there.
+    A `MESSAGES_SNAPSHOT` corrects a client whose messages differ from the stored ones, because an attempt was discarded
+    or a call repaired. It holds all messages, so it needs those from before the run. Clients keep reasoning that a
+    snapshot without any leaves out: removed reasoning is empty there.
 
     Args:
         thread_id: the client's name of the chat.
@@ -280,13 +280,10 @@ class AGUIEncoder:
         """Yield a snapshot of the messages, if the encoder knows all of them."""
         self._differs = False
         if self._messages is not None:
-            yield {"type": "MESSAGES_SNAPSHOT", "messages": [*self._messages, *self._empty_replies()]}
-
-    def _empty_replies(self) -> Iterator[dict[str, Any]]:
-        """Yield empty messages for removed reasoning, unless the snapshot contains reasoning."""
-        if not any(message["role"] == "reasoning" for message in self._messages or ()):
-            for reasoning_id in dict.fromkeys(self._removed_reasoning):
-                yield {"id": reasoning_id, "role": "reasoning", "content": ""}
+            has_reasoning = any(message["role"] == "reasoning" for message in self._messages)
+            removed = () if has_reasoning else dict.fromkeys(self._removed_reasoning)
+            empty = [{"id": reasoning_id, "role": "reasoning", "content": ""} for reasoning_id in removed]
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": [*self._messages, *empty]}
 
 
 @checked

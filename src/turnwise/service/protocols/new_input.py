@@ -1,4 +1,4 @@
-"""What is new in the history that a front end sends: messages of its user, and answers to open calls."""
+"""Finds the new messages and answers in the history that a front end sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Content = list[TextPart | FilePart]
 
 
 class NewInput(msgspec.Struct, frozen=True):
-    """What is new: all messages of the user after the last answer, by the client's ids, and answers to calls."""
+    """All messages of the user after the last answer, by the client's ids, and answers to calls."""
 
     messages: list[tuple[str, Content]] = msgspec.field(default_factory=list)
     answers: dict[str, ToolResult] = msgspec.field(default_factory=dict)
@@ -35,7 +35,6 @@ class NewInput(msgspec.Struct, frozen=True):
     edited: str | None = None
     """The message that the client says it has edited."""
     when_busy: WhenBusy = "queue"
-    """What becomes of the messages while the chat works."""
 
     def has_result(self, result: ToolResultPart) -> bool:
         """Whether the client's messages, those of the AI SDK, hold a result as it is stored."""
@@ -122,7 +121,7 @@ def new_input_of_ai_sdk(request: AISDKRequest) -> NewInput:
     last = () if behind is None else behind.parts
     answers = [answer for part in last if "toolCallId" in part and (answer := _ui_answer(part)) is not None]
     return NewInput(
-        _worth_saying(messages),
+        _without_blank(messages),
         {answer.call_id: answer for answer in answers},
         frozenset(str(part["toolCallId"]) for part in calls),
         frozenset(str(part["toolCallId"]) for part in calls if str(part.get("state")).startswith("output-")),
@@ -187,11 +186,11 @@ def new_input_of_agui(request: RunAgentInput) -> NewInput:
         answers[entry.interrupt_id] = ToolResult(entry.interrupt_id, payload)
     call_ids = [call.id for one in request.messages if one.role == "assistant" for call in one.tool_calls or ()]
     answered = [one.tool_call_id for one in request.messages if one.role == "tool"]
-    return NewInput(_worth_saying(messages), answers, frozenset(call_ids), frozenset(answered), behind)
+    return NewInput(_without_blank(messages), answers, frozenset(call_ids), frozenset(answered), behind)
 
 
-def _worth_saying(messages: list[tuple[str, Content]]) -> list[tuple[str, Content]]:
-    """Leave out messages that say nothing: a page sends one again with every request after it."""
+def _without_blank(messages: list[tuple[str, Content]]) -> list[tuple[str, Content]]:
+    """Leave out blank messages, which pages send again with every request."""
     return [
         (name, content)
         for name, content in messages
@@ -207,7 +206,7 @@ def _agui_content(content: Any) -> Content:
 
 
 def _agui_file(part: Any) -> FilePart | None:
-    """Return a file; `None` for one that is kept by its agent, under a name that is none here: no run fails for it."""
+    """Return a file; `None` for one that another agent stores."""
     source, media_type = part.source, part.source.mime_type or "application/octet-stream"
     where = {"data": "data", "url": "url", "file": "blob"}[source.type]
     if where == "blob" and not is_digest(source.value):

@@ -52,7 +52,7 @@ class _OpenReply(msgspec.Struct):
 
 
 class PieceReader:
-    """Turns the events of a turn, from any of them on, into pieces; and those of the next turns, if it is given them.
+    """Turns the events of a turn, from any of them on, into pieces; and those of following turns, if it reads them.
 
     A reader that joins in the middle of a reply gets a new start of the open part with its remaining text, and tool
     calls only when complete. Content of pruned parts comes with the stored message.

@@ -1,4 +1,4 @@
-"""Pieces: what a front end shows of one turn, in order. Every part starts before it grows, and ends."""
+"""Pieces of one turn for a front end, in order. Every part starts before it grows, and ends."""
 
 from __future__ import annotations
 

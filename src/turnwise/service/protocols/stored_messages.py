@@ -56,7 +56,11 @@ def agui_reply(reply_id: str, message: Message) -> dict[str, Any]:
     reply: dict[str, Any] = {"id": reply_id, "role": "assistant", "content": message.text}
     if message.calls:
         reply["toolCalls"] = [
-            _agui_call(call.call_id, call.name, json.dumps(call.arguments, ensure_ascii=False))
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            }
             for call in message.calls
         ]
     return reply
@@ -93,39 +97,30 @@ def agui_media(file: FilePart) -> dict[str, Any] | None:
 def _agui_user_content(message: Message) -> str | list[dict[str, Any]]:
     if all(isinstance(part, TextPart) for part in message.parts):
         return message.text
-    parts = (agui_media(part) if isinstance(part, FilePart) else _agui_text(part) for part in message.parts)
+    parts = [
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else agui_media(part)
+        for part in message.parts
+        if isinstance(part, TextPart | FilePart)
+    ]
     return [part for part in parts if part is not None]
-
-
-def _agui_text(part: Any) -> dict[str, Any]:
-    return {"type": "text", "text": part.text}
-
-
-def _agui_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def to_ai_sdk_messages(
     chat_id: str, messages: Iterable[Message], open_calls: tuple[ToolCall, ...] = (), *, for_owner: bool = False
 ) -> list[dict[str, Any]]:
-    """Return AI SDK UI messages: the user's with their stored ids, answers with the ids that streams generate.
+    """Return AI SDK UI messages of whole turns: the user's with stored ids, answers with the ids of streams.
 
-    Excludes the in-progress reply: stream resumption sends it. Excludes queued messages, too.
-
-    Args:
-        chat_id: the chat.
-        messages: stored messages of whole turns.
-        open_calls: open calls of the last turn.
-        for_owner: show calls that only an operator may answer as `data-awaiting-operator`, without approval.
+    Excludes the in-progress reply: stream resumption sends it. Excludes queued messages, too. With `for_owner`, calls
+    that only an operator may answer are `data-awaiting-operator`.
     """
     ui_messages: list[dict[str, Any]] = []
     steered_by: str | None = None
     messages = [message for message in messages if message.role != "system"]  # skip system markers
     for (is_users, turn), group in groupby(messages, lambda one: (one.role == "user", one.turn)):
         if is_users:
-            said = [*group]
-            steered_by = said[-1].id if said[-1].steered else None
-            ui_messages += [{"id": one.id, "role": "user", "parts": _ai_sdk_user_parts(one.parts)} for one in said]
+            sent = [*group]
+            steered_by = sent[-1].id if sent[-1].steered else None
+            ui_messages += [{"id": one.id, "role": "user", "parts": _ai_sdk_user_parts(one.parts)} for one in sent]
         else:
             answer = [*group]
             asked = open_calls if answer[-1] is messages[-1] else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
@@ -41,20 +41,13 @@ async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
     """
     chat = await caller.chat(chat_id)
     name = f'attachment; filename="{quote(chat_id)}.jsonl"'
-    lines = (
-        _stream_export(caller.engine, chat_id) if caller.principal.sees_all else _stream_visible(caller.engine, chat)
-    )
+    whole = caller.principal.sees_all
+    lines = caller.engine.export_chat(chat_id) if whole else _stream_visible(caller.engine, chat)
     return await streamed(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
 
 
-async def _stream_export(engine: Engine, chat_id: str) -> AsyncIterator[str]:
-    async with aclosing(engine.export_chat(chat_id)) as lines:
-        async for line in lines:
-            yield line
-
-
-async def _stream_visible(engine: Engine, chat: Chat) -> AsyncIterator[str]:
-    """Yield the chat and its messages as an owner sees them, and a last line by which a client knows the end."""
+async def _stream_visible(engine: Engine, chat: Chat) -> AsyncGenerator[str]:
+    """Yield the chat and its messages as an owner sees them, and a last line that marks the end."""
     yield _line(chat)
     rows = 1
     async with aclosing(iterate_pages(engine.transcript_pages(chat.id))) as pages:

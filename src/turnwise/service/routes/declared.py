@@ -17,7 +17,7 @@ from turnwise.engine.chats.chats import COMMANDS
 from turnwise.engine.chats.declaration import Command
 from turnwise.engine.config.results import Chat
 from turnwise.http_problems import InvalidRequest
-from turnwise.service.bodies import ValueBody, build_body_model
+from turnwise.service.bodies import ClientToolBody, ToolResultBody, build_body_model
 from turnwise.service.caller import ChatId, Sender
 from turnwise.service.caller_chats import CallerChats
 from turnwise.service.pages import Paging
@@ -49,16 +49,15 @@ _QUERY: Final[Mapping[str, str]] = {
     "timezone": "The time zone of days.",
     "files": "Also every file of the chat, byte for byte.",
 }
-"""Descriptions of what a query says."""
 _JSON: Final = JsonObject | None
 _JSON_TEXT: Final = str | None
-"""How a query says it."""
+"""The type of JSON in a query."""
 _CHECKED_BY_CLIENTS: Final = frozenset({"checkpoints", "public_key"})
-"""Arguments that stay with the client, which checks what it gets by them."""
+"""Arguments that a client keeps: it checks the answer itself."""
 
 
 def build_endpoint(name: str) -> Callable[..., Any]:
-    """Return the function by which FastAPI takes a command of that name, and describes it."""
+    """Return the FastAPI endpoint of a declared command."""
     command = COMMANDS[name]
     body = build_body_model(command)
 
@@ -89,22 +88,17 @@ def _arguments(given: dict[str, Any]) -> dict[str, Any]:
         given["if_version"] = parse_version(given["if_version"])
     fields = () if body is None else body.model_fields_set
     if isinstance(given.get("metadata"), str):
-        given["metadata"] = _parse_object("metadata", given["metadata"])
+        try:
+            given["metadata"] = msgspec.json.decode(given["metadata"], type=dict[str, Any])
+        except (ValueError, RecursionError):
+            raise InvalidRequest([{"field": "query.metadata", "problem": "must be a JSON object"}]) from None
     return given | {name: _value(getattr(body, name)) for name in fields}
-
-
-def _parse_object(name: str, text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (ValueError, RecursionError):
-        problem = "must be a JSON object"
-        raise InvalidRequest([{"field": f"query.{name}", "problem": problem}]) from None
 
 
 def _value(field: Any) -> Any:
     if isinstance(field, list):
         return [_value(one) for one in field]
-    return field.value() if isinstance(field, ValueBody) else field
+    return field.value() if isinstance(field, ClientToolBody | ToolResultBody) else field
 
 
 def _signature(command: Command, body: type[BaseModel] | None) -> inspect.Signature:
@@ -137,7 +131,6 @@ def _parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> 
 
 
 def _path_type(command: Command, name: str) -> Any:
-    """Return the type of a path parameter beside the chat's id; only a schedule's id has a pattern."""
     if name == "name":
         return _ConsumerName
     pattern = [one for one in getattr(command.hints[name], "__metadata__", ()) if isinstance(one, WithJsonSchema)]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from turnwise.engine.engine import Engine
 from turnwise.service.caller import CHAT_ID, Sender
 from turnwise.service.routes.streamed import streamed
 from turnwise.states.messages import FilePart
@@ -42,10 +39,5 @@ async def get_file(caller: Sender, digest: Digest, chat: OfChat) -> StreamingRes
         "ETag": f'"{digest}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return await streamed(_pieces(caller.engine, chat, digest), media_type="application/octet-stream", headers=headers)
-
-
-async def _pieces(engine: Engine, chat_id: str, digest: str) -> AsyncIterator[bytes]:
-    async with aclosing(engine.open_file(chat_id, digest)) as pieces:
-        async for piece in pieces:
-            yield piece
+    pieces = caller.engine.open_file(chat, digest)
+    return await streamed(pieces, media_type="application/octet-stream", headers=headers)

@@ -49,6 +49,7 @@ from turnwise.states.names import ChatState, WhenBusy
 
 _RESUMED: Final = frozenset({ChatState.waiting, ChatState.interrupted, ChatState.error})
 _DONE: Final = b"data: [DONE]\n\n"
+_UI_STREAM: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 ThreadId = Annotated[str, Path(description="The client's own name of the chat, or the id of a chat.")]
 SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
 
@@ -76,7 +77,7 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
-    if nothing_new and not messages:  # it was opened anew: it gets what was said before, too
+    if nothing_new and not messages:  # a page that was reloaded gets the earlier messages, too
         messages = [*to_agui_messages(chat.id, await _newest_messages(caller, chat))]
     encoder = AGUIEncoder(
         body.thread_id,
@@ -84,32 +85,32 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
         history=messages,
         known_calls=new_input.known_calls,
         answered=new_input.answered,
-        for_owner=caller.principal.role == "owner",
+        for_owner=caller.is_owner,
     )
     opening = list(encoder.begin(anew=nothing_new))
-    return _stream(stream_turns(caller, chat.id, turns, encoder, first=opening), chat.id)
+    return Stream(stream_turns(caller, chat.id, turns, encoder, first=opening), _naming(chat.id))
 
 
 async def _newest_messages(caller: Sender, chat: Chat) -> Iterable[Message]:
-    """Return the messages before the turn's answer, or before what goes on behind the last message that has steered it.
+    """Return the messages before the open answer, as many of the newest turns as fit into one event.
 
-    If they are too long for one event, return the newest turns.
+    The answer begins anew behind the last message that has steered the turn.
     """
-    said, answer, size = deque[Message](), list[Message](), 0
+    earlier, answer, size = deque[Message](), list[Message](), 0
     async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
         async for page in pages:
             for one in page.messages:
                 if one.turn >= chat.turn and one.role != "user":
                     answer.append(one)
                 elif one.turn <= chat.turn:
-                    said += [*answer, one]
+                    earlier += [*answer, one]
                     size += sum(map(json_size, [*answer, one]))
                     answer.clear()
-            while size > ANSWER_BYTES and len(said) > 1:
-                size -= json_size(said.popleft())
-                while len(said) > 1 and said[0].role != "user":
-                    size -= json_size(said.popleft())
-    return said
+            while size > ANSWER_BYTES and len(earlier) > 1:
+                size -= json_size(earlier.popleft())
+                while len(earlier) > 1 and earlier[0].role != "user":
+                    size -= json_size(earlier.popleft())
+    return earlier
 
 
 async def chat_ai_sdk(caller: Subscriber, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
@@ -130,9 +131,9 @@ async def chat_ai_sdk(caller: Subscriber, body: AISDKRequest, version: SDKVersio
         version=7 if version == "7" else 6,
         known_calls=() if new_input.messages else new_input.known_calls,
         answered=() if new_input.messages else new_input.answered - turns.corrected,
-        for_owner=caller.principal.role == "owner",
+        for_owner=caller.is_owner,
     )
-    return _ui_stream(stream_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
+    return Stream(stream_turns(caller, chat.id, turns, encoder, last=_DONE), _UI_STREAM | _naming(chat.id))
 
 
 async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
@@ -148,20 +149,18 @@ async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
 
 
 async def _stream_ai_sdk_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) -> AsyncGenerator[str]:
-    """Yield a page's messages as JSON, piece by piece: those of a turn stand in one piece."""
-    said, before = list[Message](), "["
+    """Yield a page's messages as JSON, turn by turn."""
+    rest, before = list[Message](), "["
     async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
         async for page in pages:
-            said += page.messages
-            turn = said[-1].turn if said else 0
-            ended = [one for one in said if one.turn != turn]
-            said = said[len(ended) :]
+            rest += page.messages
+            turn = rest[-1].turn if rest else 0
+            ended = [one for one in rest if one.turn != turn]
+            rest = rest[len(ended) :]
             for one in to_ai_sdk_messages(chat.id, ended):
                 yield f"{before}{UIMessage(**one).model_dump_json()}"
                 before = ","
-    for one in to_ai_sdk_messages(
-        chat.id, said, (*page.open_calls, *asked), for_owner=caller.principal.role == "owner"
-    ):
+    for one in to_ai_sdk_messages(chat.id, rest, (*page.open_calls, *asked), for_owner=caller.is_owner):
         yield f"{before}{UIMessage(**one).model_dump_json()}"
         before = ","
     yield "[]" if before == "[" else "]"
@@ -186,19 +185,10 @@ async def resume_ai_sdk(
     encoder = AISDKEncoder(
         ai_sdk_message_id(chat.id, chat.turn, behind=steered_by),
         version=7 if version == "7" else 6,
-        for_owner=caller.principal.role == "owner",
+        for_owner=caller.is_owner,
     )
-    hold_back = version == "6"
-    return _ui_stream(stream_turns(caller, chat.id, turns, encoder, last=_DONE, hold_back=hold_back), chat.id)
-
-
-def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:
-    return _stream(lines, chat_id, {"x-vercel-ai-ui-message-stream": "v1"})
-
-
-def _stream(lines: AsyncGenerator[bytes], chat_id: str, headers: Mapping[str, str] | None = None) -> Stream:
-    """Return a response that names the chat, which a page knows by a name of its own."""
-    return Stream(lines, {**_naming(chat_id), **(headers or {})})
+    lines = stream_turns(caller, chat.id, turns, encoder, last=_DONE, hold_back=version == "6")
+    return Stream(lines, _UI_STREAM | _naming(chat.id))
 
 
 def _naming(chat_id: str) -> dict[str, str]:

@@ -21,15 +21,9 @@ _ANSWER_ID: Final = re.compile(r".*-([st])(\d+)(?:-(m\d+))?", re.DOTALL)
 async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, anew: bool) -> dict[str, Message]:
     """Return those messages of a request that stand in the history behind the answer that it goes on from.
 
-    They are found by the ids of the store. A page may count its own messages as the store does, so one that comes last
-    and says something else is another message, unless the page says that it has edited it, or wants it answered anew.
-    A page of a fork may have the messages of the other chat's page: what is to be answered anew is found by its place.
-
-    Args:
-        engine: whose chat it is.
-        chat: the chat.
-        new_input: of the request.
-        anew: whether the last message is to be answered anew.
+    They are found by the ids of the store. A page may count its own messages as the store does, so a last message with
+    another text is another message, unless the page has edited it, or wants it answered `anew`. A page of a fork may
+    have the messages of the other chat's page: a message to answer anew is found by its place.
 
     Returns:
         The messages as they are by now, by the ids of the request.
@@ -57,13 +51,9 @@ async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, ane
 
 
 async def latest_edit(engine: Engine, chat_id: str, message_id: str, *, after: int) -> MessageEvent | None:
-    """Return what a message has become: each edit makes another one of it, and so does each answer anew.
+    """Return the latest edit of a message, by its first id: each edit and each answer anew gives it another id.
 
-    Args:
-        engine: whose chat it is.
-        chat_id: the chat.
-        message_id: the message, as it was at first.
-        after: the number of an event before its first edit.
+    `after` is the number of an event before the first edit.
     """
     return (await _latest_edits(engine, chat_id, {message_id}, after=after)).get(message_id)
 
@@ -71,7 +61,6 @@ async def latest_edit(engine: Engine, chat_id: str, message_id: str, *, after: i
 async def _latest_edits(
     engine: Engine, chat_id: str, message_ids: Collection[str], *, after: int
 ) -> dict[str, MessageEvent]:
-    """Return what messages have become, by what they were at first, in one look at all events."""
     latest: dict[str, MessageEvent] = {}
     first_ids = {message_id: [message_id] for message_id in message_ids}
     cut: list[str] = []
@@ -87,11 +76,11 @@ async def _latest_edits(
 
 
 def says(message: Message, content: Content) -> bool:
-    """Whether a message says what a page says. Files are only counted: the store keeps them in a form of its own."""
-    kept = [part for part in message.parts if isinstance(part, FilePart)]
+    """Whether a stored message has a page's text, and as many files: the store gives them another form."""
+    stored_files = [part for part in message.parts if isinstance(part, FilePart)]
     files = [part for part in content if isinstance(part, FilePart)]
     text = "".join(part.text for part in content if isinstance(part, TextPart))
-    return message.text == text and len(kept) == len(files)
+    return message.text == text and len(stored_files) == len(files)
 
 
 def _find_answer(answer_id: str | None, history: Sequence[Message]) -> int | None:

@@ -38,11 +38,7 @@ IfNoneMatch = Annotated[
 
 
 def parse_version(if_match: str | None) -> int | None:
-    """Return the version that a caller has seen; `None` if any will do.
-
-    Raises:
-        InvalidRequest: the header is not `*` or one version.
-    """
+    """Return the version that a caller has seen; `None` for any."""
     if if_match is None or if_match.strip() == "*":
         return None
     match = _TAG.fullmatch(if_match.strip())

@@ -14,7 +14,7 @@ from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Sender, Subscriber
 from turnwise.service.pages import Paging
 from turnwise.service.routes.streamed import JSON_LINES
-from turnwise.service.sse import Stream, change_bytes, event_bytes
+from turnwise.service.sse import Stream, stream_bytes
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 
 _SAFE = {
@@ -36,11 +36,7 @@ async def start_after(
     after: _After = 0,
     last_event_id: _LastEventId = None,
 ) -> int:
-    """Return the number after which a stream begins: checked before its first byte.
-
-    Raises:
-        InvalidArgument: the chat has no such event yet. After a backup was restored its reader would wait for others.
-    """
+    """Return the number after which a stream begins, if the chat has that event: a restored backup may not."""
     cursor = after if last_event_id is None else last_event_id
     with suppress(ChatUnreadable):  # the stream yields what can be read, and then the error
         if cursor > (await caller.chat(chat_id)).last_seq:
@@ -62,7 +58,7 @@ async def stream_events(
     until_rest: Annotated[bool, Query(description="End once the chat rests.")] = False,
 ) -> Response:
     """Stream a chat's events: those after a number, then new ones as they come."""
-    return Stream(event_bytes(caller, chat_id, after=cursor, follow=follow, until_rest=until_rest))
+    return Stream(stream_bytes(caller.events(chat_id, after=cursor, follow=follow, until_rest=until_rest), cursor))
 
 
 async def watch_chats(
@@ -76,7 +72,7 @@ async def watch_chats(
 ) -> Response:
     """Stream the chats that changed since a number, each as it stands, then every chat that changes."""
     cursor = after if last_event_id is None else last_event_id
-    return Stream(change_bytes(caller.watch(owner=owner, agent=agent, after=cursor, follow=follow), cursor))
+    return Stream(stream_bytes(caller.watch(owner=owner, agent=agent, after=cursor, follow=follow), cursor))
 
 
 async def read_audit(

@@ -22,23 +22,22 @@ JSON_LINES: Final = "application/x-ndjson"
 Piece = TypeVar("Piece", str, bytes)
 
 
-async def streamed(pieces: AsyncIterator[Piece], *, media_type: str, headers: Mapping[str, str]) -> StreamingResponse:
-    """Return the response that has the pieces as its body.
+async def streamed(pieces: AsyncGenerator[Piece], *, media_type: str, headers: Mapping[str, str]) -> StreamingResponse:
+    """Return a response with the pieces as its body.
 
-    Raises:
-        TurnwiseError: of the pieces, before the first; it is answered as a problem. After one that comes later the body
-            breaks off, so that its reader does not take it for whole; its last words are the problem, behind a mark
-            that was drawn for this body and stands in a header.
+    An error before the first piece is raised, and answered as a problem. After a later one the body ends with a random
+    mark, which a header names, and the problem; then it breaks off, so that its reader does not take it for whole.
     """
     mark, first = secrets.token_hex(16), await anext(pieces, None)
 
-    async def whole() -> AsyncIterator[Piece | str]:
+    async def whole() -> AsyncGenerator[Piece | str]:
         if first is None:
             return
         yield first
         try:
-            async for piece in pieces:
-                yield piece
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
         except TurnwiseError as error:
             yield mark + json.dumps(build_problem(error))
             raise
@@ -54,13 +53,9 @@ async def iterate_pages(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[lis
 
 
 async def read_lines(request: Request) -> AsyncIterator[str]:
-    """Yield the text of a request's body, piece by piece.
-
-    Raises:
-        InvalidRequest: it is no UTF-8.
-    """
+    """Yield the lines of a request's body."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    partial_line: list[str] = []  # put together once it has ended: to copy it for each piece takes hours for a long one
+    partial_line: list[str] = []  # joined at its end: to copy a long line for each piece takes hours
     try:
         async for piece in request.stream():
             *ends, rest = decoder.decode(piece).split("\n")

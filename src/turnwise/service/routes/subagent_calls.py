@@ -49,17 +49,9 @@ async def _waiting_subagents(caller: Caller, chat: Chat) -> list[Chat]:
 
 
 async def answer_subagents(caller: Caller, chat: Chat, answers: Mapping[str, ToolResult], *, only_whole: bool) -> bool:
-    """Submit answers to the calls of subagents, and return whether there were any.
+    """Submit answers, by the ids that the page uses, to the calls of subagents; return whether there were any.
 
-    Args:
-        caller: the sender of the answers.
-        chat: the parent chat.
-        answers: the results, by the ids that the page uses.
-        only_whole: whether to skip a subagent for which an answer is missing or not permitted, instead of raising.
-
-    Raises:
-        NotAllowed: a call needs an approval that this caller may not give.
-        ToolResultMismatch: an answer of a subagent is missing.
+    With `only_whole`, skip a subagent for which an answer is missing or not permitted, instead of raising.
     """
     has_answered = False
     for subagent in await _waiting_subagents(caller, chat):
@@ -80,7 +72,7 @@ async def answer_subagents(caller: Caller, chat: Chat, answers: Mapping[str, Too
 def _only_operators_answer(caller: Caller, calls: Sequence[ToolCall]) -> bool:
     """Whether the caller may answer none of the open calls, and an operator may."""
     asked = [call for call in calls if call.is_client]
-    return caller.principal.role == "owner" and bool(asked) and len(operators_calls(asked)) == len(asked)
+    return caller.is_owner and bool(asked) and len(operators_calls(asked)) == len(asked)
 
 
 class OperatorsFeed(msgspec.Struct, frozen=True):
@@ -114,11 +106,7 @@ async def with_subagent_calls(
 ) -> AsyncGenerator[Event]:
     """Yield the events of a turn, then the client calls of subagents, if the chat waits for any.
 
-    Args:
-        events: of the turn.
-        caller: the reader of the stream.
-        chat_id: the parent chat.
-        waits_for_operators: whether to go on with the turn behind calls that only an operator may answer.
+    With `waits_for_operators`, go on behind calls that only an operator may answer.
     """
 
     async def open_calls() -> tuple[ToolCall, ...]:

@@ -170,6 +170,6 @@ MOUNTED: Final = (*ROUTES, *OPEN_ROUTES[:2], METRICS)
 UPLOADS: Final = frozenset({"/files", "/chats/import"})
 """Routes whose bodies may be long."""
 HISTORIES: Final = frozenset({"/agui", "/ai-sdk/chat"})
-"""Routes whose bodies may hold all that was said in a chat."""
+"""Routes whose bodies may hold a whole conversation."""
 OPERATIONS: Final = {route.name: route.operation for route in (*ROUTES, METRICS)}
 """The operations that need a token, as the policy knows them."""

@@ -44,12 +44,7 @@ async def find_chat(caller: Caller, name: str) -> Chat | None:
 
 
 async def check_messages(caller: Caller, chat: Chat | None, new_input: NewInput) -> None:
-    """Check the messages of a request before anything of it is done.
-
-    Raises:
-        NotAllowed: the caller may not send messages.
-        InvalidContent: one of them cannot be taken. The text names it.
-    """
+    """Check the messages of a request before any of it is applied."""
     if new_input.messages:
         await caller.check("send_message", chat_id=None if chat is None else chat.id)
     for client_id, content in new_input.messages:
@@ -68,9 +63,6 @@ async def create(
 
     Returns:
         The chat, and `False` if a concurrent request created it with another message: then send this one.
-
-    Raises:
-        NotAllowed: the caller may not create chats, or choose the agent.
     """
     await caller.check("create_chat", *(["create_chat.agent"] if agent is not None else []))
     message_client_id, message = new_input.messages[0] if new_input.messages else (None, None)
@@ -96,13 +88,10 @@ def clients_calls(chat: Chat) -> set[str]:
 
 
 async def act(caller: Caller, chat: Chat, new_input: NewInput, *, is_new: bool) -> TurnRange:
-    """Give the engine what is new; return the turns that answer it.
+    """Send a request's answers and messages; return the turns that answer it.
 
-    With a message, answers count if they are all that the client is asked for, and the caller may give them; else the
-    message is sent instead of them. One that comes while only subagents are awaited waits as they do.
-
-    Raises:
-        NotAllowed: the caller may not give the answers, and no message came with them.
+    Answers beside a message count only if they are complete and the caller may give them; else the message is sent
+    instead of them. A message that comes while only subagents are awaited waits as they do.
     """
     asked = clients_calls(chat)
     answers = [answer for call_id, answer in new_input.answers.items() if call_id in asked]
@@ -140,11 +129,7 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput, *, is_new:
 
 
 async def _edit_again(caller: Caller, receipt: SendReceipt, content: Content) -> Chat:
-    """Replace a message by what its page says, under the id that it has by now.
-
-    Raises:
-        MessageNotFound: it is gone, or says something else.
-    """
+    """Replace a message by its page's text, under the id that it has by now."""
     await caller.check("edit_message", chat_id=receipt.chat.id)
     tried: str | None = None
     while True:
@@ -163,7 +148,7 @@ async def _edit_again(caller: Caller, receipt: SendReceipt, content: Content) ->
 async def _send_messages(
     caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool, anew: bool, is_new: bool
 ) -> list[SendReceipt]:
-    """Send the messages of a request, each once; the first new one may come instead of answers that are awaited.
+    """Send the messages of a request, each once. With `instead`, the first new one interrupts open calls of the client.
 
     A new chat has the first one already.
     """
@@ -206,11 +191,7 @@ def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:
 
 
 async def _known_receipt(engine: Engine, chat: Chat, client_id: str, message: Message, content: Content) -> SendReceipt:
-    """Return the receipt of a message that a page knows by an id of the store.
-
-    Raises:
-        ConflictingReplay: the page says something else.
-    """
+    """Return the receipt of a message that a page knows by an id of the store."""
     if not says(message, content):
         raise ConflictingReplay(client_id=client_id, message_id=message.id)
     before = await turn_start(engine, chat) if message.turn == chat.turn else 0
@@ -218,11 +199,7 @@ async def _known_receipt(engine: Engine, chat: Chat, client_id: str, message: Me
 
 
 async def _edit_receipt(engine: Engine, chat: Chat, conflict: ConflictingReplay, content: Content) -> SendReceipt:
-    """Return the receipt of a message that was edited, and says by now what its page says.
-
-    Raises:
-        ConflictingReplay: it says something else.
-    """
+    """Return the receipt of a message that was edited to its page's text; raise `conflict` if it was not."""
     first_id = conflict.message_id
     latest = None if first_id is None else await latest_edit(engine, chat.id, first_id, after=0)
     if latest is None or not says(latest.message, content):

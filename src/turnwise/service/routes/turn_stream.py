@@ -194,17 +194,9 @@ async def stream_turns(  # noqa: PLR0913 - what a stream is made of
     last: bytes = b"",
     hold_back: bool = False,
 ) -> AsyncGenerator[bytes]:
-    """Yield the lines of a stream that shows turns.
+    """Yield the lines of a stream that shows turns, between `first` and `last`.
 
-    Args:
-        source: has the chat's events.
-        chat_id: the chat.
-        turns: which ones.
-        encoder: the protocol.
-        first: what is sent before the events.
-        last: the last line.
-        hold_back: for a page that cannot remove text, hold back what a lost worker may have written. It is sent when
-            the reply goes on.
+    A page that cannot remove text needs `hold_back`: text of a worker that may be lost waits until the reply goes on.
     """
     for one in first:
         yield _line(one)
@@ -219,7 +211,9 @@ async def stream_turns(  # noqa: PLR0913 - what a stream is made of
                 for one in encoder.encode(event):
                     yield _line(one)
     except ChatNotFound as error:
-        for one in encoder.encode(_gone(error)):
+        problem = build_problem(error)
+        gone = ErrorInfo(kind=problem["type"].removeprefix(TYPE), message=problem["detail"])
+        for one in encoder.encode(ErrorEvent(error=gone)):  # a client that reconnects does not get the chat either
             yield _line(one)
     except TurnwiseError as error:
         cut = _CUTS.get(type(error), "the chat cannot be read now; come back")
@@ -227,12 +221,6 @@ async def stream_turns(  # noqa: PLR0913 - what a stream is made of
         yield _line(one)
     if last:
         yield last
-
-
-def _gone(error: ChatNotFound) -> ErrorEvent:
-    """Return the event that says that the chat is gone: a client that reconnects does not get it either."""
-    problem = build_problem(error)
-    return ErrorEvent(error=ErrorInfo(kind=problem["type"].removeprefix(TYPE), message=problem["detail"]))
 
 
 def _line(event: dict[str, Any]) -> bytes:
