@@ -1,4 +1,4 @@
-"""Extras: libraries that only a part of turnwise needs, and that are installed when they are asked for."""
+"""Extras: optional libraries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from turnwise.states.errors import SettingsError
 
 @contextmanager
 def needing(extra: str, module: str) -> Iterator[None]:
-    """Import what an extra brings, and name the extra if it is not there.
-
-    Args:
-        extra: its name.
-        module: the module that needs it: `__name__`.
-
-    Raises:
-        SettingsError: a library is missing, or too old.
-    """
+    """Raise a `SettingsError` that names the extra if the `module` (`__name__`) cannot import it."""
     try:
         yield
     except ImportError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any, Final, TypeVar
 
@@ -20,10 +20,7 @@ RAISED_BY_USER_CODE: Final = (ModelError, ToolFailed, ToolOutcomeUnknown, FatalT
 
 
 class UserCodeError(Exception):
-    """Stands for `raised`, an exception of user code that would have ended more than its call.
-
-    Examples are `SystemExit`, and a `StaleLease` that the engine would take for its own.
-    """
+    """Wraps `raised`, an exception of user code that would end more than its call, such as `SystemExit`."""
 
     def __init__(self, raised: BaseException) -> None:
         self.raised = raised
@@ -33,8 +30,7 @@ class UserCodeError(Exception):
 class guarded:  # noqa: N801 - reads like `contextlib.suppress`
     """Replace exceptions of user code that are not ordinary by `UserCodeError`.
 
-    Of the errors of turnwise, those in `RAISED_BY_USER_CODE` are ordinary. Exceptions that end the program pass
-    unchanged: that of Ctrl-C, for example.
+    Exceptions that end the program, as of Ctrl-C, pass unchanged.
 
     Use it around synchronous code or inside a task of `UserCalls`. Elsewhere a `CancelledError` may be the engine's.
     """
@@ -115,7 +111,7 @@ def is_the_programs(error: BaseException) -> bool:
     ):
         return True
     handlers = {_code_of(signal.getsignal(number)) for number in range(1, signal.NSIG)}
-    return any(frame.tb_frame.f_code in handlers for frame in _frames(error.__traceback__))
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _is_ordinary(error: BaseException) -> bool:
@@ -123,12 +119,6 @@ def _is_ordinary(error: BaseException) -> bool:
     if isinstance(error, TurnwiseError):
         return isinstance(error, RAISED_BY_USER_CODE)
     return isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration)
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
 
 
 def _code_of(handler: Any) -> CodeType | None:

@@ -1,4 +1,4 @@
-"""What a service and its clients agree on: errors of requests, and how a problem (RFC 9457) names an error."""
+"""Errors of requests, and their names in problems (RFC 9457), for a service and its clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "urn:turnwise:problem:"
 """The prefix of the types; the rest names the error, as in `urn:turnwise:problem:queue-full`."""
 PROBLEM_AFTER: Final = "X-Problem-After"
-"""The header with the mark behind which a body that breaks off says why."""
+"""The header with the mark that precedes the problem in a body that breaks off."""
 ON_BEHALF_OF: Final = "On-Behalf-Of"
 """Header in which an operator names the client it acts for. The audit log names both."""
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")

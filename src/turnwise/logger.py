@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _chat: Final[ContextVar[Callable[[], Facts] | None]] = ContextVar("turnwise_chat", default=None)
 _standard: Final = logging.getLogger("turnwise")
 _END: Final = 8000
-"""How many characters a log shows of the beginning of a traceback, and of its end."""
+"""Characters of a traceback's beginning, and of its end, in the log."""
 
 
 class Logger:
@@ -33,11 +33,7 @@ class Logger:
         return structlog.is_configured() or _standard.isEnabledFor(level)
 
     def log(self, level: int, event: str, **fields: Any) -> None:
-        """Log at a level that is only known when it comes to it.
-
-        What the application's own handlers or processors raise is printed, as the standard library does it where a
-        handler cannot write: a full disk of logs must not stop a chat. Nothing that is raised here leaves this method.
-        """
+        """Log at a level. Errors of the application's handlers or processors are printed: they must not stop a chat."""
         or_else(lambda: self._log(level, event, fields), None)
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
@@ -57,19 +53,19 @@ class Logger:
                 raise  # `or_else` handles what a signal has raised
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Log what only an engineer at work on it wants to know."""
+        """Log a detail for debugging."""
         self.log(logging.DEBUG, event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Log what happened as it should."""
+        """Log a normal event."""
         self.log(logging.INFO, event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log what went wrong and was dealt with."""
+        """Log a handled problem."""
         self.log(logging.WARNING, event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Log what went wrong and needs attention."""
+        """Log a problem that needs attention."""
         self.log(logging.ERROR, event, **fields)
 
     def exception(self, event: str, *, error: BaseException | None = None, **fields: Any) -> None:
@@ -96,7 +92,7 @@ logger: Final = Logger()
 
 @contextmanager
 def concerning(chat: Callable[[], Facts]) -> Iterator[None]:
-    """Let every line logged inside, and in tasks started inside, name the chat as it stands at that moment."""
+    """Add the present fields of a chat to every line logged inside, and in tasks started inside."""
     token = _chat.set(chat)
     try:
         yield
@@ -105,7 +101,7 @@ def concerning(chat: Callable[[], Facts]) -> Iterator[None]:
 
 
 def about(facts: Facts) -> dict[str, Any]:
-    """Return the fields by which a line about a chat is found: chat, version, state, and the worker that holds it."""
+    """Return the fields of log lines about a chat."""
     fields: dict[str, Any] = {
         "chat_id": facts.chat_id,
         "version": facts.version,
@@ -136,6 +132,6 @@ _standard.addFilter(_spell_traceback)
 
 
 def _printable(value: object) -> str:
-    """Return a value with what would steer a terminal, or forge a line, spelled out: some of it was said in a chat."""
+    """Return a value with characters escaped that control a terminal, or forge a line: it may quote a chat."""
     text = text_of(value, otherwise="[its text cannot be had]")
     return text if text.isprintable() else repr(text)[1:-1]

@@ -1,4 +1,4 @@
-"""What a kernel does about a connection whose packets vanish: without this it waits for hours, with it for seconds."""
+"""TCP keepalive: a kernel otherwise holds a connection whose packets vanish for hours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTERVALS: Final = 5
 
 
 class Keepalive(NamedTuple):
-    """The probes of an idle connection: seconds before the first and between them, and how many."""
+    """Seconds before the first probe and between probes, and their number."""
 
     idle: int
     interval: int
@@ -38,7 +38,7 @@ def end_if_lost(transport: Any, after_s: int) -> None:
         "TCP_KEEPIDLE": wanted.idle,
         "TCP_KEEPINTVL": wanted.interval,
         "TCP_KEEPCNT": wanted.probes,
-        "TCP_USER_TIMEOUT": after_s * 1000,  # also while something waits for an acknowledgement, which no probe does
+        "TCP_USER_TIMEOUT": after_s * 1000,  # no probes are sent while data waits for an acknowledgement
     }.items():
         if hasattr(socket, option):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -15,11 +15,7 @@ _OF_THE_MACHINE: Final = ("localtime", "posixrules", "Factory", "posix/", "right
 
 
 def time_zone(name: str) -> tzinfo:
-    """Return the time zone of a name, such as `Europe/Berlin`. `UTC` needs no database of time zones.
-
-    Raises:
-        InvalidArgument: there is none of that name on this machine.
-    """
+    """Return the time zone of a name, such as `Europe/Berlin`. `UTC` needs no database of time zones."""
     if name == "UTC":
         return UTC
     with suppress(LookupError, ValueError, OSError):  # names may look like paths, or be those of folders

@@ -137,7 +137,7 @@ def _refuse(value: str) -> str:
     ("content", "answer", "problem"),
     [
         (b'{"a": {"b": 7}}', dict[str, dict[str, str]], "a.b: Input should be a valid string"),
-        (b'{"a": "x"}', dict[str, Annotated[str, AfterValidator(_refuse)]], "what it says cannot be read (TypeError)"),
+        (b'{"a": "x"}', dict[str, Annotated[str, AfterValidator(_refuse)]], "its answer cannot be read (TypeError)"),
     ],
 )
 def test_unreadable_answer_is_named(content: bytes, answer: Any, problem: str) -> None:

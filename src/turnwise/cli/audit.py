@@ -121,7 +121,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
-    """Return the steps of a log up to the first that is wrong: what comes after it says nothing."""
+    """Return the steps of a log up to the first that is wrong."""
     checked = records if verdict.ok else records[: verdict.position]
     return [
         Step(
@@ -134,7 +134,7 @@ def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
 
 
 def state_picture(state: str, before: str | None, *, width: int) -> list[Text]:
-    """Return the states as lines of that width, with marks at the current one and the one before it."""
+    """Return the states as lines, with marks at the current and the previous one."""
     names = [
         Text(f"▶{name}", style=f"{STATE_STYLE[name]} reverse")
         if name == state
@@ -172,7 +172,7 @@ def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> l
 
 
 def _pause(after: timedelta) -> str:
-    """Return how much later a step was than the one before: earlier, by what the clock says, if it was set back."""
+    """Return the time since the step before, with its sign: a clock may have been set back."""
     return f"{'-' if after < timedelta() else '+'}{duration(timedelta(milliseconds=round(abs(after) / _MILLISECOND)))}"
 
 

@@ -1,4 +1,4 @@
-"""`turnwise budget` and `turnwise budgets`: limit what owners and chats may spend, and look at what they have."""
+"""`turnwise budget` and `turnwise budgets`: set and list the limits of owners and chats."""
 
 from __future__ import annotations
 
@@ -86,6 +86,5 @@ def _table(found: Sequence[Budget]) -> Table:
 
 
 def _amount(tokens: int | None, cost: Decimal | None, budget: Budget) -> str:
-    """Return the tokens and dollars of a budget, as far as it limits them."""
     parts = [] if budget.tokens is None else [f"{tokens:,} tokens"]
     return ", ".join(parts if budget.cost is None else [*parts, f"${cost}"])

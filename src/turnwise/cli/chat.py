@@ -45,7 +45,7 @@ HELP: Final = """\
   /state    where the chat stands, and why
   /resume   go on after a stop or an error
   /steer    say the rest of the line in the middle of the turn under way
-  /compact  summarise what was said so far
+  /compact  summarise the conversation so far
   /clear    let the model start anew; the transcript stays
   /quit     leave; the chat is kept
   Where the model asks something, any other line is the answer.
@@ -160,7 +160,7 @@ class Talk:
                 self._read_all()
 
     def submit(self, results: Sequence[ToolResult]) -> bool:
-        """Answer what the model asked, and return whether that was accepted: another client may have answered it."""
+        """Answer the model's question; return whether the answer was accepted, or another client was faster."""
         with self._refusal_printed():
             self._submit(results)
             return True
@@ -173,12 +173,12 @@ class Talk:
                 self.portal.call(partial(self.chats.interrupt, self.chat_id, reason="Ctrl-C"))
 
     def do(self, line: str) -> None:
-        """Do what a line that a person typed asks for; a refusal is printed among the answers."""
+        """Execute a typed line; print a refusal among the answers."""
         with self._refusal_printed():
             self._do(line)
 
     def explain_wait(self) -> None:
-        """Say why nothing comes, if the chat waits for an agent or a tool that this process does not run."""
+        """Print the reason if the chat waits for an agent or a tool that this process does not run."""
         if self.chat_id is None or not isinstance(self.chats, Engine):
             return
         with self._refusal_printed():

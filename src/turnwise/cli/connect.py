@@ -1,4 +1,4 @@
-"""The source of the chats, a store or a service, and the chat that was named."""
+"""The source of the chats, a store or a service, and the lookup of a chat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from turnwise.client.remote_chats import RemoteChats
 
 SCHEMES: Final = ("http://", "https://")
-"""How the URL of a service begins; that of no store does."""
 TOKEN: Final = "TURNWISE_TOKEN"  # noqa: S105 - its name
 """The variable that holds the token. It is no option, because every user of a machine sees the options of programs."""
 
@@ -38,7 +37,7 @@ Chats: TypeAlias = "LocalChats | RemoteChats"
 """The chats of an engine that runs none of them, or of a service."""
 
 OPERATOR: Final = "operator"
-"""Who acts, unless --actor names another."""
+"""The default actor."""
 LAST: Final = "last"
 MOST_NAMED: Final = 5
 """Chats that an error names where several ids begin alike."""
@@ -73,11 +72,7 @@ class ChatSource(msgspec.Struct, frozen=True):
     def named(
         cls, store: str, server: str | None = None, file_folder: Path | None = None, actor: str = OPERATOR
     ) -> Self:
-        """Return the service, if one is named, else the store.
-
-        Raises:
-            SettingsError: the service is named by something that is no URL.
-        """
+        """Return the service, if one is named, else the store."""
         if server is not None and not server.startswith(SCHEMES):
             raise SettingsError(
                 "--server", f"must be like https://chats.example.com; it was {without_password(server)!r:.100}"
@@ -91,14 +86,9 @@ class ChatSource(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Chats]:
-        """Open the client of a service, or an engine that runs no chat on a store that is there.
+        """Open the client of a service, or an engine that runs no chat on an existing store.
 
         Commands act as the principal of a service's token, unless another actor is named.
-
-        Raises:
-            SettingsError: the store's file does not exist, see `existing_store`; or its files are elsewhere; or a
-                service needs something that is missing, or takes something that is not its own.
-            StoreError: there is no store of this version there.
         """
         if not self.is_service:
             async with attached_to_store(self.url, self.file_folder) as engine:
@@ -128,11 +118,7 @@ class ChatSource(msgspec.Struct, frozen=True):
 
 
 def token_of_service() -> str:
-    """Return the token that the environment holds.
-
-    Raises:
-        SettingsError: it holds none.
-    """
+    """Return the token that the environment holds."""
     token = os.environ.get(TOKEN)
     if not token:
         raise SettingsError("--server", f"needs a token of the service in the variable {TOKEN}")
@@ -140,11 +126,7 @@ def token_of_service() -> str:
 
 
 def address_of(server: str) -> str:
-    """Return the address of a service, to which paths may be added.
-
-    Raises:
-        SettingsError: the extra `client` is not installed, or the URL is none of a service.
-    """
+    """Return the address of a service, to which paths may be added."""
     from turnwise.client.client import sound_url  # noqa: PLC0415 - an extra's
 
     try:
@@ -155,11 +137,7 @@ def address_of(server: str) -> str:
 
 @asynccontextmanager
 async def connected(server: str) -> AsyncIterator[Client]:
-    """Open a client of a service. It waits only a moment for a service that does not answer: a person waits.
-
-    Raises:
-        SettingsError: the extra `client` is not installed, there is no token, or the URL is none.
-    """
+    """Open a client of a service, which gives up soon: a person waits."""
     from turnwise.client import Client, ClientSettings  # noqa: PLC0415 - an extra's
 
     address, token = address_of(server), token_of_service()
@@ -175,12 +153,12 @@ async def connected(server: str) -> AsyncIterator[Client]:
 async def attached_to_store(
     store: str, file_folder: Path | None = None, *, migrates: bool = False
 ) -> AsyncIterator[Engine]:
-    """Open an engine that runs no chat, on a store that is there, or is made if it `migrates`."""
+    """Open an engine that runs no chat, on an existing store; with `migrates`, create or update the store."""
     chats = store if migrates else existing_store(store)
     files = await files_in(file_folder, create=migrates)
     try:
-        nobody = Agent("the command line", "demo")  # no chat's agent: what is not known of those is not made up
-        async with Engine(chats, files=files, agents=[nobody], settings=Settings(run_worker=False)) as engine:
+        placeholder = Agent("the command line", "demo")  # an engine needs an agent; no chat names this one
+        async with Engine(chats, files=files, agents=[placeholder], settings=Settings(run_worker=False)) as engine:
             if files is not None:
                 await engine.check_files()
             yield engine
@@ -191,13 +169,9 @@ async def attached_to_store(
 
 
 def existing_store(url: str) -> ChatStore:
-    """Return a store that is neither made nor brought up to date by opening it.
+    """Return a store that opening neither creates nor migrates.
 
-    A command that looks at a store, or changes one chat, may be of another version than the store's workers: they could
-    not start again if it had brought the store up to its own.
-
-    Raises:
-        SettingsError: the store's file does not exist.
+    The command may be newer than the store's workers: these could not start again after a migration.
     """
     path = url.removeprefix(FILE_SCHEME)
     if path not in (url, "") and not Path(path).is_file():
@@ -206,11 +180,7 @@ def existing_store(url: str) -> ChatStore:
 
 
 async def files_in(folder: Path | None, *, create: bool = False) -> FolderFiles | None:
-    """Return the file store in a folder that is there; `None` for the database of the chats.
-
-    Raises:
-        SettingsError: the folder is not there and may not be created, or holds no files of a store.
-    """
+    """Return the file store in a folder; `None` for the database of the chats."""
     if folder is None:
         return None
     try:
@@ -222,19 +192,13 @@ async def files_in(folder: Path | None, *, create: bool = False) -> FolderFiles 
 
 
 def files_to_run_with(folder: Path | None, *, create: bool) -> FolderFiles | None:
-    """Return the same outside of an event loop, for an engine that is opened later."""
+    """Call `files_in` outside of an event loop, for an engine that is opened later."""
     return None if folder is None else anyio.run(partial(files_in, folder, create=create))
 
 
 async def chosen_id(chats: Chats, name: str) -> str:
-    """Return the id of the chat that was meant. Only ids are read, so it may be a chat that cannot be read.
-
-    Raises:
-        ChatNotFound: there is none.
-        ChatDeleted: there was one of exactly that id.
-        AmbiguousChat: there are several.
-    """
-    # First: an id is found by an index, and what begins with it, in some databases, only among all chats.
+    """Return the id of a chat, by itself, its beginning or `last`. The chat need not be readable."""
+    # First: an index finds an id, but some databases scan all chats for its beginning.
     if name not in ("", LAST) and await _is_there(chats, name):
         return name
     wanted = "" if name == LAST else name
@@ -250,7 +214,7 @@ async def chosen_id(chats: Chats, name: str) -> str:
 async def _is_there(chats: Chats, chat_id: str) -> bool:
     try:
         await chats.get_chat(chat_id)
-    except TurnwiseError as error:  # any other error says that it is there, and cannot be read
+    except TurnwiseError as error:  # any other error: the chat exists, and cannot be read
         return not isinstance(error, ChatNotFound)
     return True
 

@@ -1,4 +1,4 @@
-"""Commands for what waits for people, and for those to whom events are delivered: consumers and webhooks."""
+"""Commands for the inbox, consumers and webhooks."""
 
 from __future__ import annotations
 

@@ -105,11 +105,7 @@ async def _events(chats: Chats, chat_id: str) -> list[Event]:
 
 
 def png(drawing: str) -> bytes:
-    """Return an SVG drawing as a PNG, on white.
-
-    Raises:
-        SettingsError: the library that draws it is not installed.
-    """
+    """Return an SVG drawing as a PNG, on white."""
     try:
         from resvg_py import svg_to_bytes  # noqa: PLC0415 - an extra
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`turnwise doctor` and `turnwise migrate`: what is wrong in a store, and its schema."""
+"""`turnwise doctor` and `turnwise migrate`: find damage in a store, and update its schema."""
 
 from __future__ import annotations
 

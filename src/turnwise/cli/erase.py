@@ -1,4 +1,4 @@
-"""`turnwise erase` and `turnwise delete`: what is gone for good, and where copies of it are left."""
+"""`turnwise erase` and `turnwise delete`: remove content for good, and list where copies are left."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ YesOption = Annotated[
 
 
 def confirm(question: str, *, done: str) -> None:
-    """Ask; leave if it is not meant, or if there is no terminal to ask at. What is `done` stands in the past: "erased".
-
-    Raises:
-        SettingsError: there is no terminal; `--yes` says it there.
-    """
+    """Ask for confirmation, and exit without it. `done` is the participle, such as "erased"."""
     if not sys.stdin.isatty():
         raise SettingsError("--yes", f"say it where no terminal is there to ask at: what is {done} does not come back")
     errors.print(f"{question} [y/N] ", end="", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Events as lines of a terminal: what a person sees of a chat while it runs."""
+"""Events as lines of a terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _IN_QUEUE: Final = {
     "moved": "moves up in the queue",
     "deleted": "is deleted from the queue",
 }
-"""What becomes of a queued message. That it is taken is shown by the message itself."""
+"""Changes of a queued message. When it is taken, the message itself is shown."""
 
 
 class EventView:
@@ -116,7 +116,7 @@ class EventView:
             self.scroll.write(part.delta, style=THOUGHT)
 
     def _conclude(self, message: Message) -> None:
-        if message.id in self._message_ids:  # something of it was erased
+        if message.id in self._message_ids:  # a part of it was erased
             return
         self._message_ids.add(message.id)
         self.scroll.end_line()
@@ -183,18 +183,12 @@ def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
 
 
 def _arguments(call: ToolCall | ToolCallPart, *, most: int | None = None) -> list[str]:
-    """Return arguments by their names, of each value at most so many characters: text in quotes, the rest as JSON.
-
-    Whatever a model has written, no text looks like the end of one argument and the next, or like a line of its own.
-    """
+    """Return arguments by name, each value cut at `most` characters: text in quotes, so that none can forge another."""
     return [
-        f"{name if name.isidentifier() else _quote(name, most)}={_argument(value, most)}"
+        f"{name if name.isidentifier() else _quote(name, most)}="
+        f"{_quote(value, most) if isinstance(value, str) else _cut(in_json(value), most)}"
         for name, value in call.arguments.items()
     ]
-
-
-def _argument(value: object, most: int | None) -> str:
-    return _quote(value, most) if isinstance(value, str) else _cut(in_json(value), most)
 
 
 def _quote(text: str, most: int | None) -> str:
@@ -218,7 +212,7 @@ async def show_until_rest(chats: Chats, chat_id: str, view: EventView) -> Chat:
         async for event in chats.events(chat_id, after=view.after, follow=False):
             view.show(event)
     if chat.state is ChatState.interrupted:
-        view.scroll.line(Text("■ stopped; what was said is kept", style="yellow"))
+        view.scroll.line(Text("■ stopped; the text so far is kept", style="yellow"))
     return chat
 
 

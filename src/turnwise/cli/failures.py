@@ -1,4 +1,4 @@
-"""How an error is reported: one sentence on the screen and an exit code, never a traceback."""
+"""Reports an error as one sentence on the screen and an exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def exit_code_of(failure: BaseException) -> int:
     if os.environ.get(DEBUG):
         raise failure
     causes = [*_causes(failure)]
-    if any(_reader_left(cause) for cause in causes):
-        forget_output()
+    if any(isinstance(one, OSError) and one.errno == errno.EPIPE and one.filename is None for one in causes):
+        forget_output()  # the reader has closed the output, as `head` does
         return PROBLEM
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return STOPPED
@@ -53,7 +53,7 @@ def flush_output() -> int:
 
 
 def forget_output() -> None:
-    """Discard what is still to be written: Python would otherwise print an error as it ends."""
+    """Discard unwritten output: Python would print an error at its exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -69,11 +69,6 @@ def _causes(failure: BaseException) -> Iterator[BaseException]:
             yield from _causes(inner)
     else:
         yield failure
-
-
-def _reader_left(error: BaseException) -> bool:
-    """Whether the reader of the output has closed it, as `head` does."""
-    return isinstance(error, OSError) and error.errno == errno.EPIPE and error.filename is None
 
 
 def _to_sentence(error: BaseException) -> str:

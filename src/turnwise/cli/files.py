@@ -28,31 +28,22 @@ _LONGEST: Final = 2**30
 
 
 class InputLines(msgspec.Struct, frozen=True):
-    """Where a command reads lines from, as they are asked for: they may be many, or never come to an end."""
+    """The lines of a file or pipe, read one by one: there may be many, or no end."""
 
     option: str
-    """The option that named it."""
+    """The option that named the file, for errors."""
     name: str
     """The path of a file, or `-`."""
 
     def opened(self) -> AbstractContextManager[io.BufferedReader]:
-        """Open it; a named pipe waits for a writer.
-
-        Raises:
-            SettingsError: there is no such file, or it cannot be read.
-        """
+        """Open the file; a named pipe waits for a writer."""
         with _naming(self.option, self.name):
             if self.name == STANDARD_INPUT:
                 return nullcontext(cast("io.BufferedReader", sys.stdin.buffer))
             return Path(self.name).open("rb")
 
     async def read(self, source: io.BufferedReader) -> AsyncGenerator[str, None]:
-        """Yield the lines without their line feeds. A byte that is no text makes its line one that is refused.
-
-        Raises:
-            ImportRefused: a line is longer than one of a chat can be.
-            SettingsError: reading failed.
-        """
+        """Yield the lines without their line feeds. The reader of a line refuses bytes that are no UTF-8."""
         line_start, number = bytearray(), 1
         waits = _waits(source)
         while True:
@@ -76,11 +67,7 @@ class InputLines(msgspec.Struct, frozen=True):
 
 
 def read_file(option: str, path: Path) -> bytes:
-    """Read a file that was named on the command line; `-` is standard input.
-
-    Raises:
-        SettingsError: there is no such file, or it cannot be read.
-    """
+    """Read a file that was named on the command line; `-` is standard input."""
     with _naming(option, str(path)):
         return sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path.read_bytes()
 
@@ -127,14 +114,9 @@ class FileFailed(TurnwiseError):
 
 
 class WholeFile:
-    """A file that was named on the command line, written piece by piece. It gets its name once it is whole.
+    """A file that was named on the command line, written piece by piece, and renamed once it is whole.
 
-    Until then, and if it never is, what has the name stays as it is. A process that is killed leaves a file beside it
-    that ends in `.part`. What is no file of a disk, a pipe for example, is written as the pieces come.
-
-    Raises:
-        SettingsError: there cannot be a file of that name.
-        FileFailed: the disk is full, or broken.
+    A killed process leaves a file that ends in `.part`, and the old file. Pipes and devices are written directly.
     """
 
     def __init__(self, option: str, path: Path) -> None:
@@ -204,6 +186,6 @@ class WholeFile:
 
 
 def write_file(option: str, path: Path, content: str | bytes) -> None:
-    """Write a file that was named on the command line; raises what `WholeFile` raises."""
+    """Write a file that was named on the command line."""
     with WholeFile(option, path) as file:
         file.write(content)

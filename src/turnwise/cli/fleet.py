@@ -1,4 +1,4 @@
-"""`turnwise workers`: which workers a store has, what they run, and what they hold."""
+"""`turnwise workers`: the workers of a store, with their agents and chats."""
 
 from __future__ import annotations
 

@@ -48,11 +48,7 @@ CheckpointsOption = Annotated[
 
 
 def published_files(checkpoints: Path | None, public_key: Path | None) -> dict[str, Any]:
-    """Return the arguments `checkpoints` and `public_key` that files hold.
-
-    Raises:
-        SettingsError: one cannot be read, or there are checkpoints and no key.
-    """
+    """Return the arguments `checkpoints` and `public_key` that files hold."""
     if checkpoints is not None and public_key is None:
         raise SettingsError("--checkpoints", "needs --public-key: without it anybody could have written them")
     text = None if checkpoints is None else read_file("--checkpoints", checkpoints).decode(errors="replace")
@@ -60,11 +56,7 @@ def published_files(checkpoints: Path | None, public_key: Path | None) -> dict[s
 
 
 def signer_of(file: Path | None) -> SigningKey | None:
-    """Return the Ed25519 key that a file holds; `None` if none was named.
-
-    Raises:
-        SettingsError: the file cannot be read, or holds no such key.
-    """
+    """Return the Ed25519 key that a file holds; `None` if none was named."""
     if file is None:
         return None
     try:
@@ -74,11 +66,7 @@ def signer_of(file: Path | None) -> SigningKey | None:
 
 
 def signing_key(file: Path | None) -> bytes | None:
-    """Return the key, without the line's end that editors add; `None` if none was given.
-
-    Raises:
-        SettingsError: the file cannot be read, or the key is empty.
-    """
+    """Return the key, without the line feed that editors add; `None` if none was given."""
     if file is not None:
         name, key = "--key", read_file("--key", file).rstrip(b"\r\n")
     elif VARIABLE in os.environ:
@@ -107,11 +95,7 @@ PublishingKeyOption = Annotated[
 
 
 def checkpoints_of(places: Sequence[str] | None, key: Path | None) -> Checkpoints | None:
-    """Return the checkpoints that the two options ask for; `None` if they are not there.
-
-    Raises:
-        SettingsError: one of them is there without the other, the key cannot be read, or a place is none.
-    """
+    """Return the checkpoints that the two options ask for; `None` without them."""
     signer = signer_of(key)
     if not places:
         if signer is not None:

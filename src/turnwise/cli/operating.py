@@ -1,6 +1,6 @@
 """Commands for an operator whose chat is stuck, or waits for its client: each is one command of the engine.
 
-The audit log records who gave it. None of them runs the chat: a worker of the store does.
+The audit log records the actor. A worker of the store runs the chat.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def interrupt(
     source: ChatSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop a chat. What was shown is kept, open calls are closed, the queue waits."""
+    """Stop a chat. The text so far is kept, open calls are closed, the queue waits."""
     _change(source, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason), as_json=as_json)
 
 
 def _operation(method: Literal["resume", "archive", "unarchive", "mark_read"], purpose: str) -> Callable[..., None]:
-    """Return the command line's command for a method that takes nothing but the chat and the actor."""
+    """Return the command for a method that takes only the chat and the actor."""
 
     @with_source("actor")
     def operate(
@@ -85,7 +85,7 @@ mark_read = _operation("mark_read", "Mark the end of a chat's last turn as read.
 
 
 def report(source: ChatSource, chat: Chat, done: str | None = None) -> None:
-    """Print what was done, where the chat stands now, and why it goes no further."""
+    """Print what was done, the state of the chat, and why it waits."""
     if done is not None:
         console.print(Text.assemble(("✓ ", "green"), clean(done)))
     console.print(summary(chat))
@@ -137,10 +137,10 @@ def submit(
             return await chats.submit_tool_results(chat_id, from_file)
         chat = await chats.get_chat(chat_id)
         open_ids = [call.call_id for call in chat.open_calls if call.is_client]
-        # What looks like an answer of the one open call may be given to another one again.
-        may_be_again = len(open_ids) == 1 and any("=" in answer for answer in answers or ())
-        said = await chats.messages(chat_id) if may_be_again else []
-        all_ids = [*open_ids, *(call.call_id for message in said for call in message.calls)]
+        # `a=b` may answer the one open call, or repeat an answer to an earlier call `a`.
+        is_ambiguous = len(open_ids) == 1 and any("=" in answer for answer in answers or ())
+        history = await chats.messages(chat_id) if is_ambiguous else []
+        all_ids = [*open_ids, *(call.call_id for message in history for call in message.calls)]
         named = [_result(answer, open_ids, all_ids, failed=failed) for answer in answers or ()]
         return await chats.submit_tool_results(chat_id, named)
 
@@ -168,7 +168,7 @@ def _result(answer: str, open_ids: Sequence[str], all_ids: Sequence[str], *, fai
 def _value(text: str) -> Any:
     try:
         return from_json(text, allow_inf_nan=False)
-    except (ValueError, TypeError):  # the latter says that it is no well-formed text
+    except (ValueError, TypeError):  # TypeError: the text is not well-formed
         return text
 
 

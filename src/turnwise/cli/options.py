@@ -32,7 +32,7 @@ def time_in_utc(option: str, value: str | None) -> datetime | None:
 
 
 def _in_one_place(context: typer.Context, value: str | None) -> str | None:
-    """Check that a store and a service were not both typed: the chats are in one of them, and it might not be meant."""
+    """Refuse a store beside a service: only one of them has the chats."""
     sources = [context.get_parameter_source(name) for name in ("store", "server")]
     if all(source is not None and source.name == "COMMANDLINE" for source in sources):
         raise SettingsError("--store, --server", "each names the place where the chats are: leave one of them out")

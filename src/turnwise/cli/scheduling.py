@@ -1,4 +1,4 @@
-"""Commands for what the clock sends to a chat."""
+"""Commands for scheduled messages."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Scroll:
         """The line under way."""
         self._style = ""
         self.status: Text | None = None
-        """What the live line says is going on."""
+        """The status in the live line."""
         self._spinner = Spinner("dots", style="cyan")
         self._live: Live | None = None
 
@@ -92,7 +92,7 @@ class Scroll:
             self._put(Text(" " * _INDENT * depth + line, style=style))
 
     def user_message(self, text: str) -> None:
-        """Print what a user said."""
+        """Print a message of the user."""
         self.end_line()
         lines, last = wrapped(clean(text), self.width)
         for number, line in enumerate([*lines, last]):
@@ -116,10 +116,7 @@ class Scroll:
 
 
 def wrapped(text: str, width: int) -> tuple[list[str], str]:
-    """Return the lines that are complete, and the rest: the line under way, of at most `width` cells.
-
-    The lines are the same however the text is cut into pieces, if each rest is put before the next piece.
-    """
+    """Return the complete lines, and the rest, which the caller puts before the next piece."""
     *lines, rest = [line for paragraph in text.split("\n") for line in _lines_of(paragraph, width)]
     return lines, rest
 
@@ -135,10 +132,7 @@ def _lines_of(paragraph: str, width: int) -> Iterator[str]:
 
 
 def _fits(paragraph: str, start: int, width: int) -> int:
-    """Return how many characters from `start` on fill no more than `width` cells.
-
-    No more of the text is measured than a line may need: its length would count once for each of its lines.
-    """
+    """Return how many characters from `start` on fill no more than `width` cells, without measuring all of the text."""
     taken = width + 1
     while cell_len(piece := paragraph[start : start + taken]) <= width:
         if start + taken >= len(paragraph):
@@ -159,12 +153,7 @@ def is_command(line: str) -> bool:
 
 
 def typed(prompt: str) -> str:
-    """Return the next line; where it comes from a pipe, print it, as no terminal has shown it.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed.
-        EOFError: there is no further line.
-    """
+    """Return the next line; print a line from a pipe, which no terminal has shown."""
     line = input(prompt).strip()
     if not sys.stdin.isatty():
         console.print(clean(line))

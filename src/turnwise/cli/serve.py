@@ -157,7 +157,7 @@ def serve(  # noqa: PLR0913 - options
 
 @cache
 def _observers() -> tuple[Observer, ...]:
-    """Return what measures for `/metrics`: one for the process, as its registry takes the metrics of one only."""
+    """Return the observer for `/metrics`, one for the process: its registry takes the metrics of one only."""
     from turnwise.engine.observers.prometheus import PrometheusObserver  # noqa: PLC0415 - an extra's
 
     try:

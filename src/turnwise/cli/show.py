@@ -1,4 +1,4 @@
-"""`turnwise list`, `turnwise show` and `turnwise explain`: look at chats."""
+"""`turnwise list`, `turnwise show` and `turnwise explain`."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def show(
 
 
 def summary(chat: Chat) -> Text:
-    """Return where a chat stands, in one line."""
+    """Return the state of a chat in one line."""
     return Text.assemble(
         (f"{clean(chat.id)} ", "bold"),
         state_text(chat.state),
@@ -168,7 +168,6 @@ def summary(chat: Chat) -> Text:
 
 
 def _context(chat: Chat) -> str:
-    """Return how full the context window is, as far as that is known."""
     if not chat.context_tokens or not chat.context_limit:
         return ""
     share = round(100 * chat.context_tokens / chat.context_limit)

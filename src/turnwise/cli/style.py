@@ -1,4 +1,4 @@
-"""How things look in a terminal: consoles, the colours of the states, text made safe to print."""
+"""The look of the terminal: consoles, the colours of the states, text made safe to print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from turnwise.states.values.values import fields_of
 
 
 def _forget_no_numbers() -> None:
-    """Take from the environment what rich and typer would read as a number, and fail: digits such as a raised 2."""
+    """Remove sizes from the environment on which rich and typer would fail: digits such as a superscript 2."""
     for name in ("COLUMNS", "LINES"):
         size = os.environ.get(name, "")
         if size.isdigit() and not size.isdecimal():
@@ -34,7 +34,7 @@ def _forget_no_numbers() -> None:
 
 
 def _width() -> int | None:
-    """Return the width where there is `COLUMNS`: a 0 means that it is unknown, and rich would show nothing."""
+    """Return the width if `COLUMNS` is set: a 0 means unknown, but rich would show nothing."""
     return shutil.get_terminal_size().columns if os.environ.get("COLUMNS", "").isdigit() else None
 
 
@@ -89,15 +89,12 @@ _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 
 def clean(text: str) -> str:
-    r"""Return the text with characters that control the terminal, or the direction of text, spelled out: `\u202e`.
-
-    Models, users and files may say anything.
-    """
+    r"""Return the text with characters that control the terminal, or the direction of text, spelled out: `\u202e`."""
     return text.translate(_SPELLED)
 
 
 def in_json(value: object) -> str:
-    """Return a value as JSON in one line, whatever it is."""
+    """Return any value as JSON in one line."""
     return pydantic_core.to_json(value, fallback=str).decode()
 
 
@@ -114,7 +111,7 @@ def state_text(state: str) -> Text:
 
 
 def quiet_logs() -> None:
-    """Keep the library's log off the screen: commands print the same in words. `turnwise worker` shows the log."""
+    """Keep the library's log off the screen. `turnwise worker` shows it."""
     logging.getLogger("turnwise").addHandler(logging.NullHandler())
 
 
@@ -156,7 +153,7 @@ def dollars(cost: Decimal) -> str:
 
 
 class _PlainTable(Table):
-    """A table that cuts no word. Where the screen has no room for that, each cell gets a line, behind its column."""
+    """A table that cuts no word. On a narrow screen each cell gets a line with the name of its column."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         cells = [[column.header, *column.cells] if self.show_header else [*column.cells] for column in self.columns]
@@ -190,10 +187,7 @@ class _PlainTable(Table):
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table without a frame, and with a head unless its columns have no names.
-
-    An id of a chat stays on one line, where the screen has room for it: people copy it.
-    """
+    """Return a table without a frame, and with a head unless its columns have no names. People copy ids of chats."""
     table = _PlainTable(box=None, show_header=any(columns), header_style="dim", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column == "chat" and console.width >= _ROOM_FOR_IDS)
@@ -209,10 +203,7 @@ def labelled(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: no colours, no wrapping; characters that control the terminal are escaped.
-
-    So is all beyond ASCII where the output is no UTF-8, of which JSON is made: it would be replaced by question marks.
-    """
+    """Print a value as JSON, with characters that control the terminal escaped; without UTF-8, all beyond ASCII."""
     text = pydantic_core.to_json(value, indent=2, fallback=fields_of).decode().translate(_IN_JSON)
     if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
         text = _BEYOND_ASCII.sub(lambda words: json.dumps(words[0])[1:-1], text)

@@ -1,4 +1,4 @@
-"""The engines that commands run: one of the service's own code, one for its agents, or one whose tools read files."""
+"""The engines that commands run: one of the user's code, one for the user's agents, or one whose tools read files."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _OF_AN_ENGINE: Final = {
     "concurrency": ("--concurrency", "has its own: Settings(max_running=...)"),
     "checkpoints": (PUBLISH, "has its own: Engine(..., checkpoints=...)"),
 }
-"""What an engine says itself, by the parameters of commands: the option that it would ignore, and the right way."""
+"""The options that an engine would ignore, by parameters of commands, each with the right way."""
 
 
 def typed_options(context: typer.Context) -> Collection[str]:
-    """Return the parameters of a command that were typed: neither its defaults nor what the environment says."""
+    """Return the parameters of a command that were typed: neither defaults nor environment variables."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
@@ -58,22 +58,9 @@ def engine_of(  # noqa: PLR0913 - the options of commands
     observers: Callable[[], Sequence[Observer]] = tuple,
     typed: Collection[str] = (),
 ) -> Engine:
-    """Return the engine that a target names, not entered yet.
+    """Return the engine that `module:attribute` names, not entered yet, or a new one for the agents that it names.
 
-    Args:
-        target: `module:attribute`, looked for in the current folder first.
-        store: has the chats of agents; an engine has its own store.
-        file_folder: has the files of these chats, if the store's database does not.
-        create: whether the file of a SQLite store, and the folder, may be missing; an engine makes its own.
-        right: what to do if it is missing.
-        settings: for the engine that runs agents; an engine has its own.
-        checkpoints: of the engine that runs agents.
-        observers: makes those of the engine that runs agents, once these are there; an engine has its own.
-        typed: the parameters of the command that were typed, see `typed_options`.
-
-    Raises:
-        SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
-            folder is missing; or it is an engine, and what it says itself was typed.
+    All other arguments are for a new engine; `typed` are those that must not be given with an engine of one's own.
     """
     named = _import_object(target)
     made = _call_factory(target, named) if callable(named) and not isinstance(named, type) else named

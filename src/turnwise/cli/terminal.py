@@ -1,4 +1,4 @@
-"""What reads keys, by prompt_toolkit: a chat whose answer streams above the line that is typed, and steps of a log."""
+"""Screens that read keys, by prompt_toolkit: a chat that streams above the typed line, and steps of a log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REFRESH: Final = 0.2
 
 
 class _Questions(msgspec.Struct, frozen=True):
-    """What the model asks the client, and the answers so far: replaced as a whole, as two threads look at it."""
+    """The open calls of the client, and the answers so far: replaced as a whole, because two threads read it."""
 
     calls: Sequence[ToolCall] = ()
     answers: list[ToolResult] = msgspec.field(default_factory=list)
@@ -113,7 +113,7 @@ class TerminalTalk:
         )
 
     def _stop(self, event: KeyPressEvent) -> None:
-        """Stop the turn under way, and leave what is typed where it is; where nothing runs, leave."""
+        """Stop the turn under way and keep the typed text; if nothing runs, leave."""
         if self._talk.chat_id is not None and (self._state not in RESTING or self._questions.next):
             self._talk.stop()
         else:

@@ -1,4 +1,4 @@
-"""`turnwise export` and `turnwise import`: a whole chat as a file that any store takes in."""
+"""`turnwise export` and `turnwise import`: a whole chat as a file for any store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`turnwise verify` and `turnwise replay`: whether an audit log is sound, and what happened step by step."""
+"""`turnwise verify` and `turnwise replay`: check an audit log, and step through it."""
 
 from __future__ import annotations
 
@@ -80,11 +80,7 @@ def is_log(target: str) -> bool:
 
 
 def check_options_of_a_log(options: Mapping[str, object]) -> None:
-    """Refuse options that ask for more than a log holds: a verdict would seem to answer them.
-
-    Raises:
-        SettingsError: one of them was given.
-    """
+    """Refuse options that ask for more than a log holds: a verdict would seem to answer them."""
     for option, value in options.items():
         if value:
             raise SettingsError(option, _NEED_A_CHAT[option])

@@ -50,10 +50,7 @@ def worker(  # noqa: PLR0913 - options
 
 
 async def run_until_stopped(engine: Engine) -> None:
-    """Run an engine's worker until the process is asked to stop, then stop gracefully.
-
-    If the engine is still opening then, it opens no more.
-    """
+    """Run an engine's worker until the process is asked to stop, also while the engine opens; stop gracefully."""
     with anyio.CancelScope() as running, _stopped_by_signals(running):
         async with engine:
             runs = ", ".join(sorted(engine.agents)) if engine.settings.run_worker else "nothing: run_worker is False"

@@ -61,11 +61,7 @@ class Client(RemoteChats):
 
 
 def sound_url(url: str) -> str:
-    """Return the address of a service, without a slash at its end.
-
-    Raises:
-        InvalidArgument: it cannot be one.
-    """
+    """Return the address of a service, without a slash at its end."""
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

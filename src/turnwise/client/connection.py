@@ -32,12 +32,12 @@ Answer = TypeVar("Answer")
 _NOT_OPEN: Final = "the client is not open; use it inside 'async with Client(...)'"
 _CLOSED: Final = "the client was closed"
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-"""What happens before a request is sent."""
+"""Errors before a request is sent."""
 _OK: Final = range(200, 300)
 _ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type", ON_BEHALF_OF: "actor"}
 """The arguments that headers carry."""
 _NOTHING: Final = "; nothing was written"
-"""What an error says of one request, and is not true of one that was sent before."""
+"""Removed from the text of an error if the request was sent before."""
 _UNKNOWN: Final = "; it is not known whether anything was written"
 
 
@@ -62,12 +62,7 @@ class Connection:
         return self._client is not None
 
     async def open(self) -> None:
-        """Make ready to send; nothing is sent yet.
-
-        Raises:
-            EngineInUse: it is open.
-            SettingsError: the environment names a proxy or certificates that cannot be used.
-        """
+        """Prepare to send, without sending."""
         if self._client is not None:
             raise EngineInUse
         try:
@@ -92,20 +87,11 @@ class Connection:
             await client.aclose()
 
     async def ask(self, request: Request, answer: type[Answer]) -> Answer:
-        """Return the answer to a request, read as a value of the type `answer`.
-
-        Raises:
-            TurnwiseError: what the service says is wrong, or that it says nothing, or nonsense.
-        """
+        """Return the answer to a request, read as a value of the type `answer`, or raise the service's error."""
         return self.read(await self.response_to(request), answer)
 
     async def response_to(self, request: Request, *, sent: bool = False) -> httpx.Response:
-        """Return the response to a request, once it is one of success. See `ask`.
-
-        Args:
-            request: what is asked.
-            sent: whether the service may have done it before; then it is asked until it says so.
-        """
+        """Return the successful response to a request; `sent` if it was sent before, and may have been applied."""
         backoff = Backoff(self.settings)
         while True:
             try:
@@ -128,18 +114,14 @@ class Connection:
         return self.is_open and (is_passing(error) or isinstance(error, NotAuthenticated | NotAllowed))
 
     def unanswered(self, error: TurnwiseError) -> ServiceUnreachable:
-        """Return the error for something that may have been done although the last answer was this error."""
+        """Return the error for a request that may have been applied although the last answer was `error`."""
         if isinstance(error, ServiceUnreachable):
             return ServiceUnreachable(error.url, error.problem, sent=True)
         words = str(error).removesuffix(_NOTHING).removesuffix(_UNKNOWN)
         return ServiceUnreachable(self.url, f"it says {words!r}", sent=True)
 
     def read(self, response: httpx.Response, answer: type[Answer]) -> Answer:
-        """Return what a response holds.
-
-        Raises:
-            BadAnswer: it is no value of the type `answer`.
-        """
+        """Return the value in a response, or raise `BadAnswer`."""
         try:
             value: Answer = _answer_adapter(cast("Any", answer)).validate_json(response.content or b"null")
         except ValidationError as error:
@@ -147,19 +129,14 @@ class Connection:
             place = ".".join(map(str, wrong["loc"]))
             raise BadAnswer(str(response.url), f"{place}: {wrong['msg']}" if place else wrong["msg"]) from None
         except Exception as error:
-            raise BadAnswer(str(response.url), f"what it says cannot be read ({type(error).__name__})") from error
+            raise BadAnswer(str(response.url), f"its answer cannot be read ({type(error).__name__})") from error
         return value
 
     @asynccontextmanager
     async def opened(self, request: Request, *, idle_timeout: float | None = None) -> AsyncIterator[httpx.Response]:
-        """Send a request once and give its response, with the body unread.
+        """Send a request once and give its response, with the body unread, or raise the service's error.
 
-        Args:
-            request: what is asked.
-            idle_timeout: seconds to wait for the next piece of the body; `ClientSettings.timeout` by default.
-
-        Raises:
-            TurnwiseError: what the service says is wrong, or that it says nothing.
+        `idle_timeout` are the seconds to wait for the next piece of the body; `ClientSettings.timeout` by default.
         """
         if self._client is None:
             raise EngineClosed(_NOT_OPEN)
@@ -284,7 +261,7 @@ def _check_header(header: str, value: str) -> str:
 
 
 def _may_have_been_applied(error: TurnwiseError, request: Request) -> bool:
-    """Whether the service may have done what was asked, although this error was the answer."""
+    """Whether the service may have applied the request, although it answered with this error."""
     if isinstance(error, StoreError):
         return error.written == "unknown" and request.method != "GET"
     return isinstance(error, ServiceUnreachable) and error.sent

@@ -75,14 +75,7 @@ class BadAnswer(TurnwiseError):
 
 
 def parse_error(url: str, status: int, media_type: str, body: bytes) -> TurnwiseError:
-    """Convert an error response to the error that the service raised.
-
-    Args:
-        url: what was asked.
-        status: of the answer.
-        media_type: of its body.
-        body: a problem, if it is an answer of turnwise.
-    """
+    """Convert an error response to the error that the service raised."""
     problem = _parse_json(body) if media_type.partition(";")[0].strip() == MEDIA_TYPE else None
     if problem is not None and str(problem.get("type")).startswith(TYPE):
         return parse_problem(url, problem)

@@ -30,7 +30,7 @@ _STOPS: Final = "the service stops; the stream goes on after the last event, onc
 
 
 class EventReader(msgspec.Struct):
-    """Reads the events of a chat, and comes back after the last one seen."""
+    """Reads the events of a chat, and reconnects after the last event."""
 
     connection: Connection
     path: str
@@ -38,14 +38,10 @@ class EventReader(msgspec.Struct):
     follow: bool
     until_rest: bool
     _has_ended: bool = False
-    """Whether the service has said that there is nothing more."""
+    """Whether the service has ended the stream."""
 
     async def events(self) -> AsyncGenerator[Any, None]:
-        """Yield the events, each once and in order, however often the connection breaks.
-
-        Raises:
-            TurnwiseError: the chat is gone, or no service has answered for `ClientSettings.retry_timeout`.
-        """
+        """Yield the events, each once and in order, across connections."""
         backoff = Backoff(self.connection.settings)
         while True:
             at_least = 0.0
@@ -68,10 +64,7 @@ class EventReader(msgspec.Struct):
     async def _is_over(self) -> bool:
         """Whether a stream that ended without an end event has nothing left to read.
 
-        Its service may say no ends; or the stream was cut off, and a proxy has made a clean end of that.
-
-        Raises:
-            TurnwiseError: the chat is gone, or the service does not answer.
+        The service may send no end events, or a proxy may have hidden that the stream was cut.
         """
         if self.follow and not self.until_rest:
             return False
@@ -119,11 +112,11 @@ class EventReader(msgspec.Struct):
                 raise BadAnswer(url, f"an event that cannot be read ({error!s:.100})") from error
             finally:
                 if time.monotonic() - began > connection.settings.max_delay:
-                    backoff.reset()  # a quiet stream was none the less there
+                    backoff.reset()  # the stream was open, though quiet
 
 
 class ChangesReader(EventReader):
-    """Reads what changes in all chats of a service, and comes back after the last change seen."""
+    """Reads the changes in all chats of a service, and reconnects after the last change."""
 
     owner: str | None = None
     agent: str | None = None
@@ -138,7 +131,7 @@ class ChangesReader(EventReader):
         number: int = event.number
         return number
 
-    def _is_new(self, event: Any) -> bool:  # noqa: ARG002 - as it stands now, whatever was seen before
+    def _is_new(self, event: Any) -> bool:  # noqa: ARG002 - a change holds the present chat
         return True
 
     async def _is_over(self) -> bool:
@@ -153,7 +146,7 @@ def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:
 
 
 async def _server_sent_events(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:
-    """Yield the kind and the data of each server-sent event; `end` for the comment that says so."""
+    """Yield the kind and the data of each server-sent event; `end` for the comment ` end`."""
     kind, data, rest = "", b"", b""
     async for piece in response.aiter_bytes():
         # Not `aiter_lines`: to Python a line may end within the text of an event.

@@ -50,11 +50,7 @@ _LONGEST_WAIT: Final = 25
 
 @checked
 class RemoteChats(Chats, OwnerTransfer):
-    """The chats of a service, as its clients see them and change them.
-
-    Args:
-        connection: to the service.
-    """
+    """The chats of a service, as its clients see them and change them."""
 
     def __init__(self, connection: Annotated[Connection, SkipValidation]) -> None:
         self._connection = connection
@@ -254,7 +250,7 @@ class RemoteChats(Chats, OwnerTransfer):
 
 
 def _with_output(result: TurnResult[Any], agent: Agent[Any, Output]) -> TurnResult[Output]:
-    """Return the result with its answer as a value of the agent's type, read as the engine reads it."""
+    """Return the result with its answer as a value of the agent's type."""
     if agent.output is None or isinstance(agent.output, Mapping) or result.output is None:
         return result
     forms = {agent.name: format_of(agent.name, agent.output)}

@@ -23,23 +23,23 @@ _AS_JSON: Final[Mapping[str, Callable[[Any], Any]]] = {
     "message": parts_of,
     "history": list,
 }
-"""What makes JSON of arguments that may be more than JSON knows."""
+"""Converters of arguments that are not plain JSON."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a service."""
+    """A request to a service."""
 
     method: str
     path: str
     query: Mapping[str, Any] = {}
-    """What is `None` is left out."""
+    """Without the entries that are `None`."""
     headers: Mapping[str, str | None] = {}
     body: Any = None
-    """What is sent as JSON."""
+    """Sent as JSON."""
     stream: AsyncIterator[bytes] | None = None
-    """What is sent as it is, piece by piece."""
+    """Sent piece by piece."""
     repeatable: bool = False
-    """Whether doing it twice is the same as once: it is sent again until there is an answer."""
+    """Whether it is idempotent, and sent again until there is an answer."""
     waits_out_limits: bool = False
     """Whether to retry it after a 429, too: it continues an operation that the service has accepted."""
 
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 def build_request(call: CommandCall) -> Request:
     """Return the request of a call. Arguments at their defaults are left out, so that older services take it, too.
 
-    Without a `client_id` a new one is sent, so that what is asked for is not done twice if its answer is lost.
+    Without a `client_id` a new one is sent, so that a retry after a lost answer is applied once.
     """
     command = call.command
     path: dict[str, str] = {}
@@ -72,7 +72,6 @@ def build_request(call: CommandCall) -> Request:
 
 
 def _as_text(value: Any) -> Any:
-    """Return an argument as a query says it."""
     if isinstance(value, Mapping):
         return msgspec.json.encode(value).decode()
     return value.isoformat() if isinstance(value, datetime) else value
@@ -90,11 +89,7 @@ def new_key() -> str:
 
 
 def chat_path(chat_id: str, *rest: str) -> str:
-    """Return the path of a resource of a chat.
-
-    Raises:
-        ChatNotFound: no chat can have this id.
-    """
+    """Return the path of a resource of a chat; raise `ChatNotFound` for an impossible id."""
     return "/".join(("/chats", _segment("chat_id", chat_id), *rest))
 
 
@@ -118,11 +113,7 @@ async def decode_lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None
 
 
 async def encode_lines(lines: Any) -> AsyncGenerator[bytes, None]:
-    """Encode lines as the body of a request.
-
-    Raises:
-        InvalidArgument: they are no lines, or one of them is no string.
-    """
+    """Encode lines as the body of a request."""
     number = 0
     async with aclosing(each_line(lines)) as each:
         async for line in each:
@@ -146,19 +137,15 @@ def decode_file(file: FilePart) -> bytes:
 
 
 class InterruptibleBody:
-    """What was received of a body that may break off.
-
-    Args:
-        mark: precedes the problem; empty if the service announces none.
-    """
+    """The received part of a body that may break off with a problem behind `mark` (empty: none is announced)."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
         self.rest = b""
-        """What came last: it may be the beginning of the mark, or the mark and what follows it."""
+        """The last bytes: perhaps a part of the mark, or the mark and the problem."""
 
     def content(self, piece: bytes) -> bytes:
-        """Take the next piece; return the part of it that is content, whatever comes next."""
+        """Take the next piece; return the part of it that is certainly content."""
         came = self.rest + piece
         place = came.find(self._mark) if self._mark else len(came)
         end = place if place >= 0 else max(len(came) - len(self._mark) + 1, 0)

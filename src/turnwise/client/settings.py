@@ -47,11 +47,7 @@ class Backoff:
         self._failing_since = None
 
     async def wait(self, at_least: float = 0) -> bool:
-        """Sleep until the next retry; return `False`, without sleeping, if the delay would reach `retry_timeout`.
-
-        Args:
-            at_least: seconds that the service asked for.
-        """
+        """Sleep until the next retry; return `False`, without sleeping, if the delay would reach `retry_timeout`."""
         doubled = self._settings.first_delay * 2.0 ** min(self._attempts, 30)
         # Jitter spreads the clients of a restarted service.
         spread = random.uniform(0.5, 1)  # noqa: S311 - no secret

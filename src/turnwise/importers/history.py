@@ -21,7 +21,7 @@ _ADDRESSED: Final = ("image_url", "input_image")
 
 
 class ImportedChat(Value, frozen=True, gc=True):
-    """What an importer found."""
+    """The result of an importer."""
 
     system: str | None
     """The system messages, joined; `None` without one."""
@@ -29,11 +29,7 @@ class ImportedChat(Value, frozen=True, gc=True):
 
 
 def import_each(argument: str, items: Any, add: Callable[[HistoryBuilder, str, Any], None]) -> ImportedChat:
-    """Return the history to which `add` adds each item, given with its place.
-
-    Raises:
-        InvalidArgument: `items` is no list, or an item has not the form in which its library writes it.
-    """
+    """Return the history to which `add` adds each item, given with its place."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise InvalidArgument(argument, f"must be a list, one item a message; it was {shown(items)}")
     history = HistoryBuilder()
@@ -56,7 +52,7 @@ def field_of(value: Any, name: str, default: Any = None) -> Any:
 
 
 def arguments_of(arguments: Any) -> dict[str, Any]:
-    """Return the arguments of a call, which may be JSON text; text that is no object is kept as `arguments`."""
+    """Return the arguments of a call, which may be JSON text; other text stands under `arguments`."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -66,11 +62,7 @@ def arguments_of(arguments: Any) -> dict[str, Any]:
 
 
 def parts_of_content(place: str, content: Any) -> list[Part]:
-    """Return the parts of a message's content: text, or a list of blocks.
-
-    Raises:
-        InvalidArgument: a block is of a type that is not known.
-    """
+    """Return the parts of a message's content: text, or a list of blocks."""
     if content is None or isinstance(content, str):
         return [TextPart(text=content)] if content else []
     return [_part_of_block(place, block) for block in content]
@@ -112,15 +104,12 @@ class HistoryBuilder:
         self._system.append(text)
 
     def user(self, parts: Sequence[Part], at: datetime | None = None) -> None:
-        """Add what a user said."""
+        """Add a message of the user."""
         self._close()
         self._append("user", parts, at)
 
     def reply(self, parts: Sequence[Part], at: datetime | None = None, origin: _Origin = (None, None)) -> None:
-        """Add what a model said; what it said directly before, without a result between, is one reply with it.
-
-        `origin` is the name of the model, and that of its provider.
-        """
+        """Add a reply, joined to a reply directly before it; `origin` are the names of model and provider."""
         last = self._messages[-1] if self._messages else None
         parts = [part for part in parts if not (isinstance(part, TextPart | ReasoningPart) and not part.text.strip())]
         calls = {part.call_id: part.name for part in parts if isinstance(part, ToolCallPart)}
@@ -133,7 +122,7 @@ class HistoryBuilder:
         self._append("assistant", parts, at, origin)
 
     def result(self, call_id: str, output: Any, at: datetime | None = None, *, is_error: bool = False) -> None:
-        """Add the result of a call; one of a call that no reply before it asks for is left out."""
+        """Add the result of a call of an earlier reply; leave out any other."""
         name = self._open.pop(call_id, None)
         if name is not None:
             outcome = CallStatus.failed if is_error else CallStatus.succeeded
@@ -141,7 +130,7 @@ class HistoryBuilder:
             self._append("tool", [part], at)
 
     def done(self) -> ImportedChat:
-        """Return what was built; a call without a result gets one that says so."""
+        """Return the history; a call without a result gets a synthetic one."""
         self._close()
         return ImportedChat("\n\n".join(self._system) or None, tuple(self._messages))
 

@@ -12,7 +12,7 @@ from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import FilePart, Part, ReasoningPart, TextPart, ToolCallPart
 
 _LEFT_OUT = ("builtin-tool-call", "builtin-tool-return", "compaction", "file", "speech")
-"""What only the provider can read, or what is none of the conversation."""
+"""Parts that only the provider can read, or that do not belong to the conversation."""
 
 
 def from_pydantic_ai(messages: Iterable[Any] | str | bytes) -> ImportedChat:

@@ -122,7 +122,7 @@ class _Scan:
         return None
 
     def _note(self, token: str) -> None:
-        """Record a string, a word or a bracket. In an object it is a key, unless it follows a colon."""
+        """Record a string, a word or a bracket as a key or a value."""
         if not self._brackets:
             return
         if self._brackets[-1] == "{" and self._latest[-1] != "colon":

@@ -1,4 +1,4 @@
-"""The demo model: no network, no key, a handful of rules. It is what turnwise runs on until a real model is named."""
+"""The demo model: no network, no key, a handful of rules. It is the default model."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _UNFINISHED: Final = {
 
 
 class DemoModel:
-    """Answers by rules, the same way every time: calls the tools a message asks for, then tells what they returned.
+    """Answers by rules, the same way every time: calls the tools a message asks for, then quotes their results.
 
     Args:
-        name: goes into the model's name only.
+        name: the model's name.
         context_limit: in tokens; four characters count as one.
         pace: seconds between two words. Without it, other tasks get their turn between words.
 
@@ -145,7 +145,7 @@ def _small_talk(question: str, tools: Sequence[str]) -> str:
         f"I can call {_join_names(tools)} when your message asks for it." if tools else "No tool is offered to me here."
     )
     if not question:
-        return "I have read the summary of what was said so far. Tell me how to go on."
+        return "I have read the summary of the conversation. Tell me how to go on."
     if _ABOUT.search(question):
         return f"I am the demo model: no network, no key, a handful of rules. {can}"
     if _GREETING.search(question):
@@ -158,7 +158,7 @@ def _small_talk(question: str, tools: Sequence[str]) -> str:
 
 
 def _summary(history: Sequence[Message]) -> str:
-    """Return goal, what was said, what tools returned and what is left, each derived from the messages."""
+    """Return a summary of the messages: the goal, the texts, the results of tools, and the next step."""
     spoken = [message for message in history if message.text]
     earlier = [message for message in spoken if message.synthetic]
     questions = [message for message in spoken if message.role == "user" and not message.synthetic]
@@ -188,7 +188,7 @@ def _title(history: Sequence[Message]) -> str:
 
 
 def _prompt_tokens(request: ModelRequest) -> int:
-    """Estimate the prompt: what was said, thought, called and returned, with the tools on offer."""
+    """Estimate the tokens of the prompt."""
     spoken = sum(len(_part_text(part)) for message in request.messages for part in message.parts)
     offered = sum(len(tool.name) + len(tool.description) + len(_as_text(dict(tool.schema))) for tool in request.tools)
     return _tokens(len(request.system or "") + spoken + offered) + len(request.messages)

@@ -1,4 +1,4 @@
-"""Which tools a message asks for, and with which arguments: the rules by which the demo model calls tools."""
+"""The rules by which the demo model finds tool calls and their arguments in a message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TRAILING_BACKWARDS: Final = re.compile(r"^(?:\b(?:dna|neht|esaelp)\b|[\s:,;.!?]
 """For a text that is read backwards: an end is tried once, not from each place where one may begin."""
 _READS: Final = re.compile(r"\b(?:read|open|show|load|look)", re.IGNORECASE)
 _DESCRIBED_BY: Final = 2
-"""So many telling words of a tool's description in a message ask for the tool."""
-_SHORTEST_TELLING: Final = 4
+"""So many significant words of a tool's description in a message ask for the tool."""
+_SHORTEST_SIGNIFICANT: Final = 4
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def wishes(text: str, tools: Iterable[ToolSpec]) -> list[Wish]:
 
 
 def _named(text: str, tool: ToolSpec) -> _Mention | None:
-    """Find the tool's name, or all of its telling words; a path says "file"."""
+    """Find the tool's name, or all of its significant words; a path stands for "file"."""
     phrase = re.escape(tool.name).replace("_", r"[_\s-]")
     named = re.search(rf"(?<!\w){phrase}(?!\w)", text, re.IGNORECASE)
     if named:
@@ -74,15 +74,14 @@ def _named(text: str, tool: ToolSpec) -> _Mention | None:
 
 
 def _described(text: str, tool: ToolSpec) -> _Mention | None:
-    telling = {_stem(word) for word in _WORD.findall(tool.description) if len(word) >= _SHORTEST_TELLING}
-    words = [word for word in _WORD.finditer(text) if _stem(word.group()) in telling]
-    if not words or len({_stem(word.group()) for word in words}) < min(_DESCRIBED_BY, len(telling)):
+    significant = {_stem(word) for word in _WORD.findall(tool.description) if len(word) >= _SHORTEST_SIGNIFICANT}
+    words = [word for word in _WORD.finditer(text) if _stem(word.group()) in significant]
+    if not words or len({_stem(word.group()) for word in words}) < min(_DESCRIBED_BY, len(significant)):
         return None
     return _Mention(tool, words[0].start(), words[-1].end())
 
 
 def _implied(text: str, tool: ToolSpec) -> _Mention | None:
-    """A path in the message asks for the tool that reads files."""
     path = _PATH.search(text)
     takes_path = any(_is_path(name) for name in tool.schema.get("properties", {}))
     reads = _READS.search(f"{tool.name.replace('_', ' ')} {tool.description}")
@@ -113,7 +112,7 @@ def _fill_arguments(tool: ToolSpec, segment: str, rest: str) -> list[Wish]:
 
 
 class _Filler(msgspec.Struct):
-    """Fills arguments from what a message holds, using each quotation, path and number once."""
+    """Fills arguments from a message, using each quotation, path and number once."""
 
     segment: str
     rest: str
@@ -137,7 +136,7 @@ class _Filler(msgspec.Struct):
         }
 
     def has_for(self, name: str, schema: Mapping[str, Any]) -> bool:
-        """Whether the message holds something that an optional argument could mean."""
+        """Whether the message holds a value for an optional argument."""
         match schema.get("type"):
             case _ if "enum" in schema:
                 return self._mentioned(schema["enum"]) is not None

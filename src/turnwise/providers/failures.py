@@ -81,7 +81,7 @@ def _classify(raised: BaseException) -> ModelError | None:
             return None if None in members else members[0]
         response = getattr(error, "response", None)
         for source in (error, response):
-            status = next((it for name in _STATUSES if is_error_status(it := getattr(source, name, None))), None)
+            status = next((it for name in _STATUSES if _is_error_status(it := getattr(source, name, None))), None)
             if status is not None:
                 wait = getattr(error, "retry_after", None) or _find_delay(source) or _find_delay(response)
                 return ModelError(kind_of_status(status), retry_after=wait, status=status, message=_text(raised))
@@ -131,8 +131,7 @@ def kind_of_status(status: int) -> ModelErrorKind:
     return _KINDS.get(status, "bad_request" if status < _FIRST_SERVER_ERROR else "server_error")
 
 
-def is_error_status(status: object) -> bool:
-    """Whether a value is an HTTP error status, 400 to 599."""
+def _is_error_status(status: object) -> bool:
     return isinstance(status, int) and _FIRST_ERROR <= status <= _LAST
 
 
@@ -155,7 +154,7 @@ def retry_after_in(headers: Any, now: datetime | None = None) -> float | None:
 
 
 class CannotAsk(SettingsError):
-    """This process has not what a named model needs: its provider's library, or a key. Nothing was stored.
+    """A named model needs a library or a key that this process lacks. Nothing was stored.
 
-    It is no mistake in the name, so a process that only writes and reads takes the name nevertheless.
+    The name may be right, so a process that runs no chats accepts it.
     """

@@ -1,4 +1,4 @@
-"""Asks several models in their order until one answers, within one call: nothing of it is stored."""
+"""Asks several models in their order until one answers, within one call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ _SILENT: Final = frozenset({"heartbeat", "usage"})
 
 
 async def stream_of_first(models: Sequence[Model], request: ModelRequest) -> AsyncIterator[ModelPart]:
-    """Yield the parts of the first model that answers, with its own price: once one speaks, no other is asked.
-
-    Raises:
-        ModelError: the model broke off, failed by an error after which no other may do better, or was the last one.
-    """
+    """Yield the parts of the first model that answers, with its own price. After its first part no other is asked."""
     for model in models:
         speaks = False
         try:
@@ -38,11 +34,7 @@ async def stream_of_first(models: Sequence[Model], request: ModelRequest) -> Asy
 
 
 async def reply_of_first(models: Sequence[Model], request: ModelRequest) -> ModelReply:
-    """Return the reply of the first model that gives one, with its own price.
-
-    Raises:
-        ModelError: as by `stream_of_first`.
-    """
+    """Return the reply of the first model that gives one, with its own price."""
     for model in models[:-1]:
         try:
             return add_reply_cost(model, await model.generate(request), datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""Models by name: what a string like `demo`, `openai:gpt-5` or `anthropic:claude-sonnet-4-5` stands for."""
+"""Models by name, such as `demo`, `openai:gpt-5` or `anthropic:claude-sonnet-4-5`."""
 
 from __future__ import annotations
 

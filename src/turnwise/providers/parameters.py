@@ -1,4 +1,4 @@
-"""The parameters of a model call: each is declared once, with its bounds and what others call it."""
+"""The parameters of a model call: each is declared once, with its bounds and other names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.states.values.limits import said
 
 
 class Called(NamedTuple):
-    """In `Annotated`: what a parameter is called elsewhere."""
+    """In `Annotated`: other names of a parameter."""
 
     in_traces: str | None = None
     """The attribute of OpenTelemetry's conventions for generative AI."""
@@ -58,9 +58,9 @@ _CALLED: Final = {
 PARAMETERS: Final = tuple(_HINTS)
 """The names of the parameters, in the order of their declaration."""
 NAMES_IN_TRACES: Final = {name: called.in_traces for name, called in _CALLED.items() if called.in_traces}
-"""What OpenTelemetry calls the parameters that it knows."""
+"""OpenTelemetry's names of parameters."""
 NAMES_IN_PYDANTIC_AI: Final = {name: called.by_pydantic_ai for name, called in _CALLED.items() if called.by_pydantic_ai}
-"""What pydantic-ai calls the parameters that it does not call as turnwise does."""
+"""pydantic-ai's names of parameters, where they differ."""
 _SHAPES: Final = {name: validator_of(hint) for name, hint in _HINTS.items()}
 _SEARCH_SHAPES: Final = {
     name: validator_of(hint) for name, hint in get_type_hints(WebSearch, include_extras=True).items()
@@ -68,10 +68,7 @@ _SEARCH_SHAPES: Final = {
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `SettingsError` if one of the parameters of a model call is unknown, or is not what it has to be.
-
-    `None` leaves a parameter to the provider. How much of each a provider takes is for the provider to say.
-    """
+    """Raise a `SettingsError` if a parameter of a model call is unknown or invalid. `None` is always valid."""
     _check("parameters", parameters, _SHAPES)
     if isinstance(search := parameters.get("web_search"), Mapping):
         _check("parameters['web_search']", search, _SEARCH_SHAPES)

@@ -1,4 +1,4 @@
-"""Part builders: the parts of a reply under way, each with the pieces that were not shown yet."""
+"""Part builders: the parts of an unfinished reply, each with the pieces that were not shown yet."""
 
 from __future__ import annotations
 
@@ -35,11 +35,8 @@ class WordsBuilder(msgspec.Struct):
     signature: str | None = None
     metadata: dict[str, Any] | None = None
 
-    def ended_before(self, text: str, signature: str | None, metadata: Mapping[str, Any] | None = None) -> bool:
-        """Whether these words begin another part: a signature ends the part that it signs, another id is another's.
-
-        So is another kind: a provider's compaction is no part of reasoning.
-        """
+    def ended_before(self, text: str, signature: str | None, metadata: Mapping[str, Any] | None) -> bool:
+        """Whether a delta begins another part: this one is signed already, or the delta has another id or kind."""
         if metadata is None and self.metadata is None and self.signature is None:
             return False
         signed = self.signature is not None and signature != self.signature
@@ -55,7 +52,7 @@ class WordsBuilder(msgspec.Struct):
         return ReasoningPart(text=text, signature=self.signature, metadata=self.metadata)
 
     def end(self) -> bool:
-        """Let no half of a character wait for its other half; return whether one did."""
+        """Replace half a surrogate pair at the end; return whether there was one."""
         waits = bool(self.pieces) and without_half(self.pieces[-1]) != self.pieces[-1]
         if waits:
             self.pieces[-1] = f"{self.pieces[-1][:-1]}\ufffd"
@@ -79,16 +76,16 @@ class CallBuilder(msgspec.Struct):
     taken: int = 0
     arguments: dict[str, Any] | None = None
     is_whole: bool = False
-    """Whether its arguments are a JSON object as they came, so that nothing had to be mended."""
+    """Whether its arguments came as a JSON object, without repairs."""
     answered: bool = False
     metadata: dict[str, Any] | None = None
 
     def is_opened_for(self, complete: ModelPart) -> bool:
-        """Whether a complete call that came without an id is the one that was opened here without one."""
+        """Whether a complete call without an id is this one."""
         return self.model_id is None and self.arguments is None and self.name in {"", complete.name}
 
     def is_answered_by(self, result: ModelPart) -> bool:
-        """Whether the provider's result answers this call: the first of that id that is its to answer."""
+        """Whether the provider's result answers this call."""
         runs_there = self.arguments is None or self.executor is Executor.provider
         return self.model_id == (result.call_id or None) and runs_there and not self.answered
 
@@ -136,7 +133,7 @@ PartBuilder = WordsBuilder | CallBuilder | WholeBuilder
 
 
 def _taken(builder: WordsBuilder | CallBuilder) -> str:
-    """Return what comes after the pieces that were taken, and take it; half a character waits for its other half."""
+    """Take and return the new text; half a surrogate pair waits for its other half."""
     text = "".join(builder.pieces[builder.taken :])
     whole = without_half(text)
     builder.pieces[builder.taken :] = filter(None, (whole, text[len(whole) :]))

@@ -1,4 +1,4 @@
-"""What turnwise asks of a model, in turnwise's own words. Adapters translate at the edge."""
+"""The protocol of models. Adapters translate it for providers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ModelRequest(Value, frozen=True, kw_only=True):
     parameters: Mapping[str, Any] = {}
     """Passed through: `ModelParameters` of `providers/parameters.py`."""
     reminders: tuple[SentReminder, ...] = ()
-    """Whose reminders stand at the end of the messages: no model needs that, but observers tell."""
+    """The producers of the reminders at the end of the messages, for observers."""
     has_results: bool = False
     """Whether the turn has a tool result: from then on nothing may force the model to call a tool."""
     answer_schema: Mapping[str, Any] | None = None
@@ -238,10 +238,7 @@ class TakesDefinitions(Protocol):
 
 
 def refusal_of(model: Model, tools: Sequence[ToolSpec], parameters: Mapping[str, Any]) -> str | None:
-    """Return why a model cannot be offered one of the tools, or cannot search the web as the parameters want.
-
-    `None` if it takes all.
-    """
+    """Return why a model cannot be offered one of the tools, or cannot search the web; `None` if it can."""
     if parameters.get("web_search") and not getattr(model, "searches_web", False):
         return f"model {model.name!r} of {model.provider} cannot search the web by itself (parameters['web_search'])"
     for tool in tools:
@@ -261,7 +258,7 @@ def refusal_of(model: Model, tools: Sequence[ToolSpec], parameters: Mapping[str,
 
 
 def alternatives_of(model: Model) -> Sequence[Model]:
-    """Return the models for which one stands, in their order: itself, unless it has `alternatives`."""
+    """Return the `alternatives` of a model, in their order, or the model itself."""
     several: Sequence[Model] = getattr(model, "alternatives", ())
     return [one for other in several for one in alternatives_of(other)] or [model]
 
@@ -271,6 +268,6 @@ TakesAnswerSchema = Literal["always", "without_tools"]
 
 
 def takes_answer_schema(model: Model, *, beside_tools: bool) -> bool:
-    """Return whether a model keeps its answer to a schema, as it says in `takes_answer_schema`; many say nothing."""
+    """Return whether a model has an attribute `takes_answer_schema` that allows a schema."""
     says = getattr(model, "takes_answer_schema", None)
     return says == "always" or (says == "without_tools" and not beside_tools)

@@ -28,12 +28,12 @@ _GO_ON = "Continue."
 
 
 class _Checked(msgspec.Struct, frozen=True):
-    """What a history needs to know of one of its messages."""
+    """A message of a history, checked."""
 
     mended: Message | None
-    """The message without what cannot be sent; `None` if it can be sent as it is."""
+    """The message without the parts that cannot be sent; `None` if it has no such parts."""
     is_empty: bool
-    """Whether nothing of it can be sent."""
+    """Whether it has no part that can be sent."""
     calls: tuple[ToolCallPart, ...]
     """The calls that a message of its own answers."""
     answers: str | None
@@ -48,7 +48,7 @@ class HistoryRepair:
         self.checked = PerMessage(_checked)
 
     def repair(self, request: ModelRequest) -> list[Message]:
-        """Return the request's messages as any provider takes them; the log says when something had to be changed.
+        """Return the request's messages as any provider takes them; log each repair.
 
         Nothing empty is left. Each call is followed by its one result, in call order: a result without its call is
         dropped, a call without a result gets a synthetic one. A provider's call and its result stand side by side or
@@ -77,7 +77,7 @@ class HistoryRepair:
 
 
 def _with_one_result_each(messages: Sequence[tuple[Message, _Checked]], changes: list[str]) -> Iterator[Message]:
-    """Yield the messages, each local or client call followed by its one result; `changes` takes what was changed."""
+    """Yield the messages, each local or client call followed by its one result; append repairs to `changes`."""
     results: dict[str, tuple[int, Message]] = {}
     for place, (message, checked) in enumerate(messages):
         if checked.answers is not None:
@@ -99,7 +99,7 @@ def _with_one_result_each(messages: Sequence[tuple[Message, _Checked]], changes:
 
 
 def _frame_history(messages: list[Message], changes: list[str]) -> list[Message]:
-    """Return the messages so that the user's comes first and the last one asks for an answer."""
+    """Return the messages with the user's first, and without a reply at the end."""
     first = next((message for message in messages if message.role != "system"), None)
     if first is None:
         return messages
@@ -144,7 +144,7 @@ def _checked(message: Message) -> _Checked:
 
 
 def _with_paired_provider_calls(message: Message, parts: tuple[Part, ...], changes: list[str]) -> tuple[Part, ...]:
-    """Return the parts, each provider's call with its result right behind it; `changes` takes what was left out."""
+    """Return the parts, each provider's call followed by its result; append repairs to `changes`."""
     paired: list[Part] = []
     ran = {part.call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
     for part in parts:
@@ -195,12 +195,9 @@ Worked = TypeVar("Worked")
 
 
 class PerMessage(Generic[Worked]):
-    """Works something out once for each message, and forgets it together with the message.
+    """Caches a function of messages. The key is the message object: an edited message is another object.
 
-    The key is the message object, not its id: an edited or erased message is read anew and is another object.
-
-    Args:
-        work: what to work out. Its value must not hold the message, which would then live for ever.
+    The result must not hold the message, which would then never be freed.
     """
 
     def __init__(self, work: Callable[[Message], Worked]) -> None:
@@ -212,7 +209,7 @@ class PerMessage(Generic[Worked]):
         return len(self._results)
 
     def __call__(self, message: Message) -> Worked:
-        """Return what was worked out of the message, now or before."""
+        """Return the cached or new result."""
         address, results = id(message), self._results
         entry = results.get(address)
         if entry is not None:

@@ -1,4 +1,4 @@
-"""Joins a streamed reply into the parts of a message, and into the pieces that are shown meanwhile."""
+"""Joins a streamed reply into the parts of a message, and into the deltas that subscribers get."""
 
 from __future__ import annotations
 
@@ -47,12 +47,11 @@ class ReplyBuilder:
     is complete with its `tool_call`, which wins over fragments, or else from its fragments when its result or the
     finish comes. A provider's result stands right after its call; one that answers no call is left out.
 
-    What is to be shown is joined as it comes: a delta costs no more than its place in a list until `take_shown`.
+    A delta costs one list entry until `take_shown` joins the new ones.
 
     Args:
-        read: makes a call's arguments of the tool's name, what came (JSON text, never blank, or a mapping), and the
-            id of the call.
-        price: adds what the reply costs.
+        read: parses a call's arguments, given the tool's name, JSON text (never blank) or a mapping, and the call's id.
+        price: adds the cost of the reply.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class ReplyBuilder:
         price: Callable[[ModelReply], ModelReply] = lambda reply: reply,
     ) -> None:
         self.finish: ModelPart | None = None
-        """The part that ended the reply, once it came."""
         self._read = read
         self._price = price
         self._builders: list[PartBuilder] = []
@@ -74,7 +72,7 @@ class ReplyBuilder:
 
     @property
     def visible(self) -> bool:
-        """Whether something came that subscribers are shown: text, reasoning, or at least the start of a call."""
+        """Whether there is text, reasoning, or at least the start of a call to show."""
         return any(not isinstance(builder, WordsBuilder) or builder.pieces for builder in self._builders)
 
     @property
@@ -88,11 +86,7 @@ class ReplyBuilder:
         return bool(self._news)
 
     def add(self, part: ModelPart) -> bool:
-        """Take in the next part; return whether there is something to take and show.
-
-        Raises:
-            ModelError: something in it is not what it must be.
-        """
+        """Add the next part; return whether there is something to take and show."""
         if part.type not in _TYPES:
             problem = f"the model yielded a part of type {shown(part.type)}; there are {', '.join(_TYPES)}"
             raise ModelError("server_error", retryable=False, message=problem)
@@ -144,15 +138,14 @@ class ReplyBuilder:
         return frozenset(call.call_id for call in self._calls if not call.is_whole)
 
     def reply(self) -> ModelReply:
-        """Return the reply; its `finish` has no stop reason where none came."""
+        """Return the reply; its `finish` has no stop reason if the model gave none."""
         finish = self.finish or ModelPart("finish", usage=self._usage)
         return self._price(ModelReply(self.partial_parts(), finish))
 
     def with_unshown(self, shown: Mapping[int, Part]) -> dict[int, Part]:
-        """Return the shown parts by index, with the fields that subscribers are not shown: signatures and metadata.
+        """Return the shown parts by index, with signatures and metadata, which subscribers do not get.
 
-        A part of which not everything was shown stays as it was shown. Reasoning without text stands before what was
-        shown after it.
+        A part that was shown incompletely stays so. Reasoning without text keeps its place before shown parts.
         """
         last = max(shown, default=-1)
         parts = dict(shown)
@@ -174,7 +167,7 @@ class ReplyBuilder:
         self._news[builder.index] = builder
 
     def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
-        text = "" + part.text  # or it raises: what is no text is refused
+        text = "" + part.text  # raises if it is no text
         builder = self._builders[-1] if self._builders else None
         if (
             not isinstance(builder, WordsBuilder)

@@ -1,4 +1,4 @@
-"""A model that answers from a script and remembers what it was asked: for tests and demonstrations."""
+"""A model that answers from a script and records its requests: for tests and demonstrations."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class ScriptedModel:
         await _fail_if_due(reply, len(parts))
 
     def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - any will do
-        """Return `None`: a script answers, whatever tool of its `provider` it is offered."""
+        """Return `None`: a script accepts every tool of its `provider`."""
         return None
 
     async def generate(self, request: ModelRequest) -> ModelReply:

@@ -28,7 +28,7 @@ _COMPATIBLE: Final = "openai-compatible"
 _SMALLEST: Final = Decimal("1e-12")
 """Costs are rounded to this many dollars; the cheapest tokens cost thousands of times as much."""
 _EXACT: Final = Context(prec=50)
-"""For reckoning, whatever the application's own context rounds to."""
+"""The application's own context may round."""
 
 
 def is_too_small_for_summary(limit: object) -> bool:
@@ -93,7 +93,7 @@ def token_prices(model: Model, at: datetime) -> tuple[Decimal, Decimal] | None:
 
 
 def add_reply_cost(model: Model, reply: ModelReply, at: datetime) -> ModelReply:
-    """Return the reply with what it costs."""
+    """Return the reply with its cost."""
     usage = add_cost(model, reply.usage, at)
     return reply if usage is reply.usage else replace(reply, finish=replace(reply.finish, usage=usage))
 

@@ -39,7 +39,7 @@ class Play(msgspec.Struct):
     chat_id: str
 
     async def say(self, words: str) -> Chat:
-        """Send a message and show what comes of it."""
+        """Send a message and show the turn."""
         await self.engine.send_message(self.chat_id, words)
         return await self.rest()
 
@@ -50,7 +50,7 @@ class Play(msgspec.Struct):
         return chat
 
     async def show_until(self, seen: Callable[[Event], bool]) -> None:
-        """Show what happens until something is seen."""
+        """Show events until one of them is `seen`."""
         with self.view.scroll:
             async with aclosing(self.engine.events(self.chat_id, after=self.view.after)) as events:
                 async for event in events:
@@ -122,7 +122,7 @@ async def is_interrupted(play: Play, model: Speaker) -> None:
     pace, model.pace, model.ends = model.pace, max(model.pace, UNHURRIED), False
     before = play.view.after
     await play.engine.send_message(
-        play.chat_id, "Tell me at length why whatever a person has seen must never be lost, come what may?"
+        play.chat_id, "Tell me at length why text that a person has seen must never be lost, come what may?"
     )
     await play.show_until(lambda _: len(play.view.live_text.split()) >= INTERRUPTED_AFTER)
     await play.engine.interrupt(play.chat_id, reason="the reader has seen enough")

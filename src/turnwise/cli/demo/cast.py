@@ -1,4 +1,4 @@
-"""What the demo plays with: the model, the tools, the folders, the processes, and the presenter that tells it."""
+"""The model, tools, folders, processes and presenter of the demo."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LEASE: Final = 2.0
 
 
 class Speaker(DemoModel):
-    """The model of the demo, which can be cut off in the middle of an answer on any machine, however slow."""
+    """The model of the demo, which can stop in the middle of an answer on a machine of any speed."""
 
     ends: bool = True
     """Whether an answer that asks for no tool ever ends."""
@@ -61,7 +61,7 @@ class Speaker(DemoModel):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """Where a demo plays: the folder it reads, the folder it writes."""
+    """The folder that a demo reads, and the folder that it writes."""
 
     root: Path
     out: Path
@@ -78,7 +78,7 @@ class Scene(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> Path:
-        """What `take_note` writes: the trace of a tool in the world."""
+        """The file that `take_note` writes."""
         return self.out / "notes.txt"
 
     def model(self, pace: float) -> Speaker:
@@ -115,14 +115,14 @@ def note_tool(notes: Path) -> Tool:
 
 
 class DemoFailed(TurnwiseError):
-    """The demo saw something else than what turnwise promises."""
+    """A promise of turnwise did not hold in the demo."""
 
     def __init__(self, promise: str, seen: str) -> None:
         super().__init__(f"the demo failed: promised was that {promise}, but {seen}")
 
 
 class Presenter:
-    """Tells the story and keeps the books."""
+    """Prints the acts of the demo and collects its promises."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -130,7 +130,7 @@ class Presenter:
         self._acts = 0
 
     def act(self, title: str, caption: str) -> None:
-        """Open an act: what is about to be seen, and why it matters."""
+        """Print the head of an act."""
         self._acts += 1
         self._console.print()
         heading = Text(f"{self._acts}  {title}", style="bold")
@@ -138,11 +138,11 @@ class Presenter:
         self.say(caption)
 
     def say(self, words: str) -> None:
-        """Tell the reader something."""
+        """Print a paragraph."""
         self._console.print(Text(words, style="dim"), width=self._width)
 
     def note(self, mark: str, words: str, style: str = "") -> None:
-        """Tell what is done to the chat, or what it answered."""
+        """Print an action, or an answer of the chat."""
         self.show(Text(f"{mark} {words}", style=style))
 
     def show(self, content: Table | Text) -> None:
@@ -157,7 +157,7 @@ class Presenter:
         self.note("✔", seen, "green")
 
     def books(self) -> Table:
-        """Return what was promised and what was seen."""
+        """Return the promises as a table."""
         table = plain_table("", "promised", "seen")
         for promise, seen in self._promises:
             table.add_row(Text("✔", style="green"), promise, Text(seen, style="dim"))
@@ -195,7 +195,7 @@ def _is_long_text(path: Path, root: Path) -> bool:
 
 
 def command(scene: Scene, *, pace: float, ends: bool) -> list[str]:
-    """Return the command line of such a process; unless its model `ends` its answers it can only be killed."""
+    """Return the command line of a worker; unless its model `ends` its answers, only a signal ends the process."""
     return [sys.executable, "-m", __name__, str(scene.root), str(scene.out), str(pace), "ends" if ends else "stays"]
 
 
@@ -210,7 +210,7 @@ def main(root: str, out: str, pace: str, ends: str) -> None:
 
 
 def _follow_the_parent() -> None:
-    """Stop when the parent ends, however it ends: its end of the pipe is closed then."""
+    """Stop when the parent ends: the pipe is closed then, even if the parent was killed."""
     os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""`turnwise demo`: the acts in their order, and what is left afterwards."""
+"""`turnwise demo`: the acts in their order, and the files that they leave."""
 
 from __future__ import annotations
 

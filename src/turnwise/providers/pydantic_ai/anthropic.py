@@ -1,4 +1,4 @@
-"""What only Anthropic's Messages API has: breakpoints of the prompt cache, and tools that Anthropic defines itself.
+"""Anthropic's Messages API only: breakpoints of the prompt cache, and tools that Anthropic defines itself.
 
 Anthropic writes the cache at a breakpoint, and looks for cached prefixes up to 20 blocks before a breakpoint. The first
 breakpoint stands at the end of the history, before reminders, which the next request does not repeat. The second stands
@@ -91,13 +91,8 @@ def with_provider_defined_tools(
     """Add the tools to the settings of a call, in Anthropic's format.
 
     Returns `settings` unchanged if no tool is provider-defined. Drops tools that `tool_choice` excludes, and sets
-    `cache_control` on the last remaining tool, like pydantic-ai.
-
-    Args:
-        settings: settings of the call.
-        tools: all tools that are offered.
-        model_settings: the model's own settings; those of the call override them.
-        native_tools: native tools of the call. Only web search can be combined with a provider-defined tool.
+    `cache_control` on the last remaining tool, like pydantic-ai. Of `native_tools` only web search can be combined with
+    a provider-defined tool.
     """
     definitions = [tool.definition for tool in tools if tool.definition is not None]
     if not definitions:

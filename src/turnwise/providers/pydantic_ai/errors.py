@@ -1,4 +1,4 @@
-"""Classifies a provider's failures into the kinds by which the engine decides."""
+"""Classifies a provider's failures into the kinds on which the engine decides."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _NEVER: Final = frozenset(
 _UNCLEAR: Final = frozenset({"bad_request", "server_error"})
 """Kinds as which providers report that a prompt is too long."""
 _GONE: Final = frozenset({400, 401, 403, 404, 410, 451})
-"""Statuses of an address from which there is no file to be had."""
+"""Statuses of an address without a file."""
 _REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
 _LONGEST_MESSAGE: Final = 500
 _TOO_LARGE: Final = 413
@@ -103,12 +103,12 @@ class Exchange(msgspec.Struct):
     """A request to a provider, and its answer."""
 
     answered: bool = False
-    """Whether the answer has started: what fails from then on refuses nothing."""
+    """Whether the answer has started: a later failure is no refusal."""
 
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Raise what keeps a request from being written as a `ModelError`."""
+    """Raise errors of writing a request as `ModelError`."""
     try:
         yield
     except (RuntimeError, ValueError) as refusal:
@@ -117,10 +117,7 @@ def writing() -> Iterator[None]:
 
 @contextmanager
 def classified(messages: Sequence[Message] = ()) -> Iterator[Exchange]:
-    """Raise the failure of a provider, or of the library that asks it, as a `ModelError`.
-
-    That a request of these `messages` was refused says which of their parts the provider does not take.
-    """
+    """Raise the failure of a provider, or of its library, as a `ModelError`, with the refused parts of `messages`."""
     exchange = Exchange()
     try:
         yield exchange
@@ -141,7 +138,8 @@ def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
     kind = _kind(failure, status)
     if kind is None and (error := failure_of(failure)) is not None:
         return error
-    if kind is None and (answered or not _is_refusal(failure)):
+    # pydantic-ai refuses a request that the provider cannot take with `UserError` or a bare built-in error.
+    if kind is None and (answered or not (isinstance(failure, theirs.UserError) or type(failure) in _REFUSALS)):
         return _unreadable(failure)
     retry_after = failure.retry_after if isinstance(failure, theirs.ModelAPIError) else None
     return ModelError(kind or "bad_request", retry_after=retry_after, status=status, message=_message(failure))
@@ -176,11 +174,6 @@ def _reported_kind(failure: Exception) -> ModelErrorKind | None:
             return "bad_request"
         return "server_error" if failure.in_stream else "network"
     return None
-
-
-def _is_refusal(failure: Exception) -> bool:
-    """Whether pydantic-ai says so that the provider cannot take a request: it has no class for it but a bare one."""
-    return isinstance(failure, theirs.UserError) or type(failure) in _REFUSALS
 
 
 def _unreadable(failure: Exception) -> ModelError:

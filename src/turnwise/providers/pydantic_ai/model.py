@@ -96,7 +96,7 @@ class PydanticAIModel:
         options: dict[str, Any] = {"settings": settings, "takes_answer_schema": takes_answer_schema}
         options |= {"context_limit": context_limit, "native_tools": native_tools}
         self.alternatives: tuple[PydanticAIModel, ...] = tuple(PydanticAIModel(one, **options) for one in several)
-        """The models of a `FallbackModel`. What this one says of itself is what the first of them says."""
+        """The models of a `FallbackModel`; the first of them gives this one's attributes."""
         self._held, self._model = given, several[0] if several else given
         if "FallbackModel" in classes_of(self._model):
             raise SettingsError("model", "wraps a FallbackModel; wrap each of its models instead")
@@ -164,7 +164,7 @@ class PydanticAIModel:
                 ):
                     watched = WatchedStream(stream)
                     exchange.answered = True
-                    yield ModelPart("heartbeat")  # from now on the attempt is paid, whatever comes
+                    yield ModelPart("heartbeat")  # from now on the attempt is paid
                     async for part in parts:
                         yield part
                 response = stream.get()

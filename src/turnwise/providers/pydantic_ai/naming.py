@@ -17,7 +17,7 @@ from turnwise.states.values.plain import type_name
 
 _BASE_URL: Final = re.compile(r"(?P<name>.+?)@(?P<url>https?://.+)")
 _KINDS: Final = {"openai": "openai-chat", "openai-compatible": "openai-chat"}
-"""What pydantic-ai calls them, where it differs: its own `openai` is the Responses API."""
+"""pydantic-ai's names, where they differ: its own `openai` is the Responses API."""
 _KEYS: Final = {
     "openai": "OPENAI_API_KEY",
     "openai-chat": "OPENAI_API_KEY",
@@ -30,17 +30,11 @@ _SET: Final = {
     "bedrock": "; set AWS_DEFAULT_REGION, and AWS credentials or AWS_BEARER_TOKEN_BEDROCK",
     "google-cloud": "; set GOOGLE_CLOUD_PROJECT, too",
 }
-"""What to set where the provider's own words do not name the variable."""
+"""The variables to set, where the provider's error does not name them."""
 
 
 def their_model(text: str) -> Model:
-    """Return the model that `text` names, see `model_named`.
-
-    Raises:
-        CannotAsk: its library or key is missing.
-        SettingsError: no such provider, or it takes no such address; the text says what would be right, or what the
-            provider said.
-    """
+    """Return the model that `text` names, see `model_named`."""
     kind, _, rest = text.partition(":")
     at = _BASE_URL.fullmatch(rest)
     name, base_url = (at["name"], at["url"]) if at else (rest, None)
@@ -51,13 +45,12 @@ def their_model(text: str) -> Model:
         raise SettingsError("model", f"{text!r} does not name your LiteLLM proxy; {problem}")
     try:
         return infer_model(f"{_KINDS.get(kind, kind)}:{name}", lambda their_kind: _provider(kind, their_kind, base_url))
-    except Exception as error:  # whatever a provider's library says of addresses, in the environment, too
+    except Exception as error:  # providers' libraries have errors of their own for addresses
         refusal = CannotAsk if isinstance(error, ImportError) or _is_not_set_up(error) else SettingsError
         raise refusal("model", f"{text!r}{_problem(error, kind, base_url)}") from error
 
 
 def _problem(error: Exception, kind: str, base_url: str | None) -> str:
-    """Return what is wrong with a name, and what would be right."""
     match error:
         case ValueError() if not _is_known(_KINDS.get(kind, kind)):
             return f" names no known provider; known are {', '.join(known_providers())}"

@@ -25,18 +25,10 @@ _CHAINING: Final = frozenset({"openai_previous_response_id", "openai_conversatio
 def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelSettings | None = None) -> ModelSettings:
     """Return the settings of one call: the configured ones, then the request's own.
 
-    The prompt is marked for the provider's cache unless configured otherwise. The SDK never retries: the engine does.
-    Only the first step of a turn goes on from what the provider has stored: the others bring the whole history, with
-    the calls and results of the turn, and the provider would have it twice. A limit that is meant for answers would cut
-    a summary or a title short.
-
-    Args:
-        request: the call.
-        configured: the settings of turnwise's model.
-        preset: those of pydantic-ai's model, which the others replace.
-
-    Raises:
-        ModelError: a parameter is unknown.
+    They replace `preset`, the settings of pydantic-ai's model. The prompt is marked for the provider's cache unless
+    configured otherwise. The SDK never retries: the engine does. Only the first step of a turn continues the provider's
+    stored conversation: later steps send the calls and results, which the provider would have twice. Summaries and
+    titles ignore low limits of output, which are meant for answers.
     """
     parameters = dict(request.parameters)
     is_free = request.has_results or request.purpose != "step"
@@ -66,13 +58,13 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
 
 
 def _begins_turn(request: ModelRequest) -> bool:
-    """Whether the call answers what the user has just said, and not what came of that."""
-    said = [message for message in request.messages if not message.synthetic]
-    return request.purpose == "step" and bool(said) and said[-1].role == "user"
+    """Whether the call is the first step of a turn."""
+    messages = [message for message in request.messages if not message.synthetic]
+    return request.purpose == "step" and bool(messages) and messages[-1].role == "user"
 
 
 def known_to_take_schema(model: Model, native_tools: Sequence[AbstractNativeTool]) -> TakesAnswerSchema | None:
-    """Return when a provider keeps answers to a schema; older models of Google's do so only without any tools."""
+    """Return when a provider keeps answers to a schema; Google's older models do so only without any tools."""
     is_anyones = model.system == "openai-compatible"
     if is_anyones or not model.profile.get("supports_json_schema_output", False):
         return None
@@ -90,12 +82,10 @@ def with_web_search(
     native_tools: Sequence[AbstractNativeTool],
     wanted: bool | Mapping[str, Any] | None,  # noqa: FBT001 - a parameter of a model call
 ) -> tuple[AbstractNativeTool, ...]:
-    """Return the native tools of a call: those of the model, with web search according to the parameter `web_search`.
+    """Return the model's native tools, with the parameter `web_search` applied.
 
-    Args:
-        native_tools: the native tools that the model was made with.
-        wanted: `True` adds web search with default options if the model has none; options replace the model's;
-            `False` removes web search; `None` changes nothing.
+    `True` adds web search with default options if the model has none; options replace the model's; `False` removes web
+    search; `None` changes nothing.
     """
     others = tuple(one for one in native_tools if not isinstance(one, WebSearchTool))
     if wanted is None or (wanted is True and len(others) < len(native_tools)):
@@ -108,6 +98,8 @@ def with_web_search(
 
 def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]) -> ModelRequestParameters:
     """Build the parameters of a call: the system prompt, the tools of turnwise and the native tools of the provider."""
+    schema = request.answer_schema
+    description = None if schema is None else schema.get("description")
     return ModelRequestParameters(
         function_tools=[
             ToolDefinition(
@@ -117,11 +109,6 @@ def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]
         ],
         native_tools=list(with_web_search(native_tools, request.parameters.get("web_search"))),
         instruction_parts=[InstructionPart(request.system)] if request.system else [],
-        output_mode="text" if request.answer_schema is None else "native",
-        output_object=None if request.answer_schema is None else _output_object(request.answer_schema),
+        output_mode="text" if schema is None else "native",
+        output_object=None if schema is None else OutputObjectDefinition(dict(schema), "final_answer", description),
     )
-
-
-def _output_object(schema: Mapping[str, Any]) -> OutputObjectDefinition:
-    """Return the form of answers; pydantic-ai makes it strict where the provider can be."""
-    return OutputObjectDefinition(dict(schema), name="final_answer", description=schema.get("description"))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import FilePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.model_errors import RefusedPart
 
 _PLACE: Final = re.compile(r"\b(messages|input|contents)(\.?\[?\d+\]?[.\w\[\]]*)")
@@ -41,13 +41,7 @@ class _File(NamedTuple):
 
 
 def refused_parts(failure: BaseException, text: str, messages: Sequence[Message]) -> tuple[RefusedPart, ...]:
-    """Return the parts of the messages that an error names.
-
-    Args:
-        failure: the exception; it or one of its causes holds the request.
-        text: the provider's whole error text.
-        messages: the messages of the request.
-    """
+    """Return the parts of the messages that an error's `text` names; `failure` or a cause of it holds the request."""
     body, files = _sent(failure), [*_files(messages)]
     named = [part for place in _places(text) for part in _at(body, place, messages)]
     named = named or [part for item in _ITEM.findall(text) for part in _with_id(item, messages)]
@@ -198,12 +192,8 @@ def _files(messages: Sequence[Message]) -> Iterator[_File]:
         for place, part in enumerate(message.parts):
             if isinstance(part, FilePart):
                 yield _File(part, RefusedPart(message.id, place), number > last)
-            for inner, file in enumerate(_attachments(part)):
+            for inner, file in enumerate(part.attachments if isinstance(part, ToolResultPart) else ()):
                 yield _File(file, RefusedPart(message.id, place, inner), number > last)
-
-
-def _attachments(part: Part) -> Sequence[FilePart]:
-    return part.attachments if isinstance(part, ToolResultPart) else ()
 
 
 def _host(url: str) -> str:

@@ -1,4 +1,4 @@
-"""Writing a request: the history, in turnwise's messages, becomes what pydantic-ai sends."""
+"""Converts turnwise's messages to pydantic-ai's."""
 
 from __future__ import annotations
 

@@ -110,15 +110,9 @@ class ResponseReader:
     def finish(
         self, response: theirs.ModelResponse, *, closed: bool, otherwise: str | None = None
     ) -> Iterator[ModelPart]:
-        """Yield what was left open, what the provider said of a refusal, then the finish.
+        """Yield the open parts, the provider's explanation of a refusal, then the finish.
 
-        Args:
-            response: the whole response.
-            closed: whether it came whole, by the rules of its dialect: without a finish reason, it was cut otherwise.
-            otherwise: the finish reason of a response that has none.
-
-        Raises:
-            ModelError: the stream was cut, or the provider failed without an error of its own.
+        A response without a finish reason, or `otherwise`, was cut, unless the provider's last event `closed` it.
         """
         word = _finish_word(response) or otherwise
         if word is None and not (closed and response.parts):
@@ -143,7 +137,7 @@ class ResponseReader:
         )
 
     def _current_usage(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
-        """Return what the reply has used so far; a single response is priced by whoever asked for it."""
+        """Return the usage of the reply so far; the caller prices a single response."""
         return usage_of(response) if self._before is None else self._sum(response)
 
     def _sum(self, response: theirs.ModelResponse | StreamedResponse) -> Usage:
@@ -194,7 +188,7 @@ class ResponseReader:
         return ModelPart("reasoning_delta", text=text, signature=part.signature or None, metadata=self._metadata(part))
 
     def _note(self, index: int, part: theirs.ToolCallPart | theirs.NativeToolCallPart) -> str:
-        """Keep a call as it is now; return the id under which it began."""
+        """Store the present state of a call; return the id under which it began."""
         if index not in self._open:
             is_taken = part.tool_call_id in self._ids.values()
             self._ids[index] = f"{part.tool_call_id}-{index}" if is_taken else part.tool_call_id
@@ -231,12 +225,12 @@ class ResponseReader:
 
 
 def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
-    """Return what the provider reported so far: a zero that it reported is zero, what it left out is unknown.
+    """Return the reported usage: figures that the provider left out are unknown, not zero.
 
-    Of Anthropic's thinking tokens, and of Google's cached ones, pydantic-ai does not say which it is: they are unknown.
+    For Anthropic's thinking tokens, and Google's cached ones, pydantic-ai does not distinguish the two.
     """
     reported = response.usage
-    # What was not reported is no attribute of the usage itself: its class says zero for it.
+    # A figure that was not reported is no attribute of the object; the class has a zero.
     counts: dict[str, Any] = {} if reported.unmeasured_requests else vars(reported)
     if (response.provider_name or "").startswith("google"):
         counts = {name: count for name, count in counts.items() if count or not name.startswith("cache_")}
@@ -251,7 +245,7 @@ def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
 
 
 def _is_next_paragraph(before: theirs.ModelResponsePart | None, part: theirs.ThinkingPart) -> bool:
-    """Whether the provider sends one reasoning in several parts: turnwise joins them."""
+    """Whether the provider continues one reasoning in another part: turnwise joins them."""
     return isinstance(before, theirs.ThinkingPart) and part.id is not None and before.id == part.id
 
 
@@ -270,10 +264,9 @@ def _is_readable(args: str | Mapping[str, Any] | None) -> bool:
 
 
 def _finish_word(response: theirs.ModelResponse) -> str | None:
-    """Return the provider's word for why the response ended.
+    """Return the provider's own finish reason.
 
-    Of a refusal pydantic-ai takes the word away, and other providers give none of their own. It says `stop` and
-    `tool_call` of streams that ended without any word, too.
+    pydantic-ai removes that of a refusal, and reports `stop` and `tool_call` for streams without a finish reason, too.
     """
     if response.finish_reason == "content_filter":
         word = (response.provider_details or {}).get("finish_reason")
@@ -285,5 +278,5 @@ def _finish_word(response: theirs.ModelResponse) -> str | None:
 def _refusal_text(response: theirs.ModelResponse) -> str:
     """Return the explanation of a provider that refused to answer."""
     details = response.provider_details or {}
-    said = (details.get(name) for name in ("refusal", "block_reason_message"))
-    return next((words for words in said if isinstance(words, str) and words.strip()), "")
+    texts = (details.get(name) for name in ("refusal", "block_reason_message"))
+    return next((text for text in texts if isinstance(text, str) and text.strip()), "")
