@@ -190,6 +190,9 @@ FAULTS = [
     Fault("401", _refusal(401, "authentication_error"), "authentication", passes=False, status=401),
     Fault("403", _refusal(403, "permission_error"), "authentication", passes=False, status=403),
     Fault("404", _refusal(404, "not_found_error"), "unknown_model", passes=False, status=404),
+    Fault(
+        "redirect", lambda dialect: Answer([], 307, {"location": "https://scripted.example"}), "network", passes=False
+    ),
     Fault("400", _refusal(400, "invalid_request_error"), "bad_request", passes=False, status=400),
     Fault("402", _refusal(402, "billing_error"), "quota", passes=False, status=402),
     Fault(
@@ -207,6 +210,38 @@ FAULTS = [
     Fault("context overflow", lambda dialect: dialect.overflow(), "context_overflow", passes=False, status=400),
     Fault("413", _refusal(413, "request_too_large"), "context_overflow", passes=False, status=413),
 ]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words"), [(Chat(), ("stop", "tool_calls")), (Anthropic(), ("end_turn", "tool_use"))], ids=["chat", "a"]
+)
+async def test_announced_calls_that_do_not_come_are_retried(
+    dialect: Dialect, words: tuple[str, str], server: Server, connect: Connect
+) -> None:
+    """A call without a name is one that does not come: the turn must not end without a word."""
+    announced = [frame.replace(f'"{words[0]}"', f'"{words[1]}"') for frame in dialect.frames(Said(""))]
+    server.script = [Answer(announced), Answer(dialect.frames(Said()))]
+    async with Engine("sqlite://", model=await connect(dialect), settings=SETTINGS) as engine:
+        assert (await engine.ask(await new_chat(engine), "Hi.")).text == "Hello world."
+
+
+UNREADABLE = [
+    Answer([": a comment\n\n"] * 3),
+    Answer(["data: [DONE]\n\n"]),
+    Answer(["data: {oops\n\n"]),
+    Answer.of({"id": "x", "object": "chat.completion", "model": "m", "created": 1, "choices": []}),
+]
+
+
+@pytest.mark.parametrize("answer", UNREADABLE, ids=["comments", "end", "no JSON", "no stream"])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+async def test_unreadable_answer_is_paid_for_three_times(
+    dialect: Dialect, answer: Answer, server: Server, connect: Connect
+) -> None:
+    server.script = [answer]
+    async with Engine("sqlite://", model=await connect(dialect), settings=Settings(retry=QUICK)) as engine:
+        result = await engine.ask(await new_chat(engine), "Hi.")
+    assert (result.chat.state, result.chat.last_error.kind, len(server.asked)) == (ChatState.error, "network", 3)
 
 
 SLOW = {"slow open", "silence after output", "429 with Retry-After"}

@@ -284,6 +284,22 @@ async def test_refused_file_is_left_out_once(
 
 
 @each_dialect
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(413, "Request Entity Too Large"), (404, "No endpoints found that support image input")],
+)
+async def test_files_refused_by_size_or_kind_are_left_out(
+    dialect: Dialect, status: int, message: str, server: Server, connect: Connect
+) -> None:
+    server.script = [dialect.error(status, "request_too_large", message), spoken(dialect)]
+    async with Engine("sqlite://", model=await connect(dialect)) as engine:
+        chat = await engine.create_chat()
+        for content in ([TextPart(text="Look."), picture(BAD)], "And now?"):
+            assert (await engine.ask(chat.id, content, timeout=60)).chat.state is ChatState.waiting
+    assert [holds(asked.body, BAD) for asked in server.asked] == [True, False, False]
+
+
+@each_dialect
 async def test_refusal_of_what_is_left_out_ends_the_turn(dialect: Dialect, server: Server, connect: Connect) -> None:
     """The error and `explain` name the message and the remedies; each remedy works."""
     content = [TextPart(text="Look."), TextPart(text="Here:"), picture(BAD)]

@@ -15,7 +15,7 @@ from pydantic_ai import exceptions as theirs
 from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.providers.failures import failure_of, kind_of_status
-from turnwise.providers.pydantic_ai.refused import refused_parts
+from turnwise.providers.pydantic_ai.refused import inline_files, refused_parts
 from turnwise.states.messages import Message
 from turnwise.states.model_errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 from turnwise.states.values.plain import type_name
@@ -72,6 +72,7 @@ _GONE: Final = frozenset({400, 401, 403, 404, 410, 451})
 _REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
 _LONGEST_MESSAGE: Final = 500
 _TOO_LARGE: Final = 413
+_REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
 _CODES: Final = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "request_too_large"}
 )
@@ -95,6 +96,8 @@ _WORDS: Final = (
     "range of input length should be",  # Qwen
 )
 _SAYS_TOO_LONG: Final = re.compile("|".join(_WORDS))
+_NO_SUCH_INPUT: Final = re.compile(r"\bsupport (?:image|audio|video|file|pdf)s? input\b")
+"""How OpenRouter says, with status 404, that no provider of a model takes a kind of file."""
 _LIMIT_AND_REQUESTED: Final = re.compile(r"request too large\b.*?\blimit (\d{1,15}), requested (\d{1,15})\b", re.DOTALL)
 """How OpenAI and Groq refuse one request that takes more tokens than an account has for a minute."""
 
@@ -123,7 +126,11 @@ def classified(messages: Sequence[Message] = ()) -> Iterator[Exchange]:
         yield exchange
     except Exception as failure:
         error = model_error(failure, answered=exchange.answered)
-        if error.kind == "bad_request":
+        exchange.answered |= error.kind == "network" and not _is_unanswered(failure)
+        is_too_large = error.status == _TOO_LARGE and not _says_too_long(_provider_message(failure))
+        if is_too_large and (files := inline_files(messages)):
+            error = ModelError("bad_request", status=error.status, message=error.message, refused=files)
+        elif error.kind == "bad_request":
             body = failure.body if isinstance(failure, theirs.ModelAPIError) else None
             text = f"{_provider_message(failure)}\n{failure}\n{json.dumps(body, default=str)}"
             error.refused = refused_parts(failure, text, messages)
@@ -134,6 +141,9 @@ def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
     """Return the failure as the engine knows it: its kind, whether to try again, when, and the HTTP status."""
     if isinstance(failure, ModelError):
         return failure
+    if (address := _redirected_to(failure)) is not None:
+        problem = f"the provider's address redirects to {address!r}; configure that address"
+        return ModelError("network", retryable=False, message=problem)
     status = failure.status_code if isinstance(failure, theirs.ModelHTTPError) else None
     kind = _kind(failure, status)
     if kind is None and (error := failure_of(failure)) is not None:
@@ -151,6 +161,8 @@ def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
         return "content_filter"
     kind = _reported_kind(failure)
     text = _provider_message(failure).lower()
+    if kind == "unknown_model" and _NO_SUCH_INPUT.search(text):
+        return "bad_request"
     figures = _LIMIT_AND_REQUESTED.search(text)
     if kind == "rate_limit" and figures is not None and int(figures[2]) > int(figures[1]):
         return CONTEXT_OVERFLOW  # this request alone exceeds the limit, however long one waits
@@ -174,6 +186,26 @@ def _reported_kind(failure: Exception) -> ModelErrorKind | None:
             return "bad_request"
         return "server_error" if failure.in_stream else "network"
     return None
+
+
+def _says_too_long(message: str) -> bool:
+    """Whether the provider has counted tokens, and not bytes."""
+    text = message.lower()
+    return _SAYS_TOO_LONG.search(text) is not None or _LIMIT_AND_REQUESTED.search(text) is not None
+
+
+def _redirected_to(failure: Exception) -> str | None:
+    """Return the address to which the provider's redirects, which no client follows; `None` if it does not."""
+    response: Any = getattr(failure.__cause__, "response", None)
+    is_redirect = getattr(response, "status_code", None) in _REDIRECTS
+    return response.headers.get("location") if is_redirect else None
+
+
+def _is_unanswered(failure: Exception) -> bool:
+    """Whether a failure is one of the connection, and not an answer that cannot be read."""
+    if isinstance(failure, theirs.ModelHTTPError | theirs.ModelConnectionError | theirs.ModelRequestTimeout):
+        return True
+    return failure_of(failure) is not None or _redirected_to(failure) is not None
 
 
 def _unreadable(failure: Exception) -> ModelError:

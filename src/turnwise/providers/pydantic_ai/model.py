@@ -155,19 +155,24 @@ class PydanticAIModel:
         history, settings, offer = self._ask(request)
         reader = ResponseReader(self._origin, partial(add_cost, self))
         for more in reversed(range(_MOST_RESPONSES)):
-            with classified(request.messages) as exchange:
-                async with (
-                    direct.model_request_stream(
-                        self._model, history, model_settings=settings, model_request_parameters=offer
-                    ) as stream,
-                    aclosing(_read_parts(reader, stream)) as parts,
-                ):
-                    watched = WatchedStream(stream)
-                    exchange.answered = True
-                    yield ModelPart("heartbeat")  # from now on the attempt is paid
-                    async for part in parts:
-                        yield part
-                response = stream.get()
+            try:
+                with classified(request.messages) as exchange:
+                    async with (
+                        direct.model_request_stream(
+                            self._model, history, model_settings=settings, model_request_parameters=offer
+                        ) as stream,
+                        aclosing(_read_parts(reader, stream)) as parts,
+                    ):
+                        watched = WatchedStream(stream)
+                        exchange.answered = True
+                        yield ModelPart("heartbeat")  # from now on the attempt is paid
+                        async for part in parts:
+                            yield part
+                    response = stream.get()
+            except ModelError:
+                if exchange.answered:
+                    yield ModelPart("heartbeat")  # an answer that holds no event of a stream is paid, too
+                raise
             if response.state != "suspended" or not more:
                 break
             for part in reader.pause(response):

@@ -50,6 +50,15 @@ def refused_parts(failure: BaseException, text: str, messages: Sequence[Message]
     return tuple(dict.fromkeys(named))
 
 
+def inline_files(messages: Sequence[Message]) -> list[RefusedPart]:
+    """Return the files sent with a request that has too many bytes: those after the latest reply, or else all."""
+    return _newest([one for one in _files(messages) if one.file.data])
+
+
+def _newest(files: Sequence[_File]) -> list[RefusedPart]:
+    return [one.at for one in files if one.is_new] or [one.at for one in files]
+
+
 def _sent(failure: BaseException | None) -> Any:
     """Return the body of the refused request; `None` if no exception of the chain holds it."""
     while failure is not None:
@@ -180,8 +189,7 @@ def _files_named(text: str, files: Sequence[_File], *, of_any_kind: bool) -> lis
             return by_address
     for kind, word in _KINDS if not of_any_kind else (*_KINDS, ("", _ANY_FILE)):
         if word.search(words):
-            of_kind = [one for one in files if one.file.media_type.lower().startswith(kind)]
-            return [one.at for one in of_kind if one.is_new] or [one.at for one in of_kind]
+            return _newest([one for one in files if one.file.media_type.lower().startswith(kind)])
     return []
 
 

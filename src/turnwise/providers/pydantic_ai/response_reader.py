@@ -117,7 +117,8 @@ class ResponseReader:
         word = _finish_word(response) or otherwise
         if word is None and not (closed and response.parts):
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
-        is_empty = outcome_of(word) is ReplyOutcome.unknown and not any(part.has_content() for part in response.parts)
+        announces = outcome_of(word) is ReplyOutcome.unknown or response.finish_reason == "tool_call"
+        is_empty = announces and not any(part.has_content() for part in response.parts)
         if response.finish_reason == "error" or is_rejected(word) or is_empty:
             ending = "without a word" if word is None else f"with {word!r}"
             raise ModelError(REJECTED_REPLY, message=f"the provider ended the reply {ending}", finish_reason=word)
