@@ -48,9 +48,9 @@ async def live(folder: Path, outside: Path, filled: Callable[[Path], contextlib.
     place = Place(f"sqlite:///{folder}/chats.db", outside)
     async with engine_on(place, Doom(), run_worker=True) as engine:
         accepted = {}
-        for said in ["Please: pay note slow"] * 5:
+        for text in ["Please: pay note slow"] * 5:
             chat = await engine.create_chat(client_tools=[ASK])
-            accepted[chat.id] = [(await engine.send_message(chat.id, said)).message_id]
+            accepted[chat.id] = [(await engine.send_message(chat.id, text)).message_id]
         async for event in engine.events(chat.id):
             if isinstance(event, PartEvent):
                 break

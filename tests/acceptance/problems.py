@@ -38,10 +38,12 @@ async def problems_of_all(place: Place, accepted: Mapping[str, Sequence[str]]) -
 async def _of_a_chat(store: ChatStore, chat_id: str, accepted: Sequence[str], *, pruned: bool) -> list[str]:
     found = await problems_of(store, chat_id, pruned=pruned)
     history = await store.history(chat_id)
-    kept = Counter(message.id for message in history if message.role == "user")
-    kept.update(queued.id for queued in (await store.facts(chat_id)).queue)
+    stored = Counter(message.id for message in history if message.role == "user")
+    stored.update(queued.id for queued in (await store.facts(chat_id)).queue)
     found += [
-        f"{chat_id}: message {each} was accepted and is kept {kept[each]} times" for each in accepted if kept[each] != 1
+        f"{chat_id}: message {each} was accepted and is kept {stored[each]} times"
+        for each in accepted
+        if stored[each] != 1
     ]
     if history and history[-1].role == "user":
         found.append(f"{chat_id}: its last message has no answer")

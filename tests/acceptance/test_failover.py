@@ -97,8 +97,8 @@ async def test_failover_to_a_synchronous_standby_loses_nothing(lost: str, caplog
         return "paid"
 
     def answer(request: ModelRequest) -> Reply:
-        said = request.messages[-1]
-        return Reply("It is paid.") if said.role == "tool" else Reply(calls=[Call("pay", {}, id=f"of {said.text}")])
+        last = request.messages[-1]
+        return Reply("It is paid.") if last.role == "tool" else Reply(calls=[Call("pay", {}, id=f"of {last.text}")])
 
     async with AsyncExitStack() as stack:
         primary = stack.enter_context(Server.running())

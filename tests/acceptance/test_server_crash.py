@@ -73,8 +73,8 @@ async def test_shown_tool_progress_survives_a_server_crash(server: Server) -> No
                 break
         await server.crash()
         async with Engine(url, model=ScriptedModel([]), settings=Settings(run_worker=False)) as reader:
-            kept = [event async for event in reader.events(chat.id, follow=False)]
-            assert [event for event in kept if isinstance(event, ToolProgressEvent)] == [shown]
+            events = [event async for event in reader.events(chat.id, follow=False)]
+            assert [event for event in events if isinstance(event, ToolProgressEvent)] == [shown]
         go_on.set()
         assert (await engine.wait(chat.id)).state == "waiting"
         assert (await engine.verify(chat.id)).ok

@@ -29,7 +29,7 @@ async def assert_unbroken(torture: Torture) -> None:
     deeds = (
         ["kill", "freeze", "replace", "submit", "say", "help"]
         + ["died of their doom"]
-        + ["harm"] * bool(torture.mischief)
+        + ["harm"] * bool(torture.faults)
     )
     assert [deed for deed in deeds if torture.deeds[deed] == 0] == [], "the torture was too mild to tell anything"
 
@@ -42,5 +42,5 @@ async def test_promises_hold_on_sqlite(tmp_path: Path) -> None:
 async def test_promises_hold_on_a_postgresql_that_restarts(tmp_path: Path) -> None:
     with Server.running() as server:
         place = Place(server.url("torture"), tmp_path, keep_parts=KEEP)
-        mischief = (server.cut, server.cut, server.restart)
-        await assert_unbroken(Torture(place, SEED, SECONDS, CHATS, mischief=mischief, store_may_fail=True))
+        faults = (server.cut, server.cut, server.restart)
+        await assert_unbroken(Torture(place, SEED, SECONDS, CHATS, faults=faults, store_may_fail=True))

@@ -60,7 +60,7 @@ class Torture:
     """The least duration; a run lasts longer while work is left."""
     chats: int
     workers: int = 4
-    mischief: Sequence[Mischief] = ()
+    faults: Sequence[Mischief] = ()
     """The faults of the database itself."""
     store_may_fail: bool = False
     """Whether clients must expect a `StoreError` while the database fails."""
@@ -90,13 +90,13 @@ class Torture:
 
     async def _torment(self, crew: Crew, client: Engine) -> None:
         async with anyio.create_task_group() as tasks:
-            began, begun = anyio.current_time(), 0
+            began, count = anyio.current_time(), 0
             while (done := self._done(anyio.current_time() - began)) < 1:
                 self.deeds["died of their doom"] += crew.bury()
                 while len(crew.workers) < self.workers:
                     crew.hire(self._doom())
-                while begun < self.chats * min(done, 1):
-                    begun += 1
+                while count < self.chats * min(done, 1):
+                    count += 1
                     tasks.start_soon(self._begin, client)
                 await anyio.sleep(self._random.uniform(0.01, 0.15))
                 self._strike(crew, client, tasks)
@@ -140,7 +140,7 @@ class Torture:
             (self._say, 5),
             (self._schedule, 2),
             (self._raise_budget, 1),
-            *([(self._harm, 1)] if self.mischief else []),
+            *([(self._harm, 1)] if self.faults else []),
         )
 
     # What is done to workers
@@ -164,7 +164,7 @@ class Torture:
 
     async def _harm(self, _crew: Crew, _client: Engine) -> None:
         async with self._harming:  # faults of the server must not overlap its start
-            await self._random.choice(self.mischief)()
+            await self._random.choice(self.faults)()
 
     def _doom(self) -> Doom:
         place = self._random.choice(("nowhere", *_PLACES))
@@ -185,10 +185,10 @@ class Torture:
         """Schedule messages for now or for soon."""
         for chat_id in self._random.sample([*self._accepted], min(2, len(self._accepted))):
             at = datetime.now(UTC) + timedelta(seconds=self._random.choice((0, 0.5, 2)))
-            said, when_busy = f"{ORDER} {self._random.choice(_ERRANDS)}", self._random.choice(("queue", "steer"))
+            text, when_busy = f"{ORDER} {self._random.choice(_ERRANDS)}", self._random.choice(("queue", "steer"))
             name = f"s{self._random.getrandbits(64)}"
             try:
-                await self._persist(partial(client.schedule, chat_id, said, at=at, when_busy=when_busy, id=name))
+                await self._persist(partial(client.schedule, chat_id, text, at=at, when_busy=when_busy, id=name))
             except _REFUSALS:
                 continue
             self.scheduled[name] = chat_id
@@ -199,12 +199,12 @@ class Torture:
         await self._persist(lambda: client.set_budget(owner=OWNER, tokens=tokens))
 
     async def _send(self, client: Engine, chat_id: str) -> None:
-        said = f"{ORDER} {self._random.choice(_ERRANDS)} {self._random.choice(_MANNERS)}"
+        text = f"{ORDER} {self._random.choice(_ERRANDS)} {self._random.choice(_MANNERS)}"
         client_id = f"m{self._random.getrandbits(64)}"
         when_busy = self._random.choice(("queue", "steer"))
         try:
             receipt = await self._persist(
-                partial(client.send_message, chat_id, said, when_busy=when_busy, client_id=client_id)
+                partial(client.send_message, chat_id, text, when_busy=when_busy, client_id=client_id)
             )
         except _REFUSALS:
             return

@@ -145,9 +145,9 @@ def test_typing_ahead_is_answered_next(terminal: Terminal) -> None:
         keyboard.watch("The chat is kept")
         assert keyboard.process.wait() == 0
     assert any(line == "» /quit is not what I" for line in lines), lines
-    said = json.loads(terminal.run("show", "last", "--json").out)["messages"]
+    messages = json.loads(terminal.run("show", "last", "--json").out)["messages"]
     expected = ["Why is the sky as blue as it is?", "hello you, typed ahead"]
-    assert [message["parts"][0]["text"] for message in said if message["role"] == "user"] == expected
+    assert [message["parts"][0]["text"] for message in messages if message["role"] == "user"] == expected
 
 
 CREW = """

@@ -326,12 +326,12 @@ def test_output_survives_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding:
     """Prose replaces characters outside of the encoding by question marks; JSON must be exact."""
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
     monkeypatch.setattr("sys.stdout", out)
-    said = {"Größe €": "日本 👩 \u0301"}
-    print_json(said)
+    value = {"Größe €": "日本 👩 \u0301"}
+    print_json(value)
     out.flush()
     out.seek(0)
     reported = out.read()
-    assert json.loads(reported) == said
+    assert json.loads(reported) == value
     assert reported.isascii() is (encoding != "utf-8")
 
 

@@ -158,12 +158,12 @@ def test_serve_and_worker_use_the_named_stores(
 
     monkeypatch.setattr(worker, "run_until_stopped", write_down)
     (shop.folder / "audit.pem").write_bytes(SigningKey.generate().private_pem)
-    kept = ("--store", "sqlite:///kept.db", "--file-folder", "files")
+    stores = ("--store", "sqlite:///kept.db", "--file-folder", "files")
     published = ("--checkpoints", "published.jsonl", "--signing-key", "audit.pem")
     port = ("--port", "0") if command == "serve" else ()
     missing = shop.run(command, "booth:agents", *port)
     assert (missing.code, "there is no file 'turnwise.db'" in missing.words) == (2, True), missing
-    for more in ((*kept, *published), ()):
+    for more in ((*stores, *published), ()):
         assert shop.run(command, "booth:agents", "--create", *port, *more).code == 0
     typed, plain = run or [one.engine for one in asked]
     for engine in (typed, plain):

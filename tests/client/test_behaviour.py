@@ -159,8 +159,8 @@ async def test_queue_is_edited_deleted_and_promoted(chats: Chats) -> None:
 
     assert (full.value.limit, str(full.value)) == (3, str(QueueFull(3)))
     assert gone.value.message_id == queue[1].id
-    said = [message.text for message in await chats.messages(chat.id) if message.role == "user"]
-    assert said == ["hang", "four", "TWO"]
+    texts = [message.text for message in await chats.messages(chat.id) if message.role == "user"]
+    assert texts == ["hang", "four", "TWO"]
 
 
 async def test_chat_is_interrupted_and_resumed(chats: Chats) -> None:
@@ -282,8 +282,8 @@ async def test_chat_is_exported_and_deleted(chats: Chats) -> None:
 
 async def test_messages_and_title_are_erased(chats: Chats) -> None:
     chat = await chats.create_chat(title="secret")
-    said = (await chats.ask(chat.id, "a secret")).messages[0]
-    blank = await chats.erase_message(chat.id, said.id)
+    message = (await chats.ask(chat.id, "a secret")).messages[0]
+    blank = await chats.erase_message(chat.id, message.id)
     erasure = await chats.erase(chat.id, what=["title"])
     with pytest.raises(InvalidArgument):
         await chats.erase(chat.id)

@@ -295,13 +295,13 @@ DELETED = problem("chat-deleted", chat_id="c1", deleted_at="2026-01-01T00:00:00+
 )
 async def test_problem_ends_the_stream(server: Server, answer: Answer, kind: str, facts: dict[str, Any]) -> None:
     server.script = [answer]
-    with pytest.raises(TurnwiseError) as told:
+    with pytest.raises(TurnwiseError) as raised:
         await read(server)
-    assert type(told.value).__name__ == kind
-    assert vars(told.value).items() >= facts.items()
+    assert type(raised.value).__name__ == kind
+    assert vars(raised.value).items() >= facts.items()
     assert len(server.asked) == 1
-    if isinstance(told.value, BadAnswer):
-        assert told.value.url == f"{server.url}/chats/c1/events?after=0&follow=false&until_rest=false"
+    if isinstance(raised.value, BadAnswer):
+        assert raised.value.url == f"{server.url}/chats/c1/events?after=0&follow=false&until_rest=false"
 
 
 async def test_reconnect_event_is_followed(server: Server, clock: ClientClock) -> None:
@@ -320,7 +320,7 @@ async def test_silent_stream_is_dead(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         ("event: a\ndata: {}\n\n", [("a", b"{}")]),
         ("event:a\r\ndata:{}\r\n\r\n", [("a", b"{}")]),
@@ -334,13 +334,13 @@ async def test_silent_stream_is_dead(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 5, 1000])
-async def test_sse_parser_accepts_any_chunking(body: str, told: list[tuple[str, bytes]], size: int) -> None:
+async def test_sse_parser_accepts_any_chunking(body: str, expected: list[tuple[str, bytes]], size: int) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         data = body.encode()
         for start in range(0, len(data), size):
             yield data[start : start + size]
 
-    assert [one async for one in _server_sent_events(httpx.Response(200, content=pieces()))] == told
+    assert [one async for one in _server_sent_events(httpx.Response(200, content=pieces()))] == expected
 
 
 def chat_at(seq: int, state: str) -> Answer:

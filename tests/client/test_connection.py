@@ -54,8 +54,8 @@ async def connection(server: Server) -> AsyncIterator[Connection]:
 async def test_request_has_path_query_headers_and_body(server: Server, connection: Connection) -> None:
     server.script = [Answer.of({})]
     query, headers = {"a": 1, "b": None, "c": "d"}, {"If-Match": '"7"', "Idempotency-Key": None}
-    told = {"content": (TextPart(text="\u00e4"),), "n": None}
-    await connection.response_to(Request(method="PATCH", path="/chats/c1", query=query, headers=headers, body=told))
+    content = {"content": (TextPart(text="\u00e4"),), "n": None}
+    await connection.response_to(Request(method="PATCH", path="/chats/c1", query=query, headers=headers, body=content))
     await connection.response_to(Request(method="POST", path="/files", stream=body(b"one", b"two")))
     await connection.response_to(GET)
     whole, streamed, bare = server.asked
@@ -268,7 +268,7 @@ def told_of(name: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "facts"),
+    ("problem", "kind", "facts"),
     [
         (told_of("not-authenticated"), NotAuthenticated, {}),
         (told_of("not-allowed", role="a", needed="b"), NotAllowed, {"role": "a", "needed": "b"}),
@@ -280,15 +280,15 @@ def told_of(name: str, **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_service_error_is_the_clients_own(
-    told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
+    problem: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
 ) -> None:
-    error = parse_problem(WHERE, told)
+    error = parse_problem(WHERE, problem)
     assert (type(error), vars(error)) == (kind, facts)
     assert (str(error) == "as it was said") is (kind is not ServiceFailed)
 
 
 @pytest.mark.parametrize(
-    ("told", "wrong"),
+    ("problem", "wrong"),
     [
         ({}, "a problem 'None' without a detail"),
         (told_of("queue-full", detail=7), "a problem 'queue-full' without a detail"),
@@ -299,8 +299,8 @@ def test_service_error_is_the_clients_own(
         (told_of("tool-failed"), "a problem 'tool-failed' without the fields of one"),
     ],
 )
-def test_malformed_problem_is_a_bad_answer(told: dict[str, Any], wrong: str) -> None:
-    error = parse_problem(WHERE, told)
+def test_malformed_problem_is_a_bad_answer(problem: dict[str, Any], wrong: str) -> None:
+    error = parse_problem(WHERE, problem)
     assert (type(error), vars(error)) == (BadAnswer, {"url": WHERE, "problem": wrong})
 
 

@@ -31,8 +31,8 @@ class Reader:
 
     async def read(self, first: Client, second: Client, chat_id: str) -> None:
         try:
-            async with aclosing(first.events(chat_id)) as told:
-                async for event in told:
+            async with aclosing(first.events(chat_id)) as events:
+                async for event in events:
                     self.events.append(event)
                     if len(self.events) == self.leaves_after:
                         if self.leaves_after == MANY:
@@ -41,8 +41,8 @@ class Reader:
         except ServiceUnreachable:
             self.was_cut_off = True
         after = self.events[-1].seq if self.events else 0
-        async with aclosing(second.events(chat_id, after=after, until_rest=True)) as told:
-            self.events.extend([event async for event in told])
+        async with aclosing(second.events(chat_id, after=after, until_rest=True)) as events:
+            self.events.extend([event async for event in events])
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
@@ -59,8 +59,8 @@ async def test_reader_resumes_after_any_event(store: str, new_store: Callable[[s
             chat = await client.create_chat(client_tools=[PICK])
             await client.ask(chat.id, "Hello")
             async with anyio.create_task_group() as tasks:
-                for said in ("slow", "slow again", "call"):
-                    await client.send_message(chat.id, said)
+                for content in ("slow", "slow again", "call"):
+                    await client.send_message(chat.id, content)
                 for reader in readers:
                     tasks.start_soon(reader.read, doomed, client, chat.id)
                 await seen_many.wait()

@@ -36,11 +36,11 @@ async def test_unreachable_service_is_named() -> None:
 async def test_token_role_and_limits_are_distinct_errors() -> None:
     tight = ServiceSettings(requests_per_second=0, burst=4, body_limit_bytes=1000)
     async with served(Engine("sqlite://", model="demo"), settings=tight) as service:
-        async with Client(service.url, token="wrong", settings=AT_ONCE) as nobody:
+        async with Client(service.url, token="wrong", settings=AT_ONCE) as stranger:
             with pytest.raises(NotAuthenticated, match="needs a token that the service knows"):
-                await nobody.list_chats()
+                await stranger.list_chats()
             with pytest.raises(NotAuthenticated):
-                [event async for event in nobody.events("c1")]
+                [event async for event in stranger.events("c1")]
         async with Client(service.url, token="auditor-token", settings=AT_ONCE) as auditor:
             with pytest.raises(NotAllowed) as role:
                 await auditor.create_chat()

@@ -63,10 +63,10 @@ async def test_both_folds_agree_on_an_eventful_chat(node: AskNode) -> None:
 async def test_both_folds_agree_on_simulated_worlds(node: AskNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed workers, pruned parts, erased messages, subagents: combinations that handwritten logs lack."""
     logs: dict[tuple[int, str], list[e.Event]] = {}
-    kept = SimulatedStore.events
+    read_events = SimulatedStore.events
 
     async def keep(self: SimulatedStore, chat_id: str, *, after: int, limit: int) -> list[e.Event]:
-        events = await kept(self, chat_id, after=after, limit=limit)
+        events = await read_events(self, chat_id, after=after, limit=limit)
         if after == 0 and len(events) >= len(logs.get((seed, chat_id), ())):  # later ones are pruned
             logs[seed, chat_id] = events
         return events
@@ -133,11 +133,11 @@ EVENTS = st.one_of(
 )
 
 
-@given(told=st.lists(EVENTS, max_size=14), steps=st.lists(st.integers(0, 2), min_size=14, max_size=14))
-def test_both_folds_agree_on_any_events(node: AskNode, told: list[Any], steps: list[int]) -> None:
+@given(drawn=st.lists(EVENTS, max_size=14), steps=st.lists(st.integers(0, 2), min_size=14, max_size=14))
+def test_both_folds_agree_on_any_events(node: AskNode, drawn: list[Any], steps: list[int]) -> None:
     """Even events that no engine sends, and numbers with gaps and repetitions."""
     seq, events = 1, []
-    for event, step in zip(told, steps, strict=False):
+    for event, step in zip(drawn, steps, strict=False):
         seq += step
         events.append(msgspec.structs.replace(event, seq=seq, chat_id="c", at=NOW))
 
@@ -157,8 +157,8 @@ def test_unknown_event_kinds_change_nothing(node: AskNode) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 7, {"kind": "status"}, {"kind": "status", "seq": "1"}])
 def test_non_event_is_refused(node: AskNode, wrong: Any) -> None:
-    told = node([wrong])
-    assert told == {"error": f"TypeError: events must be events, with a kind and a seq; one was {_json(wrong)}"}
+    answer = node([wrong])
+    assert answer == {"error": f"TypeError: events must be events, with a kind and a seq; one was {_json(wrong)}"}
 
 
 def _json(value: Any) -> str:

@@ -180,7 +180,7 @@ def test_watch_resumes_and_waits_three_seconds_at_most() -> None:
     script = WAITING.substitute(client=(CLIENT / "index.js").as_uri(), answers=json.dumps(answers))
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
     assert node.stdout, node.stderr
-    told = json.loads(node.stdout)
-    assert told["seen"] == ["c4", "c7", ""]
-    assert told["sent"] == [["?owner=ada", number] for number in ["0", *["7"] * 7, "0"]]
-    assert told["delays"] == [1000, 2000, 3000, 3000, 3000, 20000, 60000, 1000]
+    result = json.loads(node.stdout)
+    assert result["seen"] == ["c4", "c7", ""]
+    assert result["sent"] == [["?owner=ada", number] for number in ["0", *["7"] * 7, "0"]]
+    assert result["delays"] == [1000, 2000, 3000, 3000, 3000, 20000, 60000, 1000]

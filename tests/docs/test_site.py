@@ -48,9 +48,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(folder: Path) -> Path:
-    code, said = build(folder)
-    assert code == 0, said
-    assert "No issues found" in said
+    code, output = build(folder)
+    assert code == 0, output
+    assert "No issues found" in output
     return folder / "build" / "site"
 
 
@@ -142,10 +142,10 @@ def test_reference_explains_every_field_and_parameter(folder: Path) -> None:
 
 def test_reference_says_who_may_use_a_route(folder: Path) -> None:
     sections = staged(folder, "http.md").split("\n### ")
-    said = {key: next(one for one in sections if f"{{#{key}}}" in one) for key in ("erase", "explain", "is_alive")}
-    assert "For operators." in said["erase"]
-    assert "For owners, auditors and operators." in said["explain"]
-    assert "Open: it needs no token." in said["is_alive"]
+    texts = {key: next(one for one in sections if f"{{#{key}}}" in one) for key in ("erase", "explain", "is_alive")}
+    assert "For operators." in texts["erase"]
+    assert "For owners, auditors and operators." in texts["explain"]
+    assert "Open: it needs no token." in texts["is_alive"]
 
 
 @pytest.mark.parametrize("owner", SETTINGS, ids=lambda owner: owner.__name__)

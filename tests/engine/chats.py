@@ -9,16 +9,16 @@ from turnwise import ChatState, Engine, Message
 from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart
 
 
-def said(messages: Sequence[Message]) -> list[tuple[str, Any]]:
+def contents(messages: Sequence[Message]) -> list[tuple[str, Any]]:
     return [(message.role, message.result.output if message.result else message.text) for message in messages]
 
 
 def lines_of(messages: Sequence[Message]) -> list[str]:
     """Return one line per message: its role and its parts."""
-    return [f"{message.role}: {' '.join(_said(part) for part in message.parts)}" for message in messages]
+    return [f"{message.role}: {' '.join(_content(part) for part in message.parts)}" for message in messages]
 
 
-def _said(part: object) -> str:
+def _content(part: object) -> str:
     match part:
         case TextPart():
             return part.text

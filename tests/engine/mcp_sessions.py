@@ -45,7 +45,7 @@ class Sessions:
     """The answer to a request of an unknown session."""
     url: str = ""
     ids: set[str] = field(default_factory=set)
-    begun: int = 0
+    session_count: int = 0
     runs: int = 0
     """How often its tool ran."""
     failing: list[Answer] = field(default_factory=list)
@@ -67,9 +67,9 @@ class Sessions:
         asked = await request.json()
         headers = {}
         if asked["method"] == "initialize":
-            self.begun += 1
-            self.ids.add(str(self.begun))
-            headers[SESSION] = str(self.begun)
+            self.session_count += 1
+            self.ids.add(str(self.session_count))
+            headers[SESSION] = str(self.session_count)
             answer = Answer(200, rpc(asked["id"], result=HELLO))
         else:
             answer = self._answer(asked, request.headers.get(SESSION))

@@ -11,7 +11,7 @@ from tests.engine.leased import leased_chat, streams
 
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch
-from support.life import NOW, client, said
+from support.life import NOW, client, text_parts
 from turnwise import (
     CompactionInput,
     CompactionPolicy,
@@ -32,7 +32,7 @@ from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart
 
 
 def message(position: int, role: Any = "user", *, step: int = 0, **fields: Any) -> Message:
-    known: dict[str, Any] = {"parts": said(f"words {position}")}
+    known: dict[str, Any] = {"parts": text_parts(f"words {position}")}
     return Message(**known | fields, id=f"m{position}", role=role, turn=1, step=step, created_at=NOW, position=position)
 
 
@@ -164,7 +164,7 @@ async def test_summary_after_overflow_is_retried(
 @pytest.mark.parametrize(
     "change",
     [
-        {"position": 0, "parts": said("half a \ud800")},
+        {"position": 0, "parts": text_parts("half a \ud800")},
         {"position": 0, "parts": (ToolResultPart(call_id="a", name="ask", output={"a": float("nan")}),)},
         {"parts": (replace(TextPart(text="so"), metadata=[1]),)},
     ],
@@ -197,7 +197,7 @@ async def test_erasure_discards_running_summary(open_engine: OpenEngine, where: 
     async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
         folded.append(" ".join(one.text for one in messages))
         await latch.pass_through()
-        summary = replace(messages[0], position=0, parts=said(folded[-1]))
+        summary = replace(messages[0], position=0, parts=text_parts(folded[-1]))
         return CompactionResult(messages=[summary], usage=Usage(input_tokens=3))
 
     model = ScriptedModel(["noted"], context_limit=100)
@@ -276,8 +276,8 @@ async def test_should_compact_decides(
 
     policy = CompactionPolicy(should_compact=later if is_async else rule, **off)
     leased, _ = leased_chat(HISTORY, settings=Settings(compaction=policy))
-    reply = await CompactionRule(leased).judge(StepReply(parts=said("hello"), context_tokens=5))
-    assert (reply.parts, reply.context_tokens, reply.should_compact) == (said("hello"), 5, due)
+    reply = await CompactionRule(leased).judge(StepReply(parts=text_parts("hello"), context_tokens=5))
+    assert (reply.parts, reply.context_tokens, reply.should_compact) == (text_parts("hello"), 5, due)
     lines = [record for record in caplog.records if "should_compact_failed" in record.getMessage()]
     assert ["step=3" in line.getMessage() and bool(line.exc_info) for line in lines] == [True] * (
         isinstance(answer, Exception)

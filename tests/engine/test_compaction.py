@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.engine.chats import said
+from tests.engine.chats import contents
 
 from support.clock import pass_time
 from support.engines import MakeModel, OpenChat, OpenEngine
@@ -45,7 +45,7 @@ def open_full(open_chat: OpenChat) -> OpenChat:
 
 
 def step_requests(model: ScriptedModel) -> list[list[tuple[str, Any]]]:
-    return [said(request.messages) for request in model.requests if request.purpose == "step"]
+    return [contents(request.messages) for request in model.requests if request.purpose == "step"]
 
 
 @pytest.mark.parametrize(("used", "expected"), [(69, []), (70, FULL)])
@@ -90,11 +90,11 @@ async def test_next_step_sees_compacted_history(open_engine: OpenEngine, strict_
         first, summary, second = model.requests
         assert summary.purpose == "summary"
         expected = [("user", "hello"), ("assistant", "see"), ("tool", "2 things"), ("user", SUMMARY_PROMPT)]
-        assert said(summary.messages) == expected
+        assert contents(summary.messages) == expected
         assert (summary.system, summary.tools) == (first.system, first.tools)
-        assert said(second.messages) == [SUMMARY, ("user", "hello")]
+        assert contents(second.messages) == [SUMMARY, ("user", "hello")]
         # The transcript stays readable, with a marker where the model's memory begins.
-        roles = [role for role, _ in said(await engine.messages(chat.id))]
+        roles = [role for role, _ in contents(await engine.messages(chat.id))]
         assert roles == ["user", "assistant", "tool", "system", "assistant"]
 
 
@@ -153,7 +153,7 @@ async def test_summary_alone_is_not_summarised_again(open_chat: OpenChat) -> Non
         assert (await engine.wait(chat.id)).state == "waiting"
         assert await phases(engine, chat.id) == [*FULL, "started", "declined", "started", "declined"]
         seen = [("user", SUMMARY_PREFIX + "they talked"), ("user", "my question")]
-        assert said(await engine.messages(chat.id, view="model")) == seen
+        assert contents(await engine.messages(chat.id, view="model")) == seen
         await engine.ask(chat.id, "and?")
         await engine.request_compaction(chat.id)
         await engine.wait(chat.id)
@@ -299,13 +299,13 @@ async def test_compactions_and_usage_are_readable(open_full: OpenChat) -> None:
         assert (made.step, made.summary, made.carried) == (1, SUMMARY[1], 0)
         assert made.usage is not None
         assert made.usage.input_tokens == 50
-        assert said(made.messages) == [SUMMARY]
+        assert contents(made.messages) == [SUMMARY]
         entries = [
             (each.purpose, each.turn, each.step, each.usage.input_tokens) for each in await engine.usage(chat.id)
         ]
         assert entries == [("step", 1, 1, 80), ("summary", 1, 1, 50), ("step", 1, 2, 10)]
         for view in ("user", "raw"):
-            assert SUMMARY not in said(await engine.messages(chat.id, view=view))
+            assert SUMMARY not in contents(await engine.messages(chat.id, view=view))
 
 
 @pytest.mark.parametrize(

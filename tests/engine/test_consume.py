@@ -133,8 +133,8 @@ async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
             return not await engine.undelivered("them")
 
         await until(is_done)
-        (told,) = await engine.consumers()
-        assert (told.name, told.delivering, told.undelivered) == ("them", True, 0)
+        (status,) = await engine.consumers()
+        assert (status.name, status.delivering, status.undelivered) == ("them", True, 0)
         assert not await engine.drop_consumer("them")
 
 

@@ -23,16 +23,16 @@ async def pay(to: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["everything", "messages", "errors", "title"])
-@pytest.mark.parametrize("said", ["calls", "error", "queue"])
-async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: str, what: Any) -> None:
+@pytest.mark.parametrize("situation", ["calls", "error", "queue"])
+async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, situation: str, what: Any) -> None:
     """A page that folds events must not show erased content; unchanged content causes no event."""
     refusal = ModelError("authentication", message=f"no key of {SECRET}")
     replies = {"calls": Reply(calls=[Call("pay", {"to": SECRET}), Call("sign", {"as": SECRET})])}
-    model = ScriptedModel([replies.get(said, Reply(error=refusal))])
-    async with open_engine(model, tools=[pay], settings=IDLE if said == "queue" else None) as engine:
+    model = ScriptedModel([replies.get(situation, Reply(error=refusal))])
+    async with open_engine(model, tools=[pay], settings=IDLE if situation == "queue" else None) as engine:
         chat = await engine.create_chat(title="a title", client_tools=[ClientTool("sign", "Sign.", {"type": "object"})])
         await engine.send_message(chat.id, SECRET)
-        if said == "queue":
+        if situation == "queue":
             await engine.send_message(chat.id, SECRET)
         else:
             await engine.wait(chat.id)
@@ -44,10 +44,10 @@ async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: s
             kinds.append({event.kind for event in replayed})
             page = fold(replayed, page)
             assert page == await engine.transcript(chat.id)
-        is_reached = what in {"everything", "errors" if said == "error" else "messages"}
+        is_reached = what in {"everything", "errors" if situation == "error" else "messages"}
         last_error = (await engine.explain(chat.id)).last_error
         assert is_reached != (SECRET in str((page.open_calls, last_error, page.queue)))
-        kind = {"calls": "action_required", "error": "error", "queue": "queue"}[said]
+        kind = {"calls": "action_required", "error": "error", "queue": "queue"}[situation]
         assert [kind in some for some in kinds] == [is_reached, False]
 
 
@@ -113,7 +113,9 @@ async def test_report_names_summaries_that_may_quote_erased_text(before_it: int)
         chat = await engine.create_chat()
         early = (await engine.ask(chat.id, "hi")).messages[0].id
         late = (await engine.ask(chat.id, "more")).messages[-1].id
-        (summary,) = [said.id for said in await engine.messages(chat.id, view="model") if "all of it" in said.text]
+        (summary,) = [
+            message.id for message in await engine.messages(chat.id, view="model") if "all of it" in message.text
+        ]
         report = await engine.erase(chat.id, messages=[early, late] if before_it else [late])
         assert report.may_quote == ((summary,) if before_it else ())
         assert (await engine.erase(chat.id, messages=[early, summary])).may_quote == ()

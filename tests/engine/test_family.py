@@ -70,7 +70,7 @@ def test_invalid_version_in_a_log_is_ignored(name: str) -> None:
     assert answers_in([written]) == {"subagent": [RecordedAnswer(at=1, version=7, head="-")]}
 
 
-def tells(**arguments: str) -> ToolCall:
+def message_to(**arguments: str) -> ToolCall:
     """Return a call that sends a subagent another message."""
     return replace(delegated("call_2", subagent=None, subagent_action="message"), arguments=arguments)
 
@@ -78,10 +78,10 @@ def tells(**arguments: str) -> ToolCall:
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (tells(subagent="subagent", message="more"), True),
-        (tells(), True),
-        (tells(subagent="another", message="more"), False),
-        (tells(subagent="subagent", message="more").with_status(CallStatus.cancelled), False),
+        (message_to(subagent="subagent", message="more"), True),
+        (message_to(), True),
+        (message_to(subagent="another", message="more"), False),
+        (message_to(subagent="subagent", message="more").with_status(CallStatus.cancelled), False),
         (delegated("call_2"), False),
         (replace(delegated("call_2", subagent=None, subagent_action="wait"), arguments={}), False),
     ],

@@ -215,9 +215,9 @@ async def test_missing_or_damaged_file_becomes_a_note(tmp_path: Path, open_chat:
                 path.write_bytes(b"DAMAGED")
         done = await engine.ask(chat.id, "and now?")
         assert done.chat.state == "waiting"
-        said = " ".join(part.text for part in model.requests[-1].messages[0].parts if isinstance(part, TextPart))
-        assert "The file gone.png (image/png) is left out here: it is gone." in said
-        assert "The file damaged.png (image/png) is left out here: it is damaged" in said
+        notes = " ".join(part.text for part in model.requests[-1].messages[0].parts if isinstance(part, TextPart))
+        assert "The file gone.png (image/png) is left out here: it is gone." in notes
+        assert "The file damaged.png (image/png) is left out here: it is damaged" in notes
         with pytest.raises(FileNotFound, match="is not there"):
             await whole(engine, chat.id, gone)
         with pytest.raises(FileNotFound, match="is damaged"):

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from support.life import NOW, said
+from support.life import NOW, text_parts
 from turnwise import InvalidContent, ModelError
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
 
 
 def text(position: int, words: str = "", role: Any = "user", **fields: Any) -> Message:
-    parts = said(words or f"words {position}")
+    parts = text_parts(words or f"words {position}")
     known = {"id": f"m{position}", "turn": position, "step": position, "created_at": NOW}
     return Message(**known | {"role": role, "parts": parts, "position": position} | fields)
 
@@ -40,12 +40,12 @@ def new(words: str = "In short.", **fields: Any) -> Message:
 
 
 def changed(position: int, words: str) -> Message:
-    return replace(BY_POSITION[position], parts=said(words))
+    return replace(BY_POSITION[position], parts=text_parts(words))
 
 
-def folded(given: list[Message], *kept: int) -> tuple[list[int | str], int]:
+def folded(given: list[Message], *carried: int) -> tuple[list[int | str], int]:
     """Return the remaining messages (positions of carried ones, else texts) and the number of folded ones."""
-    summary = summary_of(HISTORY, given, set(kept))
+    summary = summary_of(HISTORY, given, set(carried))
     return [one if isinstance(one, int) else one.text or one.role for one in summary.messages], summary.folded
 
 
@@ -54,7 +54,7 @@ def at(*positions: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("given", "kept", "left"),
+    ("given", "carried", "left"),
     [
         ([new()], (), (["In short."], 7)),
         ([new()], (7,), (["In short.", 7], 6)),
@@ -75,9 +75,9 @@ def at(*positions: int) -> list[Message]:
     ],
 )
 def test_fold_keeps_given_messages_and_their_calls(
-    given: list[Message], kept: tuple[int, ...], left: tuple[list[int | str], int]
+    given: list[Message], carried: tuple[int, ...], left: tuple[list[int | str], int]
 ) -> None:
-    assert folded(given, *kept) == left
+    assert folded(given, *carried) == left
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_new_message_is_normalised_or_refused() -> None:
     """A strategy that uses `replace` bypasses the checks of messages."""
 
     def made(metadata: Any) -> Message:
-        return replace(new(), parts=(replace(said("x")[0], metadata=metadata),))
+        return replace(new(), parts=(replace(text_parts("x")[0], metadata=metadata),))
 
     (summary,) = summary_of(HISTORY, [made({1: "one"})], set()).messages
     assert summary.parts[0].metadata == {"1": "one"}
@@ -119,15 +119,15 @@ def test_changed_message_keeps_its_position() -> None:
 
 @given(
     given=st.lists(st.sampled_from([*HISTORY, new(), changed(3, "x"), changed(9, "y"), changed(6, "z")]), max_size=9),
-    kept=st.sets(st.sampled_from([1, 6, 7])),
+    carried=st.sets(st.sampled_from([1, 6, 7])),
 )
-def test_fold_never_separates_calls_from_results(given: list[Message], kept: set[int]) -> None:
+def test_fold_never_separates_calls_from_results(given: list[Message], carried: set[int]) -> None:
     try:
-        summary = summary_of(HISTORY, given, kept)
+        summary = summary_of(HISTORY, given, carried)
     except ModelError:
         return
     left = [BY_POSITION[one] if isinstance(one, int) else one for one in summary.messages]
-    assert {message.position for message in left} >= kept
+    assert {message.position for message in left} >= carried
     calls = [call.call_id for message in left for call in message.calls]
     results = [message.result.call_id for message in left if message.result is not None]
     assert sorted(calls) == sorted(results)

@@ -158,11 +158,11 @@ async def test_follower_of_own_commits_reads_nothing(after: int, reads: int) -> 
         assert (seen, len(shelf.limits)) == ([*range(after + 1, 8)], reads)
 
 
-@pytest.mark.parametrize("hinted", ["c", None])
-async def test_hint_forces_a_read(hinted: str | None) -> None:
+@pytest.mark.parametrize("chat_id", ["c", None])
+async def test_hint_forces_a_read(chat_id: str | None) -> None:
     shelf = under_way()
     shelf.put(busy(4, 8), *events(8))
-    shelf.broadcaster.notify(hinted)
+    shelf.broadcaster.notify(chat_id)
     async with following(shelf, after=5) as seen:
         assert (seen, len(shelf.limits)) == ([6, 7, 8], 1)
 

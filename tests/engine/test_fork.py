@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
-from support.life import BLANK, ERROR, NOW, asking, executing, failed, local, queued, said, waiting
+from support.life import BLANK, ERROR, NOW, asking, executing, failed, local, queued, text_parts, waiting
 from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, ToolResult, Usage, tool
 from turnwise.engine.config.results import chat_of
 from turnwise.engine.prompt.imported_history import inheritance_of
@@ -156,8 +156,8 @@ def test_fork_does_not_answer_provider_calls() -> None:
         ToolCallPart(call_id=call_id, name="search", arguments={}, executor=executor)
         for call_id, executor in (("p", Executor.provider), ("a", Executor.local), ("q", Executor.provider))
     ]
-    said = Message(id="m1", role="assistant", parts=tuple(asked), turn=1, step=1, created_at=NOW, position=4)
-    (result,) = inheritance_of(BLANK, [said], NOW).messages[1:]
+    message = Message(id="m1", role="assistant", parts=tuple(asked), turn=1, step=1, created_at=NOW, position=4)
+    (result,) = inheritance_of(BLANK, [message], NOW).messages[1:]
     assert (result.result and result.result.call_id, result.call_index, result.position) == ("a", 0, 5)
 
 
@@ -165,7 +165,7 @@ def test_fork_does_not_answer_provider_calls() -> None:
 
 
 def message(position: int, role: Any = "user", **fields: Any) -> Message:
-    known = {"id": f"m{position}", "turn": 1, "step": 0, "created_at": NOW, "parts": said(f"words {position}")}
+    known = {"id": f"m{position}", "turn": 1, "step": 0, "created_at": NOW, "parts": text_parts(f"words {position}")}
     return Message(**known | {"role": role, "position": position} | fields)
 
 
@@ -191,7 +191,7 @@ def test_user_and_raw_views_filter_by_audience() -> None:
     ]
     assert [one.position for one in user_view(history)] == [1, 3, 4]
     assert [one.position for one in raw_view(history)] == [1, 3, 5]
-    assert [user_view(history)[0].parts, raw_view(history)[0].parts] == [said("words"), said("words")]
+    assert [user_view(history)[0].parts, raw_view(history)[0].parts] == [text_parts("words"), text_parts("words")]
     assert history[0].parts == (PRIVATE,)
 
 
@@ -206,7 +206,7 @@ def test_transcript_shows_state_queue_and_open_calls() -> None:
     transcript = transcript_of(snapshot)
     assert (transcript.state, transcript.last_seq) == (ChatState.requires_action, 17)
     assert (transcript.stop_reason, transcript.error) == (StopReason.max_steps, None)
-    assert [one.parts for one in transcript.messages] == [said("words")]
+    assert [one.parts for one in transcript.messages] == [text_parts("words")]
     assert transcript.queue == life.facts.queue != ()
     assert [call.call_id for call in transcript.open_calls] == [call.call_id for call in life.facts.open_calls] != []
     assert all(not call.salt for call in transcript.open_calls)
@@ -231,9 +231,9 @@ def test_compactions_list_summary_and_cost() -> None:
         summary(3, parts=(PRIVATE,)),
         message(4),
         marker(5, 4, 6, 7, 8, step=3),
-        summary(6, parts=said("one")),
-        summary(7, parts=said("")),
-        summary(8, parts=said("two")),
+        summary(6, parts=text_parts("one")),
+        summary(7, parts=text_parts("")),
+        summary(8, parts=text_parts("two")),
         marker(9, step=4, reason="clear"),
         message(10, parts=()),
     ]
@@ -241,7 +241,7 @@ def test_compactions_list_summary_and_cost() -> None:
     first, second = compactions_of(history, ledger)
     assert (first.raw, second.raw) == (first.summary, second.summary)
     assert (first.step, first.at, first.summary, first.carried) == (2, NOW, "words", 0)
-    assert first.messages == [replace(history[2], parts=said("words"))]
+    assert first.messages == [replace(history[2], parts=text_parts("words"))]
     assert first.usage == Usage(input_tokens=15)
     assert (second.step, second.summary, second.carried, second.usage) == (3, "one\n\ntwo", 1, None)
     assert [one.position for one in second.messages] == [6, 7, 8]
@@ -250,7 +250,7 @@ def test_compactions_list_summary_and_cost() -> None:
 def test_compaction_without_its_summary_is_listed_empty() -> None:
     (gone,) = compactions_of([message(1), marker(2, 1), message(3)], [])
     assert (gone.summary, gone.messages, gone.carried) == ("", [], 1)
-    carries = [summary(1), marker(2, 1), summary(3, parts=said("new")), marker(4, 3), message(5), marker(6, 1, 3)]
+    carries = [summary(1), marker(2, 1), summary(3, parts=text_parts("new")), marker(4, 3), message(5), marker(6, 1, 3)]
     new, old, last = compactions_of(carries, [])
     assert [(one.summary, one.carried) for one in (new, old, last)] == [("new", 1), ("", 1), ("", 2)]
     assert compactions_of([message(1), message(2)], [cost(2, 1)]) == []

@@ -38,7 +38,7 @@ PATIENCE: Final = 60
 NUMBERS: Final = (1.5, 9e3, float("nan"), True, -5, 10**400, {"a": [1]})
 """Odd values that a provider's adapter may report for whole numbers or words."""
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
-Said = Callable[[], list[ModelPart]]
+Script = Callable[[], list[ModelPart]]
 
 
 class OddModel:
@@ -48,13 +48,13 @@ class OddModel:
     context_limit = None
 
     def __init__(self) -> None:
-        self.said: Said | None = None
+        self.script: Script | None = None
         self.summary: Mapping[str, Any] = REPLY
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        said, self.said = self.said, None
+        script, self.script = self.script, None
         ok = [ModelPart("text_delta", text="ok"), ModelPart("finish", stop_reason="end_turn")]
-        for part in ok if said is None else said():
+        for part in ok if script is None else script():
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
@@ -62,7 +62,7 @@ class OddModel:
         return ModelReply(**summary)
 
 
-def odd_parts() -> Iterator[tuple[str, Said]]:
+def odd_parts() -> Iterator[tuple[str, Script]]:
     """Yield replies with an odd value in each field of each kind of part, and errors with one in each of theirs."""
     finish = ModelPart("finish", stop_reason="end_turn")
     for kind, fields in PARTS.items():
@@ -112,8 +112,8 @@ async def test_odd_replies_and_errors_leave_the_chat_usable() -> None:
     model, wrong = OddModel(), []
     settings = Settings(retry=RetryPolicy(attempts=1))
     async with Engine("sqlite://", model=model, tools=[search], settings=settings) as engine:
-        for label, said in odd_parts():
-            model.said = said
+        for label, script in odd_parts():
+            model.script = script
             chat = await engine.create_chat()
             try:
                 await _spoken(engine, chat.id)

@@ -36,7 +36,7 @@ def result(call_id: str, output: Any = "found", **more: Any) -> ToolResultPart:
     return ToolResultPart(call_id=call_id, name="look", output=output, **more)
 
 
-def said(role: Any, *parts: Any, **more: Any) -> Message:
+def message_of(role: Any, *parts: Any, **more: Any) -> Message:
     texts = [TextPart(text=part) if isinstance(part, str) else part for part in parts]
     return Message(id="m", role=role, parts=tuple(texts), turn=1, created_at=NOW, **{"step": 0, **more})
 
@@ -58,7 +58,7 @@ def texts(message: Message) -> list[str]:
     ],
 )
 def test_empty_unsigned_and_cited_parts_are_not_sent(parts: Any, *, partial: bool, sent: list[str] | None) -> None:
-    message = said("assistant", *parts, partial=partial)
+    message = message_of("assistant", *parts, partial=partial)
     assert [texts(found) for found in sendable([message])] == ([sent] if sent is not None else [])
 
 
@@ -74,16 +74,16 @@ def test_empty_unsigned_and_cited_parts_are_not_sent(parts: Any, *, partial: boo
     ],
 )
 def test_provider_call_and_result_are_sent_together(parts: Any, stored: list[int]) -> None:
-    message = said("assistant", *parts)
+    message = message_of("assistant", *parts)
     assert with_results(message.parts) == tuple(message.parts[at] for at in stored)
     assert [found.parts for found in sendable([message])] == [tuple(message.parts[at] for at in stored)]
 
 
 def test_result_notes_edited_arguments() -> None:
     edited = {"edited_arguments": {"at": 3}}
-    history = [said("tool", result("a", output, **edited)) for output in ("found", {"n": 1}, ["x"])]
+    history = [message_of("tool", result("a", output, **edited)) for output in ("found", {"n": 1}, ["x"])]
     note = f'{EDITED} {{"at":3}}'
-    found = [message.result for message in sendable([*history, said("tool", result("b"))])]
+    found = [message.result for message in sendable([*history, message_of("tool", result("b"))])]
     expected = [f"[{note}]\nfound", {"note": note, "output": {"n": 1}}, {"note": note, "output": ["x"]}, "found"]
     assert [one.output for one in found if one is not None] == expected
     assert all(one is not None and one.edited_arguments is None for one in found)
@@ -91,12 +91,12 @@ def test_result_notes_edited_arguments() -> None:
 
 
 def test_results_are_sent_in_call_order() -> None:
-    history = [said("tool", result(name), step=2, call_index=at) for name, at in (("b", 1), ("a", 0))]
+    history = [message_of("tool", result(name), step=2, call_index=at) for name, at in (("b", 1), ("a", 0))]
     assert [message.call_index for message in sendable(history)] == [0, 1]
 
 
 def test_trailing_answer_is_followed_by_a_continue_request() -> None:
-    question, answer = said("user", "hi"), said("assistant", "well", partial=True, step=4)
+    question, answer = message_of("user", "hi"), message_of("assistant", "well", partial=True, step=4)
     assert with_continue_prompt([], "Go on.") == []
     assert with_continue_prompt([question], "Go on.") == [question]
     *before, last = with_continue_prompt([question, answer], "Go on.")
@@ -107,23 +107,23 @@ def test_trailing_answer_is_followed_by_a_continue_request() -> None:
 @pytest.mark.parametrize(
     ("after", "answered"),
     [
-        (said("assistant", "yes"), True),
-        (said("assistant", SIGNED, PICTURE), True),
-        (said("assistant", searched("a"), result("a"), "I look", call("b")), False),
-        (said("assistant", searched("a"), result("a"), "yes"), True),
-        (said("assistant", "yes", partial=True), False),
-        (said("assistant", "I look", call("a")), False),
-        (said("assistant", " "), False),
-        (said("assistant", SIGNED), False),
-        (said("tool", result("a")), False),
-        (said("tool", result("last")), True),
-        (said("tool", result("last", outcome=CallStatus.failed, is_error=True)), False),
-        (said("tool", result("last", outcome=CallStatus.interrupted), synthetic=True), False),
-        (said("assistant", call("last")), False),
+        (message_of("assistant", "yes"), True),
+        (message_of("assistant", SIGNED, PICTURE), True),
+        (message_of("assistant", searched("a"), result("a"), "I look", call("b")), False),
+        (message_of("assistant", searched("a"), result("a"), "yes"), True),
+        (message_of("assistant", "yes", partial=True), False),
+        (message_of("assistant", "I look", call("a")), False),
+        (message_of("assistant", " "), False),
+        (message_of("assistant", SIGNED), False),
+        (message_of("tool", result("a")), False),
+        (message_of("tool", result("last")), True),
+        (message_of("tool", result("last", outcome=CallStatus.failed, is_error=True)), False),
+        (message_of("tool", result("last", outcome=CallStatus.interrupted), synthetic=True), False),
+        (message_of("assistant", call("last")), False),
     ],
 )
 def test_whole_reply_or_turn_ending_call_is_an_answer(after: Message, *, answered: bool) -> None:
-    asked = [said("user", "one", position=3), said("user", "two", position=4)]
+    asked = [message_of("user", "one", position=3), message_of("user", "two", position=4)]
     assert unanswered([*asked, after], ending={"last"}) == (() if answered else (3, 4))
     assert unanswered([asked[0], after, asked[1]], ending={"last"}) == ((4,) if answered else (3, 4))
 
@@ -131,23 +131,23 @@ def test_whole_reply_or_turn_ending_call_is_an_answer(after: Message, *, answere
 @pytest.mark.parametrize(
     "behind",
     [
-        [said("assistant", "not that either", partial=True)],
-        [said("assistant", call("a")), said("tool", result("a", outcome=CallStatus.interrupted))],
-        [said("user", "Once more.", position=9, step=2), said("assistant", "not that", partial=True)],
+        [message_of("assistant", "not that either", partial=True)],
+        [message_of("assistant", call("a")), message_of("tool", result("a", outcome=CallStatus.interrupted))],
+        [message_of("user", "Once more.", position=9, step=2), message_of("assistant", "not that", partial=True)],
     ],
 )
 def test_refused_reply_is_no_answer(behind: list[Message]) -> None:
     """The answer lacked the form, and the turn ended without another."""
-    one, two = said("user", "one", position=3), said("user", "two", position=4)
-    refused = said("assistant", "not what was wanted")
+    one, two = message_of("user", "one", position=3), message_of("user", "two", position=4)
+    refused = message_of("assistant", "not what was wanted")
     assert unanswered([one, refused, *behind]) == (3,)
     assert unanswered([one, refused, *behind, two]) == (3, 4)
     assert unanswered([one, refused, two, *behind]) == (4,), "the turn of the second question says nothing of the first"
-    assert unanswered([one, refused, *behind, said("assistant", "what was wanted"), two]) == (4,)
+    assert unanswered([one, refused, *behind, message_of("assistant", "what was wanted"), two]) == (4,)
 
 
 def test_synthetic_user_message_awaits_no_answer() -> None:
-    own, made = said("user", "mine", position=1), said("user", "made", position=2, step=1)
+    own, made = message_of("user", "mine", position=1), message_of("user", "made", position=2, step=1)
     assert [is_made(message) for message in (own, made)] == [False, True]
     assert unanswered([own, made]) == (1,)
 

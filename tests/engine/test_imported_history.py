@@ -34,7 +34,7 @@ ASKED: dict[str, Any] = {
 }
 
 
-def said(role: str, content: str, **more: Any) -> dict[str, Any]:
+def message_of(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -43,8 +43,8 @@ def answer(call_id: str, name: str = "look", **more: Any) -> dict[str, Any]:
     return {"role": "tool", "parts": [part | more]}
 
 
-HI = said("user", "Hi")
-TALK = [HI, said("assistant", "Hello!"), said("user", "Look."), ASKED, answer("b"), answer("a")]
+HI = message_of("user", "Hi")
+TALK = [HI, message_of("assistant", "Hello!"), message_of("user", "Look."), ASKED, answer("b"), answer("a")]
 
 
 @pytest.mark.parametrize("place", SLOW_STORES)
@@ -52,7 +52,7 @@ async def test_chat_may_begin_with_a_greeting(place: str, request: pytest.Fixtur
     """A synthetic user message precedes the greeting in requests, since providers want the user to start."""
     model = StrictModel([Reply("Blue ones, then.")])
     async with Engine(lives_in(place, request).url, model=model) as engine:
-        chat = await engine.create_chat(history=[said("assistant", "Good morning! Which shoes?")])
+        chat = await engine.create_chat(history=[message_of("assistant", "Good morning! Which shoes?")])
         assert (chat.state, chat.turn) == ("waiting", 1)
         result = await engine.ask(chat.id, "Blue.")
         assert (result.text, result.chat.turn) == ("Blue ones, then.", 2)
@@ -66,8 +66,8 @@ async def test_chat_may_begin_with_a_greeting(place: str, request: pytest.Fixtur
             ("user", "Blue."),
         ]
         assert (await engine.verify(chat.id)).ok
-        told = [event async for event in engine.events(chat.id, follow=False)]
-        assert [one.text for one in fold(told).messages] == [one.text for one in await engine.messages(chat.id)]
+        events = [event async for event in engine.events(chat.id, follow=False)]
+        assert [one.text for one in fold(events).messages] == [one.text for one in await engine.messages(chat.id)]
     repaired = HistoryRepair().repair(model.requests[0])
     assert [one.role for one in repaired] == ["user", "assistant", "user"]
 
@@ -75,7 +75,7 @@ async def test_chat_may_begin_with_a_greeting(place: str, request: pytest.Fixtur
 async def test_model_sees_the_imported_history(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["It is shut."])
     async with open_engine(model) as engine:
-        chat = await engine.acting("user:ann").create_chat(history=[*TALK, said("assistant", "A door.")])
+        chat = await engine.acting("user:ann").create_chat(history=[*TALK, message_of("assistant", "A door.")])
         assert (chat.state, chat.version, chat.turn, chat.step) == ("waiting", 1, 2, 3)
         (record,) = await engine.audit(chat.id)
         assert (record.trigger, record.actor, record.reason) == ("create", "user:ann", "imported messages: 7")
@@ -89,7 +89,7 @@ async def test_model_sees_the_imported_history(open_engine: OpenEngine, strict_m
 
 
 async def test_imported_messages_are_marked(open_chat: OpenChat) -> None:
-    async with open_chat(ScriptedModel(["ok"]), history=[HI, said("assistant", "Hello!")]) as (engine, chat, _):
+    async with open_chat(ScriptedModel(["ok"]), history=[HI, message_of("assistant", "Hello!")]) as (engine, chat, _):
         await engine.ask(chat.id, "More?")
         for view in ("user", "model", "raw"):
             messages = await engine.messages(chat.id, view=view)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "text": ("Hi", "history", "must be a sequence"),
     "number": ([HI, 3], "history[1]", "must be a Message, or a mapping .* it was 3"),
     "no role": ([{"content": "Hi"}], "history[0]", ".*missing required field `role`"),
-    "system": ([said("system", "x")], "history[0]", ".*give the system prompt as system="),
+    "system": ([message_of("system", "x")], "history[0]", ".*give the system prompt as system="),
     "field": ([{**HI, "tool_calls": []}], "history[0]", "has a field 'tool_calls'; a message has role, parts"),
     "part's field": ([HI, message("assistant", {**CALL, "id": 1})], "history[1]", ".*field 'id'; it may have"),
     "no content": ([HI, {"role": "assistant"}], "history[1]", "needs either content, .*; it has neither"),
@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "partial": ([{**HI, "partial": True}], "history[0].partial", "is for answers"),
     "no name": ([HI, message("assistant", {**CALL, "name": " "})], "history[1].name", "must say something"),
     "bytes": ([HI, ASKS, answer("a", output=b"x")], "history[2]", "must hold JSON values only"),
-    "surrogate": ([said("user", "\ud800")], "history[0]", ".*lone surrogate"),
+    "surrogate": ([message_of("user", "\ud800")], "history[0]", ".*lone surrogate"),
     "naive time": ([{**HI, "created_at": datetime(2020, 1, 1)}], "history[0]", ".*a time with its zone"),  # noqa: DTZ001
     "far": ([{**HI, "created_at": datetime(9999, 1, 1, tzinfo=UTC)}], "history[0]", ".*a time since 1970"),
     "old": ([{**HI, "created_at": datetime(1, 1, 1, tzinfo=UTC)}], "history[0]", ".*a time since 1970"),
@@ -215,7 +215,11 @@ WRONG: dict[str, tuple[Any, str, str]] = {
         "must answer a call that the provider",
     ),
     "open result": ([HI, ASKS, answer("a", outcome="planned")], "history[2].parts", "must tell how call 'a' ended"),
-    "large": ([HI, said("assistant", "x" * 3000)], "history[1]", r"holds .* at most 2,000 \(Settings.message_limit"),
+    "large": (
+        [HI, message_of("assistant", "x" * 3000)],
+        "history[1]",
+        r"holds .* at most 2,000 \(Settings.message_limit",
+    ),
 }
 
 
@@ -233,7 +237,11 @@ async def test_invalid_history_is_refused_and_writes_nothing(name: str) -> None:
 async def test_import_keeps_given_times(open_chat: OpenChat) -> None:
     clock = ManualClock()
     east = datetime(2020, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
-    history = [HI | {"created_at": east}, said("assistant", "x", created_at="2020-01-01T10:00:01Z"), said("user", "y")]
+    history = [
+        HI | {"created_at": east},
+        message_of("assistant", "x", created_at="2020-01-01T10:00:01Z"),
+        message_of("user", "y"),
+    ]
     async with open_chat(ScriptedModel([]), clock=clock, history=history) as (engine, chat, _):
         first, second, third = [one.created_at for one in await engine.messages(chat.id)]
         assert (first, second) == (datetime(2020, 1, 1, 10, tzinfo=UTC), datetime(2020, 1, 1, 10, 0, 1, tzinfo=UTC))
@@ -255,7 +263,7 @@ async def test_imported_call_id_is_never_reused(open_engine: OpenEngine, strict_
     again = Reply(calls=[Call("ask", {}, id="a")])
     async with open_engine(strict_model([again, again])) as engine:
         for hidden, call_id in ((False, "a-4"), (True, "a-5")):
-            chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")], client_tools=[ASK])
+            chat = await engine.create_chat(history=[*TALK, message_of("assistant", "A door.")], client_tools=[ASK])
             if hidden:
                 await engine.request_compaction(chat.id)
                 await engine.wait(chat.id)
@@ -349,12 +357,14 @@ async def test_imported_partial_answer_continues(open_engine: OpenEngine, strict
 async def test_synthetic_message_is_no_question(open_engine: OpenEngine, marks: dict[str, Any]) -> None:
     """It starts no turn, cannot be edited and becomes no title: readers may not see it."""
     async with open_engine(ScriptedModel([])) as engine:
-        chat = await engine.create_chat(history=[HI, said("user", "Before: a door.", **marks), said("assistant", "?")])
+        chat = await engine.create_chat(
+            history=[HI, message_of("user", "Before: a door.", **marks), message_of("assistant", "?")]
+        )
         messages = await engine.messages(chat.id, view="model")
         assert [(one.turn, one.step) for one in messages] == [(1, 0), (1, 1), (1, 2)]
         assert [one.text for one in await engine.messages(chat.id, view="raw")] == ["Hi", "?"]
-        hidden = said("user", "Suspected of fraud.", **marks)
-        other = await engine.create_chat(history=[hidden, HI, said("assistant", "Hello!")])
+        hidden = message_of("user", "Suspected of fraud.", **marks)
+        other = await engine.create_chat(history=[hidden, HI, message_of("assistant", "Hello!")])
         messages = await engine.messages(other.id, view="model")
         with pytest.raises(MessageNotFound):
             await engine.edit_message(other.id, messages[0].id, "Trusted.")

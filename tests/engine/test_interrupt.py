@@ -10,7 +10,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
-from tests.engine.chats import said, untouched
+from tests.engine.chats import contents, untouched
 
 from support.engines import OpenChat
 from support.events import assert_told_right, events_of, phases, seen, shown
@@ -51,7 +51,7 @@ async def test_interrupt_before_first_part_stores_no_message(open_chat: OpenChat
         await engine.send_message(chat.id, "hello")
         await silent.asked.wait()
         await stop(engine, chat.id)
-        assert said(await engine.messages(chat.id)) == [("user", "hello")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hello")]
         assert (await engine.get_chat(chat.id)).usage.partial
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
@@ -97,7 +97,7 @@ async def test_calls_of_interrupted_reply_never_run(open_chat: OpenChat) -> None
         await engine.send_message(chat.id, "hello")
         await shown(engine, chat.id, "{")
         await stop(engine, chat.id)
-        assert said(await engine.messages(chat.id))[1:] == [("assistant", "I will"), ("tool", STOPPED)]
+        assert contents(await engine.messages(chat.id))[1:] == [("assistant", "I will"), ("tool", STOPPED)]
         assert (await engine.ask(chat.id, "next")).text == "ok"
         assert work.runs == []
 
@@ -111,7 +111,7 @@ async def test_interrupt_in_back_off_ends_the_retries(open_chat: OpenChat) -> No
         await stop(engine, chat.id)
         await clock.advance(10)
         assert len(model.requests) == 1
-        assert said(await engine.messages(chat.id)) == [("user", "hello")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hello")]
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
@@ -129,7 +129,7 @@ async def test_interrupt_cancels_tools_and_keeps_results(open_chat: OpenChat, ca
         results = [message.result for message in await engine.messages(chat.id) if message.result]
         expected = [(STOPPED, "interrupted", False), ("fast done", "succeeded", False), (STOPPED, "interrupted", False)]
         assert [(result.output, result.outcome, result.is_error) for result in results] == expected
-        raw = said(await engine.messages(chat.id, view="raw"))
+        raw = contents(await engine.messages(chat.id, view="raw"))
         assert raw == [("user", "hello"), ("assistant", "on it"), ("tool", "fast done")]
         assert (await engine.ask(chat.id, "next")).text == "ok"
     assert "tool_failed" not in caplog.text, "an interrupted tool has not failed"
@@ -190,7 +190,7 @@ async def test_interrupt_while_compacting_keeps_history(open_chat: OpenChat) -> 
         await silent.asked.wait()
         await stop(engine, chat.id)
         assert await phases(engine, chat.id) == ["started"]
-        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "hi")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "hi")]
         with pytest.raises(IllegalTransition):
             await engine.resume(chat.id)
         assert (await engine.ask(chat.id, "next")).text == "ok"

@@ -118,8 +118,8 @@ async def test_erased_message_leaves_the_view(database: Path) -> None:
     store, leased = await executing_at(database)
     await leased.fire(CallStarted(token=1, call_id="a"))
     assert "hello" in [message.text for message in (await leased.current_view()).messages]
-    said = (await store.history("chat"))[0]
-    erase = MessageErased(erasing=Erasing(messages=(replace(said, parts=(), erased=True),)))
+    erased = (await store.history("chat"))[0]
+    erase = MessageErased(erasing=Erasing(messages=(replace(erased, parts=(), erased=True),)))
     await store.change("chat", plans.plan(plans.move(erase)))
     await leased.fire(DONE)
     assert "hello" not in [message.text for message in (await leased.current_view()).messages]

@@ -367,7 +367,7 @@ async def test_expired_token_is_said_and_can_be_renewed() -> None:
                 assert (refused.value.status, isinstance(refused.value, MCPAnswerLost)) == (401, False)
                 mine["Authorization"] = f"Bearer {new}"
             assert (await ran(tool)).output == "given 2"
-            assert server.begun == 1
+            assert server.session_count == 1
     async with serving_sessions(token=new) as server:
         with pytest.raises(MCPUnreachable, match="401 Unauthorized"):
             await MCPTools.http(server.url, auth=("user", "password")).__aenter__()
@@ -497,7 +497,7 @@ async def test_expired_http_session_is_replaced(stranger: Answer) -> None:
                 await ran(tool)
             assert not isinstance(forgotten.value, MCPAnswerLost), "the call was not made"
         assert (await ran(tool)).output == "given 3"
-    assert (server.begun, server.runs) == (3, 3)
+    assert (server.session_count, server.runs) == (3, 3)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -511,7 +511,7 @@ async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) ->
             await ran(tool)
         assert server.runs == 1
         assert (await ran(tool)).output == "given 2"
-    assert server.begun == (2 if is_restarted else 1)
+    assert server.session_count == (2 if is_restarted else 1)
 
 
 # Connections

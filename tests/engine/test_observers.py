@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from support.engines import OpenChat
 from support.events import events_of, shown
 from support.latches import Gate
-from support.life import BLANK, ERROR, NOW, Life, compacting, local, queued, said, streaming
+from support.life import BLANK, ERROR, NOW, Life, compacting, local, queued, streaming, text_parts
 from turnwise import Agent, CompactionPolicy, Engine, ModelError, Observer, Settings, SettingsError, Usage, tool
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
 from turnwise.engine.observers.prometheus import PrometheusObserver
@@ -355,7 +355,7 @@ def metrics() -> Watched:
 
 def spoken(text: str, role: Any = "user") -> Message:
     position = 0 if role == "system" else 1
-    return Message(id="", role=role, parts=said(text), turn=1, step=0, created_at=NOW, position=position)
+    return Message(id="", role=role, parts=text_parts(text), turn=1, step=0, created_at=NOW, position=position)
 
 
 def call(*messages: Message, chat_id: str = "c", purpose: Any = "step", **known: Any) -> ModelCall:

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from support.latches import Gate
-from support.life import NOW, said, streaming
+from support.life import NOW, streaming, text_parts
 from turnwise import ClientTool, CompactionPolicy, Engine, RetryPolicy, Settings, ToolFailed, ToolResult, Usage, tool
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, ToolRun
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
@@ -133,10 +133,10 @@ def test_model_call_span_has_request_and_usage(traces: Traces) -> None:
         "frequency_penalty": 2.5,
         "seed": 3,
     }
-    asked = call(*said("hello"), system="four", parameters=parameters)
+    asked = call(*text_parts("hello"), system="four", parameters=parameters)
     ended = traces.observer.model_called(asked)
     asked.first_part_after = 1.5
-    asked.reply = reply(*said("yes"), stop_reason=StopReason.end_turn, usage=usage, metadata=metadata)
+    asked.reply = reply(*text_parts("yes"), stop_reason=StopReason.end_turn, usage=usage, metadata=metadata)
     ended()
     assert traces.attributes == {
         "gen_ai.operation.name": "chat",
@@ -170,7 +170,7 @@ def test_model_call_span_has_request_and_usage(traces: Traces) -> None:
 
 def test_content_follows_the_conventions(traces: Traces, open_book: Traces) -> None:
     parts = (
-        *said("hi"),
+        *text_parts("hi"),
         ReasoningPart(text="hm"),
         ToolCallPart(call_id="x", name="add", arguments={"n": 1}),
         ToolResultPart(call_id="x", name="add", output=[2]),

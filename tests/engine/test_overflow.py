@@ -8,7 +8,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.engine.chats import said
+from tests.engine.chats import contents
 
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases
@@ -56,7 +56,7 @@ async def test_overflow_compacts_and_repeats_the_step(open_chat: OpenChat) -> No
         assert (result.text, result.chat.state, result.chat.step) == ("done", "waiting", 2)
         assert await phases(engine, chat.id) == FULL
         assert purposes(model) == ["step", "step", "summary", "step"]
-        assert said(model.requests[-1].messages) == [("user", SUMMARY_PREFIX + "summary"), ("user", "my words")]
+        assert contents(model.requests[-1].messages) == [("user", SUMMARY_PREFIX + "summary"), ("user", "my words")]
         await assert_told_right(engine, chat.id)
 
 
@@ -117,7 +117,7 @@ async def test_overlong_result_is_cut_for_summary_only(open_chat: OpenChat) -> N
     async with open_chat(script, summary=summary, settings=quick(), tools=[read]) as (engine, chat, model):
         assert (await engine.ask(chat.id, "read it")).text == "done"
         written = [r for r in model.requests if r.purpose == "summary" and size_of(r) <= 5000]
-        outputs = [said.result.output for request in written for said in request.messages if said.result]
+        outputs = [one.result.output for request in written for one in request.messages if one.result]
         assert outputs
         for output in outputs:
             assert (output[:7], output[-5:], "left out" in output) == ("begin x", "x end", True)
@@ -152,7 +152,7 @@ async def test_prompt_that_will_not_fit_is_folded_first(open_chat: OpenChat, sum
         assert await phases(engine, chat.id) == ends * 2
         history = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
         assert {(event.step, event.estimated) for event in history} == {(1, True), (2, True)}
-        assert ("user", "w" * 2000) in said(model.requests[-1].messages)
+        assert ("user", "w" * 2000) in contents(model.requests[-1].messages)
         await assert_told_right(engine, chat.id)
 
 
@@ -166,7 +166,7 @@ async def test_long_import_is_folded_in_pieces_that_fit(open_engine: OpenEngine,
         assert [request.purpose for request in written] == ["summary"] * len(written)
         assert max(map(size_of, written)) // 4 <= 1000
         assert all(any(f"{turn:03}" in str(request.messages) for request in written) for turn in range(10))
-        assert said(step.messages) == [("user", SUMMARY_PREFIX + "short"), ("user", "and now?")]
+        assert contents(step.messages) == [("user", SUMMARY_PREFIX + "short"), ("user", "and now?")]
 
 
 async def test_overflow_with_compaction_off_is_an_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -201,7 +201,7 @@ async def test_compaction_of_dead_worker_is_stored_once(database: Any, strict_mo
         stored = [phase for phase in await phases(engine, chat.id) if phase == "stored"]
         assert stored == ["stored"]
         assert [made.summary for made in await engine.compactions(chat.id)] == [SUMMARY_PREFIX + "two"]
-        assert said(heir.requests[-1].messages)[-1] == ("user", "and now?")
+        assert contents(heir.requests[-1].messages)[-1] == ("user", "and now?")
         assert (await engine.verify(chat.id)).ok
 
 

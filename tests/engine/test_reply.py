@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.engine.leased import leased_chat
 
 from support.latches import Latch
-from support.life import said, streaming
+from support.life import streaming, text_parts
 from turnwise import ClientTool, ModelError, ModelPart, Settings, StoreError, ToolFailed, Usage, tool
 from turnwise.engine.isolation.error_texts import describe_error, text_for_model
 from turnwise.engine.jobs.endings import error_info
@@ -55,8 +55,8 @@ def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **a
 @pytest.mark.parametrize(
     ("part", "is_kept"),
     [
-        (said("x")[0], True),
-        (said(" \n")[0], False),
+        (text_parts("x")[0], True),
+        (text_parts(" \n")[0], False),
         (ReasoningPart(text=" "), False),
         (ReasoningPart(text="", signature="s"), True),
         (call("search", executor=Executor.provider), True),
@@ -70,7 +70,7 @@ def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:
 def test_calls_are_planned_with_index_and_executor() -> None:
     parts = [
         call("ask", "a", n=1),
-        *said("x"),
+        *text_parts("x"),
         call("search", "p", Executor.provider),
         call("pay", "b", Executor.client),
         call("look", "c", Executor.client),
@@ -99,7 +99,7 @@ def test_calls_are_planned_with_index_and_executor() -> None:
 
 def test_partial_reply_drops_unanswered_provider_calls() -> None:
     answered = ToolResultPart(call_id="p", name="search", output="found")
-    parts = [*said("x"), call("search", "p", Executor.provider), answered, call("search", "q", Executor.provider)]
+    parts = [*text_parts("x"), call("search", "p", Executor.provider), answered, call("search", "q", Executor.provider)]
     usage, origin = Usage(input_tokens=1), Origin(model="m", provider="p")
     stored = partial_reply([*parts, call("look", "c")], FACTS, BOX, usage=usage, origin=origin)
     assert [getattr(part, "call_id", "") for part in stored.parts] == ["", "p", "p", "c"]

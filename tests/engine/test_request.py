@@ -11,7 +11,7 @@ from tests.engine.leased import leased_chat, streams
 from tests.engine.shelf import stands
 
 from support.engines import OpenChat
-from support.life import NOW, said
+from support.life import NOW, text_parts
 from turnwise import ClientTool, CompactionPolicy, LoopState, Message, Settings, history_was_compacted, tool
 from turnwise.engine.jobs.request import (
     Requests,
@@ -49,7 +49,7 @@ async def look(at: str = "") -> str:
 
 
 def message(position: int, role: Any = "user", *, turn: int = 1, step: int = 0, **fields: Any) -> Message:
-    content: dict[str, Any] = {"parts": said(f"words {position}")}
+    content: dict[str, Any] = {"parts": text_parts(f"words {position}")}
     return Message(
         **content | fields, id=f"m{position}", role=role, turn=turn, step=step, created_at=NOW, position=position
     )
@@ -274,12 +274,12 @@ async def test_reminder_is_sent_with_one_request_only(open_chat: OpenChat) -> No
     script = [Reply("", calls=[Call("look", {"at": "a"})]), "done"]
     async with open_chat(script, tools=[look], reminders=[lambda state: f"step {state.step}"]) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
-        first, second = (chats.said(request.messages) for request in model.requests)
+        first, second = (chats.contents(request.messages) for request in model.requests)
         assert first == [("user", "hello"), ("system", "<reminder>step 1</reminder>")]
         assert second[-2:] == [("tool", "seen a"), ("system", "<reminder>step 2</reminder>")]
         assert ("system", "<reminder>step 1</reminder>") not in second
         for view in ("user", "raw", "model"):
-            assert "system" not in [role for role, _ in chats.said(await engine.messages(chat.id, view=view))]
+            assert "system" not in [role for role, _ in chats.contents(await engine.messages(chat.id, view=view))]
 
 
 async def test_calls_before_compaction_stay_counted(open_chat: OpenChat) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.engine.chats import said
+from tests.engine.chats import contents
 from tests.engine.subagents import asks, buyer, family, inbox_of, lead, sent, starts
 
 from support.engines import MakeModel, OpenEngine
@@ -236,7 +236,7 @@ async def test_reader_resumes_to_the_same_transcript_after_pruning(
         assert before == expected
         assert (await engine.explain(chat_id)).state is ChatState.waiting
         fork = await engine.fork(chat_id, at_version=(await engine.get_chat(chat_id)).version)
-        assert said(await engine.messages(fork.id)) == said(await engine.messages(chat_id))
+        assert contents(await engine.messages(fork.id)) == contents(await engine.messages(chat_id))
         erased = (await engine.messages(chat_id))[-1].id
         await engine.erase_message(chat_id, erased)
         assert fold(await events_of(engine, chat_id)).messages == await engine.messages(chat_id)

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.engine.chats import said
+from tests.engine.chats import contents
 
 from support.clock import pass_time
 from support.engines import OpenChat, OpenEngine
@@ -59,7 +59,7 @@ async def test_retry_delays_double_and_respect_retry_after(
             await pass_time(clock, delay)
         resting = await engine.wait(chat.id)
         assert (resting.state, resting.attempt) == ("waiting", 9)
-        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "at last")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "at last")]
         await assert_told_right(engine, chat.id)
 
 
@@ -86,7 +86,7 @@ async def test_permanent_error_is_not_retried(open_chat: OpenChat, kind: str) ->
         result = await engine.ask(chat.id, "hello")
         assert (result.chat.state, len(model.requests)) == ("error", 1)
         assert (result.chat.last_error.kind, result.chat.last_error.retryable) == (kind, False)
-        assert said(result.messages) == [("user", "hello"), ("assistant", "Hel")]
+        assert contents(result.messages) == [("user", "hello"), ("assistant", "Hel")]
         await assert_told_right(engine, chat.id)
 
 
@@ -100,7 +100,7 @@ async def test_stall_before_output_is_retried(open_chat: OpenChat) -> None:
         await pass_time(clock, 1)
         await engine.wait(chat.id)
         assert len(model.requests) == 2
-        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
 
 
 async def test_stall_after_output_resets_and_retries(open_chat: OpenChat) -> None:
@@ -114,7 +114,7 @@ async def test_stall_after_output_resets_and_retries(open_chat: OpenChat) -> Non
         await engine.wait(chat.id)
         discarded = [event for event in await events_of(engine, chat.id) if isinstance(event, AttemptDiscardedEvent)]
         assert [event.attempt for event in discarded] == [1]
-        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
         await assert_told_right(engine, chat.id)
 
 
@@ -166,7 +166,7 @@ async def test_stream_without_finish_is_retried(open_chat: OpenChat) -> None:
         assert (await seen(engine, chat.id, "retry")).error.kind == "network"
         await pass_time(clock, 1)
         await engine.wait(chat.id)
-        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
         assert work.runs == [], "a call of a discarded attempt never runs"
         await assert_told_right(engine, chat.id)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from tests.engine.chats import said
+from tests.engine.chats import contents
 
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
@@ -246,7 +246,7 @@ async def test_failed_job_stores_error_and_partial_reply(
         assert (facts.state, facts.lease) == ("error", None)
         assert "planted" in facts.last_error.detail
         assert await triggers(leased) == [("failed", "worker:w")]
-        assert said(history) == [("user", "hello"), ("assistant", "so far")]
+        assert contents(history) == [("user", "hello"), ("assistant", "so far")]
         assert (history[-1].partial, history[-1].model, history[-1].provider) == (True, "a model", "a provider")
 
 

@@ -98,9 +98,9 @@ async def test_model_has_itself_woken_up() -> None:
     clock = ManualClock()
     async with Engine("sqlite://", model=model, tools=[wake_me], clock=clock) as engine:
         chat = await engine.create_chat()
-        late, told = [one.result for one in (await engine.ask(chat.id, "hi")).messages if one.result]
+        late, accepted = [one.result for one in (await engine.ask(chat.id, "hi")).messages if one.result]
         assert "in the future" in str(late.output)
-        assert told.output == f"You will be woken up at {LATER.isoformat()}."
+        assert accepted.output == f"You will be woken up at {LATER.isoformat()}."
         await clock.advance(3700)
         async for event in engine.events(chat.id):
             if event.kind == "turn_finished" and event.turn == 2:

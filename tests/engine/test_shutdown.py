@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engine.chats import said
+from tests.engine.chats import contents
 
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, shown
@@ -52,7 +52,7 @@ async def test_cancelled_tool_ends_as_its_crash_class_says(
         assert (await engine.wait(chat_id)).state == "waiting"
         assert len(work.runs) == runs
         assert len({context.idempotency_key for context in work.runs}) == 1
-        history = said(await engine.messages(chat_id))
+        history = contents(await engine.messages(chat_id))
         assert str(history[2][1]).startswith(output)
         assert history[3] == ("assistant", "done")
         assert never_rested(await states_of(engine, chat_id))
@@ -67,7 +67,7 @@ async def test_reply_cut_off_by_shutdown_is_made_again(open_engine: OpenEngine, 
         await shown(engine, chat.id, "Hel")
     async with open_engine(model, settings=AT_ONCE) as engine:
         assert (await engine.wait(chat.id)).state == "waiting"
-        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        assert contents(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
         events = await events_of(engine, chat.id)
         assert [event.attempt for event in events if isinstance(event, AttemptDiscardedEvent)] == [1]
         assert never_rested(await states_of(engine, chat.id))

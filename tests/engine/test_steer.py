@@ -149,9 +149,9 @@ class Steering:
 
     async def check(self, engine: Engine) -> None:
         (chat,) = (await engine.list_chats()).items
-        said = lines_of(await engine.messages(chat.id))
+        lines = lines_of(await engine.messages(chat.id))
         steered = ["tool: w=done", "user: left", "user: right", "assistant: Done."]
-        assert said == ["user: go", "assistant: On it. work(w)", *steered]
+        assert lines == ["user: go", "assistant: On it. work(w)", *steered]
 
 
 async def test_steering_survives_every_crash() -> None:

@@ -21,7 +21,7 @@ from tests.engine.subagents import (
 )
 
 from support.engines import OpenEngine
-from support.life import BLANK, NOW, said
+from support.life import BLANK, NOW, text_parts
 from turnwise import Agent, Chat, ChatState, Engine, FatalToolError, Settings, ToolResult, delegate, tool
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
@@ -246,7 +246,7 @@ def subagent(agent: str, reason: StopReason | None = ENDED, **fields: Any) -> Fa
 
 
 def reply(text: str = "", *calls: ToolCallPart, **fields: Any) -> Message:
-    return message("assistant", *(said(text) if text else ()), *calls, **fields)
+    return message("assistant", *(text_parts(text) if text else ()), *calls, **fields)
 
 
 def message(role: Any, *parts: Any, **fields: Any) -> Message:

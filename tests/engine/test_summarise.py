@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.leased import leased_chat
 
-from support.life import NOW, said
+from support.life import NOW, text_parts
 from turnwise import CompactionPolicy, ModelError, ModelRequest, Settings, Usage
 from turnwise.engine.config.results import Spending
 from turnwise.engine.jobs.summarise import Summariser, _next_piece, _whole_pieces
@@ -23,7 +23,7 @@ def message(role: Any, *parts: Part) -> Message:
 
 
 def user(length: int) -> Message:
-    return message("user", *said("u" * length))
+    return message("user", *text_parts("u" * length))
 
 
 def result(length: int) -> Message:
@@ -70,13 +70,13 @@ def shortened(*parts: Part, room: int = 300) -> tuple[Part, ...]:
 
 
 def test_long_text_keeps_beginning_and_end() -> None:
-    (part,) = shortened(*said(LONG))
+    (part,) = shortened(*text_parts(LONG))
     text = getattr(part, "text", "")
     assert text.startswith("a" * 150)
     assert text.endswith("z" * 150)
     assert "1200 characters left out" in text
     assert len(text) < 350
-    (least,) = shortened(*said("abc"), room=1)
+    (least,) = shortened(*text_parts("abc"), room=1)
     assert "3 characters left out" in getattr(least, "text", "")
 
 
@@ -138,7 +138,7 @@ async def test_each_piece_carries_the_summary_so_far(*, own: bool) -> None:
 
 
 def placed(turn: int) -> Message:
-    return Message(id="m", role="user", parts=said("u" * 1000), turn=turn, step=10 * turn, created_at=NOW)
+    return Message(id="m", role="user", parts=text_parts("u" * 1000), turn=turn, step=10 * turn, created_at=NOW)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.latches import Latch
-from support.life import NOW, said
+from support.life import NOW, text_parts
 from turnwise import ChatState, Engine, Message, Observer, RequestContext, RetryPolicy, Settings, TurnResult, Usage
 from turnwise.engine.observers.observer import ModelCall
 from turnwise.engine.prompt.title import (
@@ -305,17 +305,17 @@ def test_title_is_one_short_storable_line(text: str) -> None:
 
 
 def message(role: Any, *parts: Any, **fields: Any) -> Message:
-    return Message(id="m", role=role, parts=parts or said("words"), turn=1, step=1, created_at=NOW, **fields)
+    return Message(id="m", role=role, parts=parts or text_parts("words"), turn=1, step=1, created_at=NOW, **fields)
 
 
 def test_title_comes_from_first_question_and_answer() -> None:
-    question, answer = message("user", *said("Why?")), message("assistant", *said("Because."))
+    question, answer = message("user", *text_parts("Why?")), message("assistant", *text_parts("Because."))
     call = ToolCallPart(call_id="a", name="look", arguments={})
     before = [
         message("system"),
         message("user", synthetic=True),
         message("user", erased=True),
-        message("user", *said(" \n")),
+        message("user", *text_parts(" \n")),
     ]
     between = [
         message("assistant", TextPart(text="I look."), call),
@@ -330,8 +330,8 @@ def test_title_comes_from_first_question_and_answer() -> None:
 
 
 def test_title_request_holds_shortened_text_only() -> None:
-    question = message("user", *said("q" * 5000))
-    answer = message("assistant", ReasoningPart(text="hm", signature="s"), *said("Because."))
+    question = message("user", *text_parts("q" * 5000))
+    answer = message("assistant", ReasoningPart(text="hm", signature="s"), *text_parts("Because."))
     shown = title_messages(source_of([question, answer]))  # type: ignore[arg-type] - it is there
     expected = [("user", "qqqqqqqq"), ("assistant", "Because."), ("user", "Give the")]
     assert [(one.role, one.text[:8]) for one in shown] == expected

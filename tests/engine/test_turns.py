@@ -33,8 +33,8 @@ QUICK = Settings(coalesce=0)
 
 def echo(request: Any) -> Reply | str:
     """Repeat the message, or call the client."""
-    said = request.messages[-1].text
-    return Reply(calls=[Call("ask_user", {})]) if said == "call" else f"you said {said}"
+    text = request.messages[-1].text
+    return Reply(calls=[Call("ask_user", {})]) if text == "call" else f"you said {text}"
 
 
 def text_of(events: list[Event]) -> str:

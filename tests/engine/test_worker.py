@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.engine.chats import said
+from tests.engine.chats import contents
 
 from support.events import events_of
 from support.latches import Gate, Latch
@@ -158,7 +158,7 @@ async def test_worker_that_lost_its_lease_calls_no_model(open_engine: Any, stric
             for _ in range(50):
                 await zombie.get_chat(chat.id)
             assert zombies.requests == []
-            assert [text for _, text in said(await zombie.messages(chat.id))] == ["one", "first", "two", "second"]
+            assert [text for _, text in contents(await zombie.messages(chat.id))] == ["one", "first", "two", "second"]
 
 
 async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any, database: Any) -> None:

@@ -51,11 +51,11 @@ def test_commands_of_the_readme_run(tmp_path: Path) -> None:
 
 
 def test_agents_are_declared_without_a_store() -> None:
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", "from examples.service import agents; print([a.name for a in agents])"],
         cwd=EXAMPLES.parent,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout == "['support']\n"
+    assert done.stdout == "['support']\n"

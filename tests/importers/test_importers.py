@@ -129,7 +129,7 @@ EACH_KIND: list[tuple[Any, list[Any], list[tuple[Any, ...]]]] = [
         [
             {"role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]},
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
-            *(asked(said, f"c{place}") for place, said in enumerate(("", "{", "[1]", {"to": "Lyon"}))),
+            *(asked(arguments, f"c{place}") for place, arguments in enumerate(("", "{", "[1]", {"to": "Lyon"}))),
             *({"type": "function_call_output", "call_id": f"c{place}", "output": place} for place in range(3)),
             {"role": "assistant", "content": "Hi"},
             asked("{}"),
@@ -197,9 +197,9 @@ def test_origin_and_times_of_pydantic_ai_are_kept() -> None:
     user = theirs.UserPromptPart("Hi", timestamp=AT.replace(tzinfo=None))
     before = datetime.now(UTC)
     given = theirs.ModelMessagesTypeAdapter.dump_json([theirs.ModelRequest([user]), *replies])
-    said, reply = from_pydantic_ai(given).history
+    question, reply = from_pydantic_ai(given).history
     assert (reply.model, reply.provider, reply.created_at, reply.text) == ("opus", "anthropic", AT, "Hi!")
-    assert said.created_at >= before, "a time without a zone is none"
+    assert question.created_at >= before, "a time without a zone is none"
 
 
 @pytest.mark.parametrize(

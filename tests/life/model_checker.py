@@ -79,7 +79,7 @@ class Exploration:
         return (step for step in steps if step.move.kind == "progress" and self.is_under(circumstance, step.move))
 
     def _line(self, source: Key, move: Move, target: Key) -> str:
-        return f"  {move!s:<60} {_said(self._places[source])} -> {_said(self._places[target])}"
+        return f"  {move!s:<60} {_summary(self._places[source])} -> {_summary(self._places[target])}"
 
     def _report(self, problem: str, key: Key, *then: str) -> None:
         self.problems.append("\n".join([problem, *self.trace(key), *then]))
@@ -132,7 +132,7 @@ def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
             if before is facts:
                 accepted.add(move.trigger.name)
         for problem in problems:
-            found._report(problem, key, f"  {move!s:<60} {_said(before)} -> {decision.target if decision else '?'}")
+            found._report(problem, key, f"  {move!s:<60} {_summary(before)} -> {decision.target if decision else '?'}")
     for problem in [*_wrongly_named(facts, feature, accepted, limits), *_dead_end(found, key)]:
         found._report(problem, key)
 
@@ -230,8 +230,8 @@ def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator
         yield f"the model was asked while {[call.call_id for call in before.open_calls]} lacked results"
     once = {call.call_id for call in before.calls if call.crash == "at_most_once" and call.is_local}
     for call in before.calls:
-        begun = put.get(call.call_id, call).status is CallStatus.started and call.call_id in put
-        if begun and call.call_id in once and call.status is CallStatus.started:
+        has_started = put.get(call.call_id, call).status is CallStatus.started and call.call_id in put
+        if has_started and call.call_id in once and call.status is CallStatus.started:
             yield f"{move} starts {call.call_id} a second time"
     if decision.facts.state is ChatState.pending:
         left = [name for name in once & after.keys() if after[name].status is CallStatus.started]
@@ -353,7 +353,7 @@ def key_of(facts: Facts) -> Key:
     )
 
 
-def _said(facts: Facts) -> str:
+def _summary(facts: Facts) -> str:
     """Return a readable summary of a chat's facts."""
     if facts.version == 0:
         return "new"

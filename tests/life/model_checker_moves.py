@@ -18,8 +18,8 @@ from support.life import (
     delegated,
     local,
     parts_of,
-    said,
     summary_of,
+    text_parts,
 )
 from turnwise.states import triggers as t
 from turnwise.states.arguments import Cut, Erasing, Partial, StepReply, SubagentAnswer
@@ -34,7 +34,7 @@ from turnwise.states.usage import Usage
 DUE: Final = NOW + timedelta(seconds=5)
 """A time after every deadline."""
 LATER: Final = NOW + timedelta(seconds=10)
-HELLO: Final = said("hello")
+HELLO: Final = text_parts("hello")
 WINDOW: Final = 100
 """Tokens."""
 
@@ -188,12 +188,12 @@ def _replies(facts: Facts, tools: Iterable[str]) -> Iterator[Move]:
     for note in tools:
         calls = _of_step(TOOLS[note], facts)
         for tokens, over in ((10, ""), (90, ", over the threshold"), (79, ", too long with what follows")):
-            said_ = HELLO if tokens != 79 else said("hello" * WINDOW)
-            reply = StepReply(parts=said_ + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)
+            parts = HELLO if tokens != 79 else text_parts("hello" * WINDOW)
+            reply = StepReply(parts=parts + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)
             yield Move("progress", t.StepFinished, {"reply": reply}, note + over)
             if calls and calls[0].is_local:
-                begun = {"reply": reply, "starts": (calls[0].call_id,)}
-                yield Move("progress", t.StepFinished, begun, f"{note}{over}, the first starts")
+                fields = {"reply": reply, "starts": (calls[0].call_id,)}
+                yield Move("progress", t.StepFinished, fields, f"{note}{over}, the first starts")
             if not calls:
                 asked_again = {"reply": replace(reply, refused=True)}
                 yield Move("mishap", t.StepFinished, asked_again, f"without the form that is wanted{over}")

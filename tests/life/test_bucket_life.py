@@ -139,7 +139,7 @@ class World:
         self.files = files
         self.turns = turns
         self.held: set[str] = set()
-        self.kept: set[str] = set()
+        self.readable: set[str] = set()
         self.let_go: set[str] = set()
 
     async def put(self, chat: str) -> None:
@@ -153,13 +153,13 @@ class World:
         except StoreError as error:
             assert "swept while it was put" in str(error)  # noqa: PT017 - it need not be raised
         else:
-            self.kept |= self.held & {chat}
+            self.readable |= self.held & {chat}
 
     async def leave(self, chat: str) -> None:
         await self.turns.turn()
         self.let_go.add(chat)
         self.held.discard(chat)
-        self.kept.discard(chat)
+        self.readable.discard(chat)
         await self.files.remove(DIGEST, self.is_unreferenced)
 
     async def is_unreferenced(self) -> bool:
@@ -171,7 +171,7 @@ class World:
 
     async def read(self, _: str) -> None:
         """Read to the end, or find nothing; the latter only if the blob was unreferenced at some time."""
-        stays = "stays" in self.kept
+        stays = "stays" in self.readable
         try:
             assert await read(self.files, DIGEST) == CONTENT
         except BlobGone:
@@ -183,7 +183,7 @@ class World:
             assert await read(self.files, DIGEST) == CONTENT
             assert await self.files.size(DIGEST) == len(CONTENT)
         except BlobGone:
-            assert not self.kept
+            assert not self.readable
             assert await self.files.size(DIGEST) is None
 
 

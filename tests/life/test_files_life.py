@@ -44,7 +44,7 @@ class World:
         self.engine = engine
         self.files = files
         self.chats: list[str] = []
-        self.said: dict[str, dict[str, str]] = {}
+        self.sent: dict[str, dict[str, str]] = {}
         self.unsent: dict[str, set[str]] = {}
 
     async def create(self) -> None:
@@ -53,16 +53,16 @@ class World:
 
     def _note(self, chat_id: str) -> None:
         self.chats.append(chat_id)
-        self.said[chat_id], self.unsent[chat_id] = {}, set()
+        self.sent[chat_id], self.unsent[chat_id] = {}, set()
 
     async def put(self, chat_id: str, content: bytes) -> None:
         file = await self.engine.put_file(chat_id, content, media_type="image/png")
-        if file.blob not in self.said[chat_id].values():
+        if file.blob not in self.sent[chat_id].values():
             self.unsent[chat_id].add(file.blob or "")
 
     async def send(self, chat_id: str, content: bytes) -> None:
         receipt = await self.engine.send_message(chat_id, [FilePart.from_bytes(content, "image/png")])
-        self.said[chat_id][receipt.message_id] = digest_of(content)
+        self.sent[chat_id][receipt.message_id] = digest_of(content)
         self.unsent[chat_id].discard(digest_of(content))
         await self.engine.interrupt(chat_id)
 
@@ -71,29 +71,29 @@ class World:
         history = {message.id for message in await self.engine.messages(chat_id, view="raw")}
         fork = await self.engine.fork(chat_id, at_version=version)
         self._note(fork.id)
-        self.said[fork.id] = {name: blob for name, blob in self.said[chat_id].items() if name in history}
+        self.sent[fork.id] = {name: blob for name, blob in self.sent[chat_id].items() if name in history}
 
     async def erase(self, chat_id: str, which: int) -> None:
-        names = sorted(self.said[chat_id])
+        names = sorted(self.sent[chat_id])
         if names:
             name = names[which % len(names)]
             await self.engine.erase_message(chat_id, name)
-            del self.said[chat_id][name]
+            del self.sent[chat_id][name]
 
     async def erase_everything(self, chat_id: str) -> None:
         await self.engine.erase(chat_id, what=["everything"])
-        self.said[chat_id], self.unsent[chat_id] = {}, set()
+        self.sent[chat_id], self.unsent[chat_id] = {}, set()
 
     async def delete(self, chat_id: str) -> None:
         await self.engine.delete_chat(chat_id)
         self.chats.remove(chat_id)
-        del self.said[chat_id], self.unsent[chat_id]
+        del self.sent[chat_id], self.unsent[chat_id]
 
     async def check(self) -> None:
         """Sweep, then compare the stored files with the referenced ones."""
         self.files.crash = None
         await self.engine._files.sweep()
-        held = {chat_id: {*self.said[chat_id].values()} | self.unsent[chat_id] for chat_id in self.chats}
+        held = {chat_id: {*self.sent[chat_id].values()} | self.unsent[chat_id] for chat_id in self.chats}
         for content in CONTENTS:
             wanted = any(digest_of(content) in digests for digests in held.values())
             assert (await self.files.size(digest_of(content)) is not None) == wanted

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.exploring import examples
-from support.life import said
+from support.life import text_parts
 from support.lives import SETTINGS, Database, StoredLife, Walk
 from turnwise import ChatArchived, ChatBusy, ChatState, IllegalTransition, QueueFull, Settings
 from turnwise.engine.admin.diagnose import Diagnosis, diagnose
@@ -205,8 +205,8 @@ class StoreLife(RuleBasedStateMachine):
         self.life.read()
         assert self.life.unchanged(edit("rather")).version == chat.version
         assert isinstance(self.life.unchanged(edit("not so")), ConflictingReplay)
-        kept = set(spoken[: spoken.index(chosen)])
-        self.accepted = {name: text for name, text in self.accepted.items() if name in kept}
+        before_cut = set(spoken[: spoken.index(chosen)])
+        self.accepted = {name: text for name, text in self.accepted.items() if name in before_cut}
         self.life.read()
         self.accepted[self.history[-1].id] = "rather"
 
@@ -217,7 +217,7 @@ class StoreLife(RuleBasedStateMachine):
         commands = self.processes[node].commands
         match what:
             case "edit":
-                self.do(commands.change(self.chat_id, EditQueued(queued_id=chosen, parts=said("edited"))))
+                self.do(commands.change(self.chat_id, EditQueued(queued_id=chosen, parts=text_parts("edited"))))
                 self.accepted[chosen] = "edited"
             case "delete":
                 self.do(commands.change(self.chat_id, DeleteQueued(queued_id=chosen)))

@@ -202,11 +202,11 @@ class Books(Walk):
         assert self.facts.lease is None or self.facts.lease.token == self.facts.fence
 
     def every_accepted_message_is_in_history_or_queue_exactly_once(self) -> None:
-        kept = self.spoken + [queued.id for queued in self.facts.queue]
-        assert sorted(kept) == sorted(self.accepted)
-        plain = [int(name[1:]) for name in kept if name not in self.ahead]
+        stored = self.spoken + [queued.id for queued in self.facts.queue]
+        assert sorted(stored) == sorted(self.accepted)
+        plain = [int(name[1:]) for name in stored if name not in self.ahead]
         assert plain == sorted(plain)
-        interrupting = [int(name[1:]) for name in kept if name in self.interrupting]
+        interrupting = [int(name[1:]) for name in stored if name in self.interrupting]
         assert interrupting == sorted(interrupting)
 
     def queue_writes_leave_what_the_facts_say(self) -> None:

@@ -75,11 +75,11 @@ async def opened(objects: Any, prefix: str = "") -> BucketFiles:
     return files
 
 
-async def nobody(blob: Blob) -> None:
+async def ignore(blob: Blob) -> None:
     """Note nothing."""
 
 
-async def loose() -> bool:
+async def is_unreferenced() -> bool:
     return True
 
 
@@ -92,11 +92,11 @@ async def test_same_content_is_stored_once(objects: Any, small: None) -> None:
     """Neither copies nor marks of puts remain."""
     files = await opened(objects)
     for _ in range(3):
-        assert await files.put(of(CONTENT), nobody) == blob_of(CONTENT)
+        assert await files.put(of(CONTENT), ignore) == blob_of(CONTENT)
         assert [key.partition("/")[0] for key in keys_in(objects)] == ["blobs", "pieces", "pieces"]
-    await files.remove(DIGEST, loose)
+    await files.remove(DIGEST, is_unreferenced)
     assert keys_in(objects) == []
-    await files.remove(DIGEST, loose)
+    await files.remove(DIGEST, is_unreferenced)
 
 
 async def test_aborted_put_leaves_nothing(small: None) -> None:
@@ -115,7 +115,7 @@ async def test_aborted_put_leaves_nothing(small: None) -> None:
         scope.cancel()
         await anyio.sleep_forever()
 
-    await failure_of(files.put(broken(), nobody), ConnectionError)
+    await failure_of(files.put(broken(), ignore), ConnectionError)
     await failure_of(files.put(of(CONTENT), refuse), StoreError)
     with anyio.CancelScope() as scope:
         await files.put(of(CONTENT), cancel)
@@ -131,7 +131,7 @@ async def test_removal_asks_again_after_listing(store: ChatStore, objects: Any) 
     """The last check comes after the listing."""
     files = await opened(objects)
     await plans.created(store, "chat")
-    blob = await files.put(of(b"content"), nobody)
+    blob = await files.put(of(b"content"), ignore)
 
     async def held_in_between() -> bool:
         await files.put(of(b"content"), holding(store, "chat"))
@@ -163,7 +163,7 @@ async def test_unusable_bucket_is_a_store_error(s3_server: S3Server, tmp_path: P
     files = await opened(LocalStore(folder, mkdir=True))
     shutil.rmtree(folder)
     folder.write_text("a file")
-    for call in (files.put(of(b"content"), nobody), files.size(DIGEST), files.tidy(0)):
+    for call in (files.put(of(b"content"), ignore), files.size(DIGEST), files.tidy(0)):
         with pytest.raises(StoreError, match=r"the bucket LocalStore.*bucket.* of files"):
             await call
 

@@ -146,8 +146,8 @@ async def test_running_chat_arrives_without_its_lease(first_url: str, other_url:
         async with on(other_url, *replies, tools=[again]) as elsewhere:
             with anyio.fail_after(60):
                 assert (await elsewhere.wait(chat.id)).state == "waiting"
-            said = [message.text for message in await elsewhere.messages(chat.id) if message.text]
-            assert said == ["hello", *replies]
+            texts = [message.text for message in await elsewhere.messages(chat.id) if message.text]
+            assert texts == ["hello", *replies]
             assert (await elsewhere.verify(chat.id)).ok
         held.open()
         acting.open()

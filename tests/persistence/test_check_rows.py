@@ -193,11 +193,11 @@ async def _rewrite_everything(columns: Rows, ask: Ask, check: Check, chat_ids: l
                 taken += 1
                 own = (table, column) == ("chats", "id")
                 verdict = await check(other if own else cell.chat_id)
-                told = f"{place} of {cell.chat_id} was rewritten from {before!r} to {other!r}"
+                change = f"{place} of {cell.chat_id} was rewritten from {before!r} to {other!r}"
                 if verdict.ok or verdict.position is None:
-                    unseen.append(f"{told}, and nobody saw it")
+                    unseen.append(f"{change}, and nobody saw it")
                 elif table != "audit" and not own and not _names(verdict.place, table, column):
-                    unseen.append(f"{told}, and the verdict is {verdict}")
+                    unseen.append(f"{change}, and the verdict is {verdict}")
                 assert await cell.put(before, ask)
         if taken < (1 if place in FLAGS | OF_PARTS else 2):
             unseen.append(f"{place} has nothing to rewrite")
@@ -208,8 +208,8 @@ async def _rewrite_everything(columns: Rows, ask: Ask, check: Check, chat_ids: l
 def _names(place: str | None, table: str, column: str) -> bool:
     """Return whether a place names the column, or the row if its key changed."""
     row, _, columns = (place or "").partition(".")
-    told = [name.rpartition(".")[2] for name in columns.split("|")]
-    return (row.partition("[")[0] == table or f"{table}." in columns) and (not columns or column in {"chat", *told})
+    names = [name.rpartition(".")[2] for name in columns.split("|")]
+    return (row.partition("[")[0] == table or f"{table}." in columns) and (not columns or column in {"chat", *names})
 
 
 async def _lived(store: Any) -> list[str]:
@@ -220,10 +220,10 @@ async def _lived(store: Any) -> list[str]:
         calls = plans.reply("I look", local=["a", "b"])
         begin = plans.move(CallStarted(token=plans.HOLDER, call_id="a"))
         message = SendMessage(parts=(TextPart(text="hi"),), client_id="k", content_digest=digest("hi"))
-        said = plans.move(message, limits=Limits(context_limit=1000, capped_model="a:model"))
+        sent = plans.move(message, limits=Limits(context_limit=1000, capped_model="a:model"))
         later = ScheduledMessage(id="s", parts=(TextPart(text="wake up"),), due=datetime(2100, 1, 1, tzinfo=UTC))
         scheduled = plans.move(Schedule(message=later))
-        await plans.created(store, AT_WORK, said, plans.claim(), calls, begin, plans.send("later"), scheduled)
+        await plans.created(store, AT_WORK, sent, plans.claim(), calls, begin, plans.send("later"), scheduled)
     return [AT_WORK, at_rest]
 
 
@@ -351,10 +351,10 @@ async def test_oversized_event_span_is_found_at_once(tmp_path: Path, span: str) 
 class Lived:
     """A chat with rows in every table, and the length of its log at that time."""
 
-    def __init__(self, engine: Engine, store: SQLiteStore, chat_id: str, kept: int) -> None:
+    def __init__(self, engine: Engine, store: SQLiteStore, chat_id: str, length: int) -> None:
         self.engine = engine
         self.chat_id = chat_id
-        self.kept = kept
+        self.length = length
         self._store = store
 
     async def rows(self) -> ChatRows:
@@ -365,7 +365,7 @@ class Lived:
 
     def without_end(self, rows: ChatRows, *, lost: int = 0) -> Verdict:
         """Verify the chat without its later records, and without more of them."""
-        return verify_stored(self.chat_id, replace(rows, audit=rows.audit[: self.kept - lost]))
+        return verify_stored(self.chat_id, replace(rows, audit=rows.audit[: self.length - lost]))
 
 
 @pytest.fixture
@@ -414,7 +414,7 @@ async def test_lost_records_explain_later_changes(lived: Lived, name: str) -> No
     await LATER[name](lived.engine, lived.chat_id)
     assert await lived.sound() == Verdict(ok=True)
     verdict = lived.without_end(await lived.rows())
-    assert (verdict.ok, verdict.position) == (False, lived.kept + 1), verdict
+    assert (verdict.ok, verdict.position) == (False, lived.length + 1), verdict
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ async def test_unexplainable_change_is_found_without_the_end(lived: Lived, table
     wrong = next(row for row in rows.tables[table] if table != "events" or row["kind"] == "turn_finished")
     verdict = lived.without_end(_with(rows, table, wrong, **changes), lost=1)
     assert verdict.position is not None
-    assert verdict.position < lived.kept
+    assert verdict.position < lived.length
     assert verdict.place.startswith((f"{table}[", f"{table}."))
 
 

@@ -173,8 +173,8 @@ async def test_errors_hide_the_store_password(
     monkeypatch.setattr("turnwise.persistence.postgres.pool.RETRY_S", 0.01)
     with pytest.raises((SettingsError, StoreError)) as caught:
         await store_from_url(SECRETS[form].format(password), durability="full", now=None).open()
-    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
-    shown = told.replace('File "', "")
+    output = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    shown = output.replace('File "', "")
     assert [part for part in ("hun", "ter2") if part in shown] == []
     assert "jane" in str(caught.value) or "postgresql" in str(caught.value)
 

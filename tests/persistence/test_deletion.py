@@ -37,7 +37,7 @@ async def test_deleted_chat_is_stored_nowhere(either_url: str) -> None:
     """Nor in a write-ahead log of an open engine; another chat loses nothing."""
     store = store_from_url(either_url, durability="full", now=None)
     async with engine_on(store, prefix=SECRET) as engine:
-        kept = await engine.create_chat(title="kept-title")
+        other = await engine.create_chat(title="kept-title")
         chat_id = await live(engine, prefix=SECRET)
         records = await engine.audit(chat_id)
         assert SECRET in await stored_text(either_url)
@@ -47,7 +47,7 @@ async def test_deleted_chat_is_stored_nowhere(either_url: str) -> None:
         assert left.overwritten is either_url.startswith("sqlite")
         assert left.overwritten or stored.count(chat_id) == 1
         assert (left.actor, left.records, left.head) == ("ann", len(records), records[-1].hash)
-        assert (await engine.verify(kept.id)).ok
+        assert (await engine.verify(other.id)).ok
 
 
 _METHODS: dict[str, Callable[[Engine, str], Awaitable[object]]] = {
@@ -89,9 +89,9 @@ async def test_every_method_reports_the_deletion(either_url: str) -> None:
                 with pytest.raises(ChatDeleted) as refusal:
                     await method(asked, chat.id)
                 assert refusal.value.deleted_at == left.deleted_at, name
-        said = str(refusal.value)
-        assert left.deleted_at.isoformat(timespec="seconds") in said
-        assert chat.id in said
+        text = str(refusal.value)
+        assert left.deleted_at.isoformat(timespec="seconds") in text
+        assert chat.id in text
         assert (await engine.list_chats()).items == []
         assert await engine.chat_ids() == []
         assert [found async for found in engine.diagnose()] == []

@@ -45,8 +45,8 @@ async def _edited(url: str) -> tuple[str, str, str]:
         answer = {"approved": True, "arguments": {"to": f"{EDITED} instead of {ASKED}"}}
         await engine.submit_tool_results(chat.id, [ToolResult("p", answer)])
         await engine.wait(chat.id)
-        said = {message.role: message.id for message in (await engine.messages(chat.id))[:3]}
-        return chat.id, said["assistant"], said["tool"]
+        ids = {message.role: message.id for message in (await engine.messages(chat.id))[:3]}
+        return chat.id, ids["assistant"], ids["tool"]
 
 
 async def test_call_is_erased_with_its_edited_arguments(either_url: str) -> None:
@@ -99,8 +99,8 @@ async def test_cached_call_does_not_restore_erased_arguments(pair: Pair, either_
     here, elsewhere = pair
     begin = (plans.send("look"), plans.claim(), plans.reply("I look", local=[ASKED]))
     await plans.created(here, "chat", *begin)
-    said = (await here.history("chat"))[1]
-    erasing = Erasing(messages=(replace(said, parts=(), erased=True),))
+    message = (await here.history("chat"))[1]
+    erasing = Erasing(messages=(replace(message, parts=(), erased=True),))
     asked = json.dumps({"at": ASKED}, separators=(",", ":"))
     assert asked in str(await by_hand(either_url, "SELECT body FROM calls"))
     await (here if by == "itself" else elsewhere).change("chat", plans.plan(plans.move(MessageErased(erasing=erasing))))

@@ -45,7 +45,7 @@ def store_of(url: str) -> Any:
     return store_from_url(url, durability="normal", now=None)
 
 
-Said = Callable[[Engine], Awaitable[tuple[str, dict[str, Any]]]]
+SecretChat = Callable[[Engine], Awaitable[tuple[str, dict[str, Any]]]]
 
 
 async def _in_a_message(engine: Engine) -> tuple[str, dict[str, Any]]:
@@ -167,11 +167,11 @@ PLACES = [
 
 
 def _reply(request: Any) -> Reply:
-    said = [message.text for message in request.messages if message.role == "user"]
+    texts = [message.text for message in request.messages if message.role == "user"]
     last = request.messages[-1]
     if last.role == "tool":
         return Reply("thanks")
-    match said[-1]:
+    match texts[-1]:
         case "say it":
             return Reply(SECRET, chunks=[SECRET[:3], SECRET[3:]], reasoning=SECRET)
         case "ask me":
@@ -199,11 +199,11 @@ def reporting_tool() -> Any:
     return report
 
 
-@pytest.mark.parametrize("said", few(PLACES, 5))
-async def test_erased_content_is_stored_nowhere(either_url: str, said: Said) -> None:
+@pytest.mark.parametrize("secret_chat", few(PLACES, 5))
+async def test_erased_content_is_stored_nowhere(either_url: str, secret_chat: SecretChat) -> None:
     """Nor in a write-ahead log or in an export; the log still verifies."""
     async with _engine(store_of(either_url)) as engine:
-        chat_id, what = await said(engine)
+        chat_id, what = await secret_chat(engine)
         assert SECRET in (await stored_text(either_url)).replace('\\\\"', "")
         report = await engine.erase(chat_id, **what)
         assert report.overwritten is either_url.startswith("sqlite")

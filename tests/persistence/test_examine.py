@@ -74,13 +74,13 @@ async def test_deadline_column_must_match_the_call(either_url: str) -> None:
 
 async def test_event_must_match_columns_and_message(either_url: str) -> None:
     rows = await _lived(either_url)
-    said = where(rows, "events", kind="message")
-    assert _found(damaged(rows, "events", said, kind="turn_finished")) & {"events.kind", "events.body"}
-    assert _found(damaged(rows, "events", said, position=77)) == {"events.position"}
-    assert "no such message" in _problem(damaged(rows, "events", said, position=77), "events.position")
-    assert _found(damaged(rows, "events", said, position=None)) == {"events.body"}
-    assert _found(damaged(rows, "events", said, at="poison")) == {"events.at", "events.body"}
-    message = where(rows, "messages", position=rows["events"][said]["position"])
+    event = where(rows, "events", kind="message")
+    assert _found(damaged(rows, "events", event, kind="turn_finished")) & {"events.kind", "events.body"}
+    assert _found(damaged(rows, "events", event, position=77)) == {"events.position"}
+    assert "no such message" in _problem(damaged(rows, "events", event, position=77), "events.position")
+    assert _found(damaged(rows, "events", event, position=None)) == {"events.body"}
+    assert _found(damaged(rows, "events", event, at="poison")) == {"events.at", "events.body"}
+    message = where(rows, "messages", position=rows["events"][event]["position"])
     assert _found(damaged(rows, "messages", message, body="poison")) == {"messages.body"}
     assert _found(damaged(rows, "messages", message, format=99)) == {"messages.format"}
     table = "partial_events" if "partial_events" in rows else "events"

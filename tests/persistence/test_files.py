@@ -39,8 +39,8 @@ async def test_file_reaches_the_model_and_is_read_back(either_url: str, files: F
         assert (await engine.messages(chat.id))[0].parts[1] == file
         assert loaded(model.requests[0]) == [BIG]
         assert await whole(engine, chat.id, file) == await whole(engine, chat.id, digest_of(BIG)) == BIG
-        told = "".join([event.model_dump_json() async for event in engine.events(chat.id, follow=False)])
-        assert len(told) < 10_000
+        events = "".join([event.model_dump_json() async for event in engine.events(chat.id, follow=False)])
+        assert len(events) < 10_000
         assert (await engine.verify(chat.id)).ok
 
 
@@ -195,11 +195,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told", "told_by_reading"),
+    ("damage", "problem_found", "problem_found_by_reading"),
     [(gone, "is not there", "is not there"), (shorter, _SHORT, _SHORT), (changed, None, _CHANGED)],
 )
 async def test_lost_file_is_reported_with_its_message(
-    damage: Damage, told: str | None, told_by_reading: str, either_url: str, folder: Path | None
+    damage: Damage, problem_found: str | None, problem_found_by_reading: str, either_url: str, folder: Path | None
 ) -> None:
     """Other content and other chats stay readable; only reading the bytes reveals every damage."""
     async with opened(either_url, folder) as engine:
@@ -207,7 +207,7 @@ async def test_lost_file_is_reported_with_its_message(
         for files in (False, True):
             assert await diagnosed(engine, files=files) == []
         await damage(either_url, folder)
-        for files, problem in ((False, told), (True, told_by_reading)):
+        for files, problem in ((False, problem_found), (True, problem_found_by_reading)):
             found = await diagnosed(engine, files=files)
             assert [(each.chat_id, each.issues) for each in found] == ([(chat_id, ())] if problem else [])
             for (lost,) in (each.files for each in found):

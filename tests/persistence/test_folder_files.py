@@ -46,7 +46,7 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.name != "name"]
 
 
-async def nobody(blob: Blob) -> None:
+async def ignore(blob: Blob) -> None:
     """Note nothing."""
 
 
@@ -78,7 +78,7 @@ async def test_interrupted_removal_is_finished_by_the_next(tmp_path: Path) -> No
     """Whether the blob is still unreferenced or a chat refers to it by now."""
     files = FolderFiles(tmp_path)
     await files.open()
-    blob = await files.put(of(b"content"), nobody)
+    blob = await files.put(of(b"content"), ignore)
 
     async def crash() -> bool:
         raise StoreError("the store is out of reach")
@@ -106,7 +106,7 @@ async def test_unusable_folder_is_a_store_error(tmp_path: Path) -> None:
     await files.open()
     shutil.rmtree(tmp_path / "files")
     with pytest.raises(StoreError, match="cannot be reached"):
-        await files.put(of(b"content"), nobody)
+        await files.put(of(b"content"), ignore)
     with pytest.raises(StoreError, match="cannot be reached"):
         await files.size(blob_of(b"content").digest)
 
@@ -143,7 +143,7 @@ async def test_removal_checks_after_taking_the_name(tmp_path: Path, store: ChatS
     files = FolderFiles(tmp_path)
     await files.open()
     await plans.created(store, "chat")
-    blob = await files.put(of(b"content"), nobody)
+    blob = await files.put(of(b"content"), ignore)
 
     async def held_in_between() -> bool:
         assert [path.parent.name for path in files_in(tmp_path) if path.name == blob.digest] == ["leaving"]

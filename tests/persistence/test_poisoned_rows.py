@@ -222,5 +222,5 @@ async def test_unreadable_chat_can_be_erased(lived: Path, tmp_path: Path, table:
             if column in ("chat", "chat_id"):
                 continue  # rows without a chat: the doctor finds them
             rows = await engine.export_rows("poisoned")
-            kept = [line for line in rows.splitlines() if json.loads(line)["table"] != "quarantine"]
-            assert not [line for line in kept if "and then?" in line or "I look" in line], (value, kept)
+            lines = [line for line in rows.splitlines() if json.loads(line)["table"] != "quarantine"]
+            assert not [line for line in lines if "and then?" in line or "I look" in line], (value, lines)

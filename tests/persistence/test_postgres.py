@@ -104,10 +104,10 @@ async def test_time_comes_from_the_database(open_store: OpenStore, beside: async
     held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
     expiry = await store.lease_expiry("chat")
     after = await beside.fetchval("SELECT clock_timestamp()")
-    told = (await store.overdue(limit=1)).at
+    time = (await store.overdue(limit=1)).at
     assert before < held.at < after
-    assert told is not None
-    assert after < told < await beside.fetchval("SELECT clock_timestamp()")
+    assert time is not None
+    assert after < time < await beside.fetchval("SELECT clock_timestamp()")
     assert expiry is not None
     assert expiry.expires == held.at + timedelta(seconds=30)
     assert before < expiry.now < after
@@ -136,7 +136,7 @@ async def test_prompts_of_several_chats_stay_apart(store: PostgresStore) -> None
     await plans.created(store, "b", *plans.turn("one", "1"), plans.move(ClearContext()), plans.send("two"))
     await plans.created(store, "a", *plans.turn("three", "3"))
     found = await store._pool.run(lambda on: prompts(on, ["b", "none", "a", "b"]))
-    assert [[said.text for said in prompt] for prompt in found] == [["two"], [], ["three", "3"], ["two"]]
+    assert [[message.text for message in prompt] for prompt in found] == [["two"], [], ["three", "3"], ["two"]]
 
 
 POISONS = {

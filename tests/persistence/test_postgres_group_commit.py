@@ -40,15 +40,15 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the first lines of the statements that are fetched from now on."""
-    heard: list[str] = []
+    fetched: list[str] = []
     fetch = asyncpg.Connection.fetch
 
     async def listening(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
-        heard.append(query.partition("\n")[0])
+        fetched.append(query.partition("\n")[0])
         return await fetch(connection, query, *arguments, **options)
 
     monkeypatch.setattr(asyncpg.Connection, "fetch", listening)
-    return heard
+    return fetched
 
 
 def say(text: str) -> plans.Plan:
@@ -212,11 +212,11 @@ class Direct:
 @pytest.mark.parametrize("times", [1, 3])
 async def test_batch_survives_its_cancelled_caller(times: int) -> None:
     """Its own item is stored with the rest of its batch; later callers get their answers."""
-    begun, go_on = anyio.Event(), anyio.Event()
+    started, go_on = anyio.Event(), anyio.Event()
     stored: list[list[str]] = []
 
     async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
-        begun.set()
+        started.set()
         await go_on.wait()
         stored.append([*items])
         return [item.upper() for item in items]
@@ -224,7 +224,7 @@ async def test_batch_survives_its_cancelled_caller(times: int) -> None:
     batches: StatementBatches[str, str] = StatementBatches(Direct(), perform)  # type: ignore[arg-type]
     first = asyncio.create_task(batches.add("first"))
     beside = asyncio.create_task(batches.add("beside"))
-    await begun.wait()
+    await started.wait()
     later = asyncio.create_task(batches.add("later"))
     await anyio.wait_all_tasks_blocked()
     for _ in range(times):
@@ -252,7 +252,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(
-    ("calls", "error", "told"),
+    ("calls", "error", "expected"),
     [
         (0, StoreError("away"), StoreError),
         (0, ValueError("odd"), NoResponse),
@@ -261,7 +261,9 @@ class Failing:
         (2, StoreError("away"), NoResponse),
     ],
 )
-async def test_only_unsent_items_report_nothing_written(calls: int, error: Exception, told: type[Exception]) -> None:
+async def test_only_unsent_items_report_nothing_written(
+    calls: int, error: Exception, expected: type[Exception]
+) -> None:
     """Sent items are not sent again: their first statement may have been committed."""
     performed: list[str] = []
 
@@ -270,15 +272,15 @@ async def test_only_unsent_items_report_nothing_written(calls: int, error: Excep
         return items
 
     batches: StatementBatches[str, str] = StatementBatches(Failing(calls, error), perform)  # type: ignore[arg-type]
-    with pytest.raises(told):
+    with pytest.raises(expected):
         await batches.add("item")
     assert performed == ["item"] * min(calls, 1)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(Unreachable("away", lost=True), Unreachable), (Refused("odd", lost=False), NoResponse)]
+    ("error", "expected"), [(Unreachable("away", lost=True), Unreachable), (Refused("odd", lost=False), NoResponse)]
 )
-async def test_questions_are_sent_again(error: Exception, told: type[Exception]) -> None:
+async def test_questions_are_sent_again(error: Exception, expected: type[Exception]) -> None:
     """After a refusal each caller's read is sent alone; an unreachable server is reported to all of them."""
     performed: list[str] = []
 
@@ -287,7 +289,7 @@ async def test_questions_are_sent_again(error: Exception, told: type[Exception])
         return items
 
     batches: StatementBatches[str, str] = StatementBatches(Failing(2, error), perform, reads=True)  # type: ignore[arg-type]
-    with pytest.raises(told):
+    with pytest.raises(expected):
         await batches.add("item")
     assert performed == ["item", "item"]
 

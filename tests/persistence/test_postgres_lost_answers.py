@@ -106,10 +106,10 @@ async def test_claim_with_lost_answer_reaches_its_worker(store: PostgresStore, l
 async def test_append_with_lost_answer_stores_once(store: PostgresStore, lose: Lose) -> None:
     """The parts have the numbers and the time of the first commit."""
     await plans.created(store, "chat", plans.send("hello"), plans.claim())
-    told = await store.events("chat", after=0, limit=100)
+    events = await store.events("chat", after=0, limit=100)
     lose("fetch", APPEND_EVENTS)
     stored = await store.append_events("chat", 1, ChatState.streaming, [part("h"), part("i")])
-    assert await store.events("chat", after=0, limit=100) == [*told, *stored]
+    assert await store.events("chat", after=0, limit=100) == [*events, *stored]
 
 
 async def test_batch_with_lost_answer_reports_each_commit(store: PostgresStore, lose: Lose) -> None:

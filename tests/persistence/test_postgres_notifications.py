@@ -105,14 +105,14 @@ async def test_poll_covers_lost_notifications(
     monkeypatch.setattr(notifications, "monotonic", lambda: now[0])
     monkeypatch.setattr(NotificationListener, "_attach", attached)
     watch = aiter(there.watch())
-    heard = [await anext(watch)]
+    received = [await anext(watch)]
     for _ in range(10):
         now[0] += NEVER / 4
         put[0]("someone another-chat")
-        heard.append(await anext(watch))
-    assert heard[0] is None
-    assert heard.count(None) == 3
-    assert {*heard} == {None, "another-chat"}
+        received.append(await anext(watch))
+    assert received[0] is None
+    assert received.count(None) == 3
+    assert {*received} == {None, "another-chat"}
 
 
 class Line:
@@ -147,18 +147,18 @@ async def test_notification_stays_within_the_server_limit(
 ) -> None:
     here, _ = stores
     beside = await here._pool.connect()
-    heard: list[str] = []
+    payloads: list[str] = []
     schema = await beside.fetchval("SELECT current_schema()")
-    await beside.add_listener(schema, lambda _on, _pid, _channel, payload: heard.append(str(payload)))
-    told = {f"{number} {'é' * 60}" for number in range(200)}
-    for chat_id in told:
+    await beside.add_listener(schema, lambda _on, _pid, _channel, payload: payloads.append(str(payload)))
+    chat_ids = {f"{number} {'é' * 60}" for number in range(200)}
+    for chat_id in chat_ids:
         here._notifications.notify(chat_id)
     with anyio.fail_after(60):
-        while {line for payload in heard for line in payload.partition(" ")[2].split("\n")} != told:
+        while {line for payload in payloads for line in payload.partition(" ")[2].split("\n")} != chat_ids:
             await beside.fetchval("SELECT 1")
     await beside.close()
-    assert all(len(payload.encode()) < 8000 for payload in heard)
-    assert 4 <= len(heard) <= 6
+    assert all(len(payload.encode()) < 8000 for payload in payloads)
+    assert 4 <= len(payloads) <= 6
 
 
 async def test_unsent_notifications_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:

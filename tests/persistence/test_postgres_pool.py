@@ -265,15 +265,15 @@ async def test_cancelled_caller_waits_for_the_statement(make_pool: MakePool) -> 
     """It may have been stored, and the caller must learn the outcome."""
     opened = make_pool()
     await opened.open()
-    told: list[str] = []
+    results: list[str] = []
     with anyio.CancelScope() as scope:
 
         async def work(connection: asyncpg.Connection) -> str:
             scope.cancel()
             return str(await connection.fetchval("SELECT 'done'"))
 
-        told.append(await opened.run(work))
-    assert told == ["done"]
+        results.append(await opened.run(work))
+    assert results == ["done"]
     with anyio.CancelScope() as scope:
         scope.cancel()
         inner = opened._opened()

@@ -93,13 +93,13 @@ async def test_rebuilt_counters_never_go_back(either_url: str) -> None:
         body = json.loads(rows[table][0][column])
         back = {**body, "serial": 0, "fence": 0, "turn": {"number": 0}, "step": {"number": 0}, "usage": "poison"}
         broken = damaged(rows, table, **{column: json.dumps(back)})
-        kept = {"version", "last_seq", "turn", "step", "fence", "serial", "queue", "calls", "lease", "profile"}
+        columns = {"version", "last_seq", "turn", "step", "fence", "serial", "queue", "calls", "lease", "profile"}
         known = _counts(facts)
         for damage in (broken, damaged(broken, "audit", 0, body="poison")):  # what comes after it still counts
             found = repair_of(CHAT, damage, AT)
             assert found.issues
             after = _counts(found.facts)
-            assert {name: after[name] for name in kept} == {name: known[name] for name in kept}, facts.version
+            assert {name: after[name] for name in columns} == {name: known[name] for name in columns}, facts.version
 
 
 async def test_unreadable_message_becomes_a_mark(either_url: str) -> None:
@@ -128,9 +128,9 @@ async def work(what: str) -> str:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("begun", ["fork", "history"])
+@pytest.mark.parametrize("origin_kind", ["fork", "history"])
 @pytest.mark.parametrize("role", ["user", "assistant", "tool"])
-async def test_chat_works_after_repair_of_inherited_history(either_url: str, begun: str, role: str) -> None:
+async def test_chat_works_after_repair_of_inherited_history(either_url: str, origin_kind: str, role: str) -> None:
     """Its events have the mark, too: they refer to the message's row."""
     model = ScriptedModel([Reply(calls=[Call("work", {"what": "a"}, "k")]), "done", "again"])
     async with Engine(either_url, model=model, tools=[work]) as engine:
@@ -138,7 +138,7 @@ async def test_chat_works_after_repair_of_inherited_history(either_url: str, beg
         version = (await engine.ask(origin, "go")).chat.version
         history = await engine.messages(origin)
         chat = await (
-            engine.fork(origin, at_version=version) if begun == "fork" else engine.create_chat(history=history)
+            engine.fork(origin, at_version=version) if origin_kind == "fork" else engine.create_chat(history=history)
         )
         await by_hand(
             either_url,
@@ -148,8 +148,8 @@ async def test_chat_works_after_repair_of_inherited_history(either_url: str, beg
     async with Engine(either_url, model=model, tools=[work]) as engine:
         await engine.repair(chat.id)
         assert [diagnosis async for diagnosis in engine.diagnose()] == []
-        told = [event.message async for event in engine.events(chat.id, follow=False) if event.kind == "message"]
-        assert sum(map(is_mark, told)) == (2 if role == "assistant" else 1)
+        messages = [event.message async for event in engine.events(chat.id, follow=False) if event.kind == "message"]
+        assert sum(map(is_mark, messages)) == (2 if role == "assistant" else 1)
         assert (await engine.ask(chat.id, "go on")).text == "again"
 
 
@@ -265,11 +265,11 @@ def test_every_row_exports_as_json() -> None:
         "g": 2.5,
     }
     at = datetime(2026, 11, 22, tzinfo=UTC)
-    told = {**row, "a": {"hex": "ff00"}, "b": {"hex": "01"}, "c": "half \\ud800"}
-    assert columns_in(row) == told
+    exported = {**row, "a": {"hex": "ff00"}, "b": {"hex": "01"}, "c": "half \\ud800"}
+    assert columns_in(row) == exported
     lines = list(lines_of({"messages": [row, {"at": at}], "queue": [], "usage": [{"version": 3}]}))
     assert [json.loads(line) for line in lines] == [
-        {"table": "messages", "row": told},
+        {"table": "messages", "row": exported},
         {"table": "messages", "row": {"at": "2026-11-22T00:00:00+00:00"}},
         {"table": "usage", "row": {"version": 3}},
     ]

@@ -65,12 +65,15 @@ def test_message_round_trip_with_columns() -> None:
     life = Life()
     life.create()
     life.send()
-    (said,) = life.messages
-    assert message_of(FORMAT, MESSAGES.dump(said), "c") == said
-    columns = columns_of_message(said)
-    assert columns == {name: getattr(said, name) for name in columns}
+    (message,) = life.messages
+    assert message_of(FORMAT, MESSAGES.dump(message), "c") == message
+    columns = columns_of_message(message)
+    assert columns == {name: getattr(message, name) for name in columns}
     assert {"position", "id", "role", "turn", "step", "audience", "erased"} == columns.keys()
-    for form, body, column in ((FORMAT + 1, MESSAGES.dump(said), "messages.format"), (FORMAT, "{}", "messages.body")):
+    for form, body, column in (
+        (FORMAT + 1, MESSAGES.dump(message), "messages.format"),
+        (FORMAT, "{}", "messages.body"),
+    ):
         with pytest.raises(ChatUnreadable) as caught:
             message_of(form, body, "my chat")
         assert (caught.value.column, caught.value.chat_id) == (column, "my chat")
@@ -119,8 +122,8 @@ def test_too_deep_json_is_unreadable() -> None:
     def nested(levels: int) -> str:
         return f'{{"metadata":{"[" * (levels - 1)}{"]" * (levels - 1)}}}'
 
-    said = msgspec.json.encode(["[" * 1000, [{}] * 1000]).decode()
-    assert json_of(said) == msgspec.json.decode(said)
+    text = msgspec.json.encode(["[" * 1000, [{}] * 1000]).decode()
+    assert json_of(text) == msgspec.json.decode(text)
     assert json_of(nested(DEEPEST_STORED)) == msgspec.json.decode(nested(DEEPEST_STORED))
     life = Life()
     life.create()
@@ -188,7 +191,7 @@ SAME = message_with(4, result("a", "seen"))
 TOLD = numbered(replace(RESULT, output="seen"))
 
 
-def kept(*events: Event) -> list[Event]:
+def read_back(*events: Event) -> list[Event]:
     """Return the events as read back, each with the message of its row."""
     messages = {event.message.position: event.message for event in events if isinstance(event, MessageEvent)}
     read = []
@@ -205,14 +208,14 @@ def test_content_is_stored_with_its_message() -> None:
     rows = rows_of(events)
     assert [row.position for row in rows] == [1, 2, 3, 4, 4]
     assert not any("seen" in row.body or "look" in row.body.replace('"name":"look"', "") for row in rows)
-    assert kept(*events) == events
+    assert read_back(*events) == events
 
 
 @pytest.mark.parametrize("messages", [(), (ASKED,), (ANSWERED,), (OTHER,), (ASKED, ANSWERED, OTHER)])
 def test_result_without_message_is_stored_in_the_event(messages: tuple[Message, ...]) -> None:
     events = [*(numbered(MessageEvent(message=message)) for message in messages), TOLD]
     assert rows_of(events)[-1].position is None
-    assert kept(*events) == events
+    assert read_back(*events) == events
 
 
 @pytest.mark.parametrize(
@@ -322,7 +325,7 @@ async def test_garbled_value_is_named_and_the_rest_read(lived: list[tuple[Stored
             assert rest.error.column == column
             assert rest.error.chat_id == CHAT
             assert rest.facts.stored_state == UNREADABLE
-            kept = {
+            expected = {
                 "queue": facts.queue,
                 "turn": facts.turn,
                 "profile": facts.profile,
@@ -332,10 +335,10 @@ async def test_garbled_value_is_named_and_the_rest_read(lived: list[tuple[Stored
                 "last_seq": facts.last_seq,
             }
             lost = {"facts": {"turn"}, "worker": {"lease"}, "token": {"lease"}}.get(field, {field})
-            for name in kept.keys() - lost:
-                assert getattr(rest.facts, name) == kept[name], (field, name)
-            for name in (kept.keys() & lost) - {"call_ids"}:
-                assert getattr(rest.facts, name) != kept[name], (field, name)
+            for name in expected.keys() - lost:
+                assert getattr(rest.facts, name) == expected[name], (field, name)
+            for name in (expected.keys() & lost) - {"call_ids"}:
+                assert getattr(rest.facts, name) != expected[name], (field, name)
             assert "lease" not in lost or rest.facts.lease is None, (field, value)
 
 
@@ -374,9 +377,9 @@ async def test_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts]]) 
 
 def test_issue_hides_the_stored_value() -> None:
     stored = Stored("c", b"hunter2", 1, 0, 1, "[]", "{}", '{"created_at": "hunter2"}', (), (), None, None, 0, "f", "l")
-    told = str(salvage(stored).issues)
-    assert "hunter2" not in told
-    assert "bytes" in told
+    text = str(salvage(stored).issues)
+    assert "hunter2" not in text
+    assert "bytes" in text
     assert "nothing" in str(salvage(stored._replace(state=None)).issues)
 
 

@@ -44,8 +44,8 @@ def test_openssl_verifies_our_signature(tmp_path: Path) -> None:
     public.write_bytes(KEY.public_pem)
     content.write_bytes(b"content")
     signature.write_bytes(bytes.fromhex(KEY.signature_of(b"content")))
-    told = openssl("pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", content, "-sigfile", signature)
-    assert b"Success" in told
+    output = openssl("pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", content, "-sigfile", signature)
+    assert b"Success" in output
 
 
 def test_key_id_follows_the_documented_format() -> None:
@@ -69,10 +69,10 @@ def test_public_key_requires_a_signature() -> None:
 
 
 def test_wrong_key_kind_names_the_right_option() -> None:
-    told = verify_export(export("chat-1", LOG, signer=KEY), key=b"secret")
-    assert (told.ok, "check it by --public-key, public_key=" in str(told.problem)) == (False, True)
-    told = verify_export(export("chat-1", LOG, key=b"secret"), public_key=KEY.public_pem)
-    assert (told.ok, "check it by --key, key=" in str(told.problem)) == (False, True)
+    verdict = verify_export(export("chat-1", LOG, signer=KEY), key=b"secret")
+    assert (verdict.ok, "check it by --public-key, public_key=" in str(verdict.problem)) == (False, True)
+    verdict = verify_export(export("chat-1", LOG, key=b"secret"), public_key=KEY.public_pem)
+    assert (verdict.ok, "check it by --key, key=" in str(verdict.problem)) == (False, True)
 
 
 @pytest.mark.parametrize(

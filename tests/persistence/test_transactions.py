@@ -44,8 +44,8 @@ def test_change_refuses_garbled_columns(chats: Chats, column: str, value: object
 def test_erased_chat_leaves_the_cache(chats: Chats) -> None:
     """Its facts may still hold the arguments of calls whose rows are blank."""
     chats.live("chat", plans.send("hello"))
-    (said,) = chats.read(ChatReads.history)
-    erasing = Erasing(messages=(replace(said, parts=(), erased=True),))
+    (message,) = chats.read(ChatReads.history)
+    erasing = Erasing(messages=(replace(message, parts=(), erased=True),))
     chats.change("chat", plans.move(MessageErased(erasing=erasing)), plans.move(Renamed(title="x")))
     assert chats.cache.get("chat") is None
 
@@ -124,16 +124,16 @@ def test_invalid_head_names_its_column(chats: Chats, column: str, value: str) ->
 
 def test_invalid_boundary_names_its_column(chats: Chats) -> None:
     chats.live("chat", *plans.turn("one", "1"), plans.move(ClearContext()), plans.send("two"))
-    assert [said.text for said in chats.read(ChatReads.prompt)] == ["two"]
+    assert [message.text for message in chats.read(ChatReads.prompt)] == ["two"]
     for column, garbage in (
         *(("carried", garbage) for garbage in ("poison", '["x"]', "{}", b"\xff")),
         ("position", -1),
     ):
-        ((kept,),) = chats.sql(f"SELECT {column} FROM boundaries")  # noqa: S608 - two names
+        ((value,),) = chats.sql(f"SELECT {column} FROM boundaries")  # noqa: S608 - two names
         chats.sql(f"UPDATE boundaries SET {column} = ?", garbage)  # noqa: S608
         with pytest.raises(ChatUnreadable, match=rf"boundaries\.{column}"):
             chats.read(ChatReads.prompt)
-        chats.sql(f"UPDATE boundaries SET {column} = ?", kept)  # noqa: S608
+        chats.sql(f"UPDATE boundaries SET {column} = ?", value)  # noqa: S608
     chats.sql("UPDATE boundaries SET cut = 9")
     assert len(chats.read(ChatReads.prompt)) == 3
 

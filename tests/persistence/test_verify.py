@@ -64,9 +64,9 @@ def test_changed_field_is_found(version: int, name: str, data: st.DataObject) ->
 
 @pytest.mark.parametrize("forged", ["", "he said so"])
 def test_uncovered_reason_is_found(forged: str) -> None:
-    told = [record.version for record in LOG if any(write.kind == "reason" for write in record.writes)]
-    assert told
-    for version in told:
+    versions = [record.version for record in LOG if any(write.kind == "reason" for write in record.writes)]
+    assert versions
+    for version in versions:
         lines = TEXT.splitlines()
         lines[version] = json.dumps(json.loads(lines[version]) | {"reason": forged})
         verdict = verify_export("\n".join(lines))
@@ -91,10 +91,10 @@ def test_swapped_records_are_found(one: int, other: int) -> None:
 
 @unhurried
 @given(st.integers(0, len(LOG) - 1), st.booleans())
-def test_cut_tail_is_found(kept: int, checkpoint: bool) -> None:
+def test_cut_tail_is_found(length: int, checkpoint: bool) -> None:
     lines = TEXT.splitlines()
-    forged = [*lines[: kept + 1], *(lines[-1:] if checkpoint else [])]
-    assert verify_export("\n".join(forged)).position == kept + 1
+    forged = [*lines[: length + 1], *(lines[-1:] if checkpoint else [])]
+    assert verify_export("\n".join(forged)).position == length + 1
 
 
 def test_checkpoint_with_another_head_is_found() -> None:
@@ -199,7 +199,7 @@ def record_of(decision: Decision, *, prev: str, at: datetime = AT) -> AuditRecor
 
 def _log() -> list[AuditRecord]:
     created = _created()
-    said = decide(
+    sent = decide(
         created.facts,
         t.SendMessage,
         now=AT,
@@ -208,7 +208,7 @@ def _log() -> list[AuditRecord]:
         reason="gr\u00fc\u00dfe,\u2028or hi",
     )
     first = record_of(created, prev=GENESIS)
-    return [first, record_of(said, prev=first.hash)]
+    return [first, record_of(sent, prev=first.hash)]
 
 
 def test_record_holds_the_decision() -> None:

@@ -136,7 +136,7 @@ async def do_something(
         receipt = await engine.submit_tool_results(chat_id, results)
         met["results"] += 1
 
-        async def kept(after: MortalEngine) -> None:
+        async def check(after: MortalEngine) -> None:
             again = await after.submit_tool_results(chat_id, results)
             assert (again.replayed, again.receipt_id) == (True, receipt.receipt_id)
 
@@ -145,7 +145,7 @@ async def do_something(
             await engine.interrupt(chat_id, reason=text)
             met["interrupt"] += 1
 
-        async def kept(after: MortalEngine) -> None:
+        async def check(after: MortalEngine) -> None:
             state = (await after.get_chat(chat_id)).state
             assert text in [record.reason for record in await after.audit(chat_id)] or state is ChatState.waiting
 
@@ -153,21 +153,21 @@ async def do_something(
         await engine.rename(chat_id, text)
         met["title"] += 1
 
-        async def kept(after: MortalEngine) -> None:
+        async def check(after: MortalEngine) -> None:
             assert (await after.get_chat(chat_id)).title == text
 
     else:
         sent = await engine.send_message(chat_id, text, client_id=text)
         met["message"] += 1
 
-        async def kept(after: MortalEngine) -> None:
+        async def check(after: MortalEngine) -> None:
             again = await after.send_message(chat_id, text, client_id=text)
             assert (again.replayed, again.message_id) == (True, sent.message_id)
             transcript = await after.transcript(chat_id)
             ids = [message.id for message in (*transcript.messages, *transcript.queue)]
             assert ids.count(sent.message_id) == 1
 
-    return kept
+    return check
 
 
 async def check(engine: MortalEngine, chat_id: str, witness: Witness) -> None:

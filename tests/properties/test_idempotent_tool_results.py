@@ -189,11 +189,11 @@ class Client:
         assert len({result.call_id for result in results}) == len(results)
         outputs = {result.call_id: result for result in results}
         for result in self.accepted[-1].results if self.accepted else ():
-            kept = outputs.get(result.call_id)
+            stored = outputs.get(result.call_id)
             call = self.life.do(self.life.store.calls(self.life.chat_id, [result.call_id]))[result.call_id]
             assert call.answer is not None
-            if kept is not None and call.approval is None:
-                assert (kept.output, kept.is_error) == (result.output, result.is_error)
+            if stored is not None and call.approval is None:
+                assert (stored.output, stored.is_error) == (result.output, result.is_error)
 
     def changed(self, results: Results) -> Results:
         """Return results with another output or error mark in one of them."""

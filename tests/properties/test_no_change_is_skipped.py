@@ -220,14 +220,14 @@ def let_die(engine: Engine, dying: set[Engine]) -> None:
     """Drop the consumers' calls to the store while the engine dies."""
     store = engine._store._store  # type: ignore[attr-defined]
     for name in ("advance_consumer", "release_consumer"):
-        tell = getattr(store, name)
+        method = getattr(store, name)
 
-        async def told(*given: Any, tell: Any = tell, **options: Any) -> Any:
+        async def call(*given: Any, method: Any = method, **options: Any) -> Any:
             if engine in dying:
                 raise StoreError("it is dead")
-            return await tell(*given, **options)
+            return await method(*given, **options)
 
-        setattr(store, name, told)
+        setattr(store, name, call)
 
 
 async def missing(engine: Engine, sessions: list[dict[str, list[int]]]) -> bool:

@@ -122,8 +122,8 @@ class Steered(Walk):
             assert asked.history_version == still.history_version
 
     def each_is_there_once_and_in_order(self) -> None:
-        said = [message.id for message in self.life.messages if message.id in self.sent]
-        there = said + [queued.id for queued in self.facts.queue if queued.id in self.sent]
+        ids = [message.id for message in self.life.messages if message.id in self.sent]
+        there = ids + [queued.id for queued in self.facts.queue if queued.id in self.sent]
         assert sorted(there) == sorted(self.sent)
         arrived = [int(name[1:]) for name in there if name not in self.moved]
         assert arrived == sorted(arrived)

@@ -18,7 +18,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from support.exploring import seeds
-from support.life import said, summary_of
+from support.life import summary_of, text_parts
 from support.lives import PLACES, SLOW_STORES, StoredLife, Walk, lives_in, named
 from turnwise import ChatState, Engine, ModelError, Settings, ToolContext, tool
 from turnwise.engine.tools.declare import Tool
@@ -63,7 +63,7 @@ def stop(walk: Walk) -> None:
     assert walk.facts.state is S.interrupted
     late = {
         t.AttemptStarted: {},
-        t.StepFinished: {"reply": StepReply(parts=said("late"))},
+        t.StepFinished: {"reply": StepReply(parts=text_parts("late"))},
         t.Compacted: {"summary": summary_of("late")},
         t.ToolsFinished: {},
         **({t.CallStarted: {"call_id": min(still_open)}} if still_open else {}),
@@ -82,9 +82,9 @@ def stop(walk: Walk) -> None:
     new = life.messages[before:]
     results = {message.result.call_id: message.result.outcome for message in new if message.result}
     assert results == dict.fromkeys(still_open, "interrupted")
-    kept = [message for message in new if message.role == "assistant"]
-    assert [(message.partial, message.text) for message in kept] == ([(True, "shown")] if partial else [])
-    walk.met["part kept"] += len(kept)
+    stored = [message for message in new if message.role == "assistant"]
+    assert [(message.partial, message.text) for message in stored] == ([(True, "shown")] if partial else [])
+    walk.met["part kept"] += len(stored)
 
 
 def show_late(life: StoredLife, token: int | None) -> None:
@@ -152,8 +152,8 @@ class Work:
 
     async def pass_by(self, count: int, *, starts: bool) -> None:
         """Wait for that many starts of tools or events, or until nothing more happens."""
-        begun = len(self.starts)
-        while not self.rests and count > (len(self.starts) - begun if starts else 0):
+        before = len(self.starts)
+        while not self.rests and count > (len(self.starts) - before if starts else 0):
             self.moved = anyio.Event()
             with anyio.move_on_after(0.1) as stalls:
                 await self.moved.wait()

@@ -114,9 +114,11 @@ class Woken(Walk):
         self.life.fire(t.Schedule, message=ScheduledMessage(**fields))
 
     def sweep(self) -> None:
-        before, now, said = self.facts, self.life.now, self.life.messages
+        before, now, history = self.facts, self.life.now, self.life.messages
         due = [message for message in before.schedules if message.due <= now]
-        assert not [one for one in [*said, *before.queue] if one.wakeup and one.wakeup in [late.wakeup for late in due]]
+        assert not [
+            one for one in [*history, *before.queue] if one.wakeup and one.wakeup in [late.wakeup for late in due]
+        ]
         life = self.life
         if isinstance(life, StoredLife):
             life.database.at_once(*[swept(process, life.chat_id) for process in life.database.processes])

@@ -31,8 +31,10 @@ TOOLS = (READ_FILE, WEATHER, ADD, SEARCH)
 
 
 def message(role: Role, *parts: Any, **more: Any) -> Message:
-    said = tuple(TextPart(text=part) if isinstance(part, str) else part for part in parts)
-    return Message(id="m", role=role, parts=said, turn=1, step=1, created_at=datetime(2026, 1, 1, tzinfo=UTC), **more)
+    content = tuple(TextPart(text=part) if isinstance(part, str) else part for part in parts)
+    return Message(
+        id="m", role=role, parts=content, turn=1, step=1, created_at=datetime(2026, 1, 1, tzinfo=UTC), **more
+    )
 
 
 def result(name: str, output: Any, **more: Any) -> Message:

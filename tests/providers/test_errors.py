@@ -66,9 +66,9 @@ def test_failure_of_a_custom_model_is_what_it_says(failure: Exception, kind: str
     ids=str,
 )
 def test_error_message_of_the_provider_is_unwrapped(body: object, expected: str) -> None:
-    said = str(model_error(theirs.ModelHTTPError(400, "m", body)))
-    assert expected in said
-    assert ("status_code" in said) == ("status_code" in expected)
+    message = str(model_error(theirs.ModelHTTPError(400, "m", body)))
+    assert expected in message
+    assert ("status_code" in message) == ("status_code" in expected)
 
 
 @pytest.mark.parametrize(
@@ -172,19 +172,19 @@ def refused(message: str, status: int = 400, **fields: str) -> theirs.ModelHTTPE
     return theirs.ModelHTTPError.for_category(rejected, status_code=status, model_name="m", body=body, **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("said", TOO_LONG)
+@pytest.mark.parametrize("text", TOO_LONG)
 @pytest.mark.parametrize(
     "failure",
     [
         refused,
-        lambda said: theirs.ModelHTTPError(500, "m", {"message": said}),
-        lambda said: theirs.ModelHTTPError(400, "m", {"error": said}),
-        lambda said: theirs.ModelAPIError("m", said, in_stream=True),
+        lambda text: theirs.ModelHTTPError(500, "m", {"message": text}),
+        lambda text: theirs.ModelHTTPError(400, "m", {"error": text}),
+        lambda text: theirs.ModelAPIError("m", text, in_stream=True),
     ],
     ids=["refused", "as a server's error", "as bare text", "in the stream"],
 )
-def test_message_of_a_refusal_means_overflow(said: str, failure: type[theirs.ModelAPIError]) -> None:
-    error = model_error(failure(said))  # type: ignore[call-arg]
+def test_message_of_a_refusal_means_overflow(text: str, failure: type[theirs.ModelAPIError]) -> None:
+    error = model_error(failure(text))  # type: ignore[call-arg]
     assert (error.kind, error.retryable) == ("context_overflow", False)
 
 
@@ -202,9 +202,9 @@ def test_code_of_a_refusal_means_overflow(failure: theirs.ModelHTTPError) -> Non
     assert model_error(failure).kind == "context_overflow"
 
 
-@pytest.mark.parametrize("said", OTHERS)
-def test_other_length_limits_are_bad_requests(said: str) -> None:
-    assert model_error(refused(said)).kind == "bad_request"
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_length_limits_are_bad_requests(text: str) -> None:
+    assert model_error(refused(text)).kind == "bad_request"
 
 
 def rate_limited(message: str) -> theirs.ModelHTTPError:
@@ -213,20 +213,20 @@ def rate_limited(message: str) -> theirs.ModelHTTPError:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 30601.",
         "Request too large for model `m` on tokens per minute (TPM): Limit 8000, Requested 34031, please reduce it.",
     ],
 )
-def test_request_above_the_rate_limit_itself_is_an_overflow(said: str) -> None:
+def test_request_above_the_rate_limit_itself_is_an_overflow(text: str) -> None:
     """No wait helps, a shorter prompt does."""
-    error = model_error(rate_limited(said))
+    error = model_error(rate_limited(text))
     assert (error.kind, error.retryable) == ("context_overflow", False)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 1500.",
         "Request too large: Limit unknown, Requested 30000.",
@@ -234,7 +234,7 @@ def test_request_above_the_rate_limit_itself_is_an_overflow(said: str) -> None:
         "Too many requests. Please reduce the length of the messages or come back later.",
     ],
 )
-def test_used_up_rate_limit_is_no_overflow(said: str) -> None:
+def test_used_up_rate_limit_is_no_overflow(text: str) -> None:
     """Some providers use the same words as for a prompt that is too long, when a limit per minute is reached."""
-    error = model_error(rate_limited(said))
+    error = model_error(rate_limited(text))
     assert (error.kind, error.retryable) == ("rate_limit", True)

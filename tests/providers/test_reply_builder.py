@@ -210,7 +210,7 @@ def test_latest_usage_wins_and_finish_is_last() -> None:
 arguments = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=3)
 words = st.text(min_size=1, max_size=20)
 wholes: st.SearchStrategy[Part] = st.one_of(
-    words.map(lambda said: TextPart(text=said)),
+    words.map(lambda word: TextPart(text=word)),
     st.builds(ReasoningPart, text=words, signature=st.none() | words),
     st.builds(ReasoningPart, text=st.just(""), signature=words),
     st.builds(ToolCallPart, call_id=st.just(""), name=words, arguments=arguments),

@@ -161,17 +161,17 @@ def test_own_provider_data_goes_back_with_its_parts(part: Part, options: dict[st
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def said(text: str) -> Message:
+def user_message(text: str) -> Message:
     return Message(id="m1", role="user", parts=(TextPart(text=text),), turn=1, step=1, created_at=EPOCH, position=1)
 
 
 def test_cache_entry_is_dropped_with_its_message() -> None:
     """Addresses of dropped messages are reused thousands of times: entries must not mix."""
     known = PerMessage(lambda message: message.text)
-    stays = said("stays")
+    stays = user_message("stays")
     known(stays)
     for number in range(3000):
-        assert known(said(str(number))) == str(number)
+        assert known(user_message(str(number))) == str(number)
     gc.collect()
     assert len(known) == 1
     assert known(stays) == "stays"

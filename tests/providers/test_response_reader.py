@@ -157,8 +157,8 @@ def test_finish_has_stop_reason_and_response_metadata(
     fields: dict[str, Any], stop_reason: StopReason, reason: str
 ) -> None:
     reader = ResponseReader(ProviderOrigin("openai", "gpt-5"))
-    said = theirs.TextPart("Hi.")  # or a word that is not known would reject the reply
-    *_, finish = finished(reader, said, provider_response_id="r1", model_name="gpt-5-mini", usage=usage(5), **fields)
+    text = theirs.TextPart("Hi.")  # or a word that is not known would reject the reply
+    *_, finish = finished(reader, text, provider_response_id="r1", model_name="gpt-5-mini", usage=usage(5), **fields)
     assert finish.stop_reason is stop_reason
     assert finish.metadata == {"reason": reason, "response_id": "r1", "response_model": "gpt-5-mini"}
     assert finish.usage.output_tokens == 5

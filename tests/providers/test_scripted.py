@@ -82,8 +82,8 @@ async def test_requests_are_recorded_as_they_came() -> None:
 
 
 async def test_reply_streams_reasoning_text_calls_finish() -> None:
-    said = Reply("text", reasoning="hm", signature="s", calls=[Call("f", {"a": 1}, id="x"), Call("g", '{"b"')])
-    parts = await parts_of(ScriptedModel(said, context_limit=900))
+    reply = Reply("text", reasoning="hm", signature="s", calls=[Call("f", {"a": 1}, id="x"), Call("g", '{"b"')])
+    parts = await parts_of(ScriptedModel(reply, context_limit=900))
     assert parts == [
         ModelPart("reasoning_delta", text="hm", signature="s"),
         ModelPart("text_delta", text="text"),

@@ -43,14 +43,14 @@ class Chromium:
         if program is None:
             pytest.skip("Chromium is not installed: apt-get install chromium")
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            said = Path(folder) / "said"
-            with said.open("wb") as file:
+            log = Path(folder) / "said"
+            with log.open("wb") as file:
                 process = subprocess.Popen(
                     [program, *OPTIONS, f"--user-data-dir={folder}/profile"],
                     env={**os.environ, "CHROMIUM_FLAGS": ""}, stdout=file, stderr=subprocess.STDOUT,
                 )  # fmt: skip
             try:
-                yield cls(_address(process, said))
+                yield cls(_address(process, log))
             finally:
                 process.terminate()
                 process.wait()
@@ -70,7 +70,9 @@ class Chromium:
             try:
                 page.set_default_timeout(PATIENCE * 1000)
                 page.on("pageerror", lambda error: wrong.append(str(error)))
-                page.on("console", lambda said: wrong.append(said.text) if "Security Policy" in said.text else None)
+                page.on(
+                    "console", lambda message: wrong.append(message.text) if "Security Policy" in message.text else None
+                )
                 yield page
             except BaseException as error:
                 error.add_note(
@@ -82,11 +84,11 @@ class Chromium:
         assert wrong == [], wrong
 
 
-def _address(process: subprocess.Popen[bytes], said: Path) -> str:
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends and process.poll() is None:
-        found = _ADDRESS.search(said.read_text(errors="replace"))
+        found = _ADDRESS.search(log.read_text(errors="replace"))
         if found is not None:
             return found[1]
         time.sleep(0.05)
-    raise AssertionError(f"Chromium does not start: {said.read_text(errors='replace')}")
+    raise AssertionError(f"Chromium does not start: {log.read_text(errors='replace')}")

@@ -104,8 +104,8 @@ class Pages:
         self.node.stdin.flush()
         answer = self.answers[asked["page"]].get(timeout=_PATIENCE)
         assert "told" in answer, answer["problem"]
-        told: dict[str, Any] = answer["told"]
-        return told
+        data: dict[str, Any] = answer["told"]
+        return data
 
     def _read(self) -> None:
         assert self.node.stdout is not None

@@ -30,10 +30,10 @@ async def test_allowed_origin_may_call_and_read_headers() -> None:
     async with (
         served(Engine("sqlite://", model="demo"), settings=settings) as service,
         service.client() as ada,
-        httpx.AsyncClient(base_url=service.url) as nobody,
+        httpx.AsyncClient(base_url=service.url) as stranger,
     ):
         before, other = [
-            await nobody.options("/chats/c1", headers=asking | {"Origin": origin})
+            await stranger.options("/chats/c1", headers=asking | {"Origin": origin})
             for origin in (ORIGIN, "https://evil.example")
         ]
         made = await ada.post("/chats", json={}, headers={"Origin": ORIGIN})
@@ -183,16 +183,16 @@ async def _readiness(client: httpx.AsyncClient, status: int) -> httpx.Response:
 
 
 async def test_metrics_have_prometheus_format(ada: httpx.AsyncClient) -> None:
-    told = await ada.get("/metrics")
-    assert told.headers["content-type"].startswith("text/plain; version=")
-    assert "# TYPE turnwise_open_streams gauge\nturnwise_open_streams 0\n" in told.text
-    assert "# HELP python_info" in told.text
+    response = await ada.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=")
+    assert "# TYPE turnwise_open_streams gauge\nturnwise_open_streams 0\n" in response.text
+    assert "# HELP python_info" in response.text
 
 
 async def test_metrics_name_the_missing_extra(ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    told = await ada.get("/metrics")
-    assert (told.status_code, told.json()["field"], told.json()["problem"]) == (
+    response = await ada.get("/metrics")
+    assert (response.status_code, response.json()["field"], response.json()["problem"]) == (
         400, "metrics", "need the extra `observability`"
     )  # fmt: skip
 
@@ -212,14 +212,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
 
 def waits(rates: Rates, principal: Principal, count: int = 1) -> list[float | None]:
     """Send that many requests; return the seconds until each may be retried, `None` for accepted ones."""
-    told: list[float | None] = []
+    delays: list[float | None] = []
     for _ in range(count):
         try:
             rates.spend(principal.actor)
-            told.append(None)
+            delays.append(None)
         except RateLimited as limited:
-            told.append(limited.retry_after)
-    return told
+            delays.append(limited.retry_after)
+    return delays
 
 
 def test_burst_is_the_limit_at_once(clock: StillClock) -> None:
@@ -298,9 +298,9 @@ async def test_unknown_senders_are_limited_by_address() -> None:
                 answers[host] = [await client.get("/chats") for _ in range(3)]
                 known = await client.get("/chats", headers={"Authorization": "Bearer ada-token"})
             assert known.status_code == 200
-    for told in answers.values():
-        assert [answer.status_code for answer in told] == [401, 401, 429]
-        assert told[2].headers["retry-after"] == "10"
+    for responses in answers.values():
+        assert [answer.status_code for answer in responses] == [401, 401, 429]
+        assert responses[2].headers["retry-after"] == "10"
 
 
 def test_stream_limit_counts_open_streams() -> None:

@@ -73,8 +73,8 @@ def test_jwt_names_a_principal(role: Any) -> None:
 
 def test_role_rights_and_actor() -> None:
     principals = [Principal("ada"), Principal("ops", "operator"), Principal("eve", "auditor")]
-    told = [(principal.actor, principal.sees_all) for principal in principals]
-    assert told == [("user:ada", False), ("operator:ops", True), ("auditor:eve", True)]
+    rights = [(principal.actor, principal.sees_all) for principal in principals]
+    assert rights == [("user:ada", False), ("operator:ops", True), ("auditor:eve", True)]
 
 
 def test_name_and_role_of_principal_are_checked() -> None:
@@ -310,11 +310,11 @@ async def test_unreadable_chat_is_shown_to_its_owner(
         await bob.post("/chats", json={})
         for place in (0, 2, 4):
             damage(path, chats[place])
-            told = [await who.get(f"/chats/{chats[place]}") for who in (ada, bob, operator, auditor)]
+            responses = [await who.get(f"/chats/{chats[place]}") for who in (ada, bob, operator, auditor)]
             none = await bob.get(f"/chats/c{'0' * 25}")
-            assert [answer.status_code for answer in told] == [500, 404, 500, 500], place
-            assert told[0].json()["type"] == "urn:turnwise:problem:chat-unreadable"
-            assert told[1].text.replace(chats[place], "...") == none.text.replace(f"c{'0' * 25}", "...")
+            assert [answer.status_code for answer in responses] == [500, 404, 500, 500], place
+            assert responses[0].json()["type"] == "urn:turnwise:problem:chat-unreadable"
+            assert responses[1].text.replace(chats[place], "...") == none.text.replace(f"c{'0' * 25}", "...")
             explained = [await who.get(f"/chats/{chats[place]}/explain") for who in (ada, bob, operator, auditor)]
             assert [answer.status_code for answer in explained] == [200, 404, 200, 200], place
             assert "chats.facts" in explained[0].json()["reason"]
@@ -460,9 +460,9 @@ async def test_expired_token_reads_no_stored_events(demo: Served) -> None:
     service = Service(demo.engine, TOKENS, ServiceSettings(), build_policy(ServiceSettings()))
     now = datetime.now(UTC)
     hour = timedelta(hours=1)
-    for until, told in ((None, chat.id), (now + hour, chat.id), (now - hour, None)):
+    for until, last_chat in ((None, chat.id), (now + hour, chat.id), (now - hour, None)):
         ada = Caller(service, Principal("ada", until=until), 0.0)
         events: list[Event] = []
-        with suppress(NotAuthenticated) if told is None else nullcontext():
+        with suppress(NotAuthenticated) if last_chat is None else nullcontext():
             events += [event async for event in ada.events(chat.id, follow=False)]
-        assert events == ([] if told is None else [one async for one in demo.engine.events(chat.id, follow=False)])
+        assert events == ([] if last_chat is None else [one async for one in demo.engine.events(chat.id, follow=False)])

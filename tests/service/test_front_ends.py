@@ -136,7 +136,7 @@ PICK: Final = {"name": "pick_date", "description": "Ask for a date.", "input_sch
 ASKING: Final = Reply("Which? ", calls=[Call("pick_date", {}, id="k")])
 
 
-def told(answer: httpx.Response) -> list[dict[str, Any]]:
+def events_of(answer: httpx.Response) -> list[dict[str, Any]]:
     """Return the events of an AI SDK or AG-UI stream."""
     assert answer.status_code == 200, answer.text
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
@@ -144,11 +144,11 @@ def told(answer: httpx.Response) -> list[dict[str, Any]]:
 
 
 def kinds(answer: httpx.Response) -> list[str]:
-    return [one["type"] for one in told(answer)]
+    return [one["type"] for one in events_of(answer)]
 
 
 def words(answer: httpx.Response) -> str:
-    return "".join(one["delta"] for one in told(answer) if one["type"] in ("text-delta", "TEXT_MESSAGE_CONTENT"))
+    return "".join(one["delta"] for one in events_of(answer) if one["type"] in ("text-delta", "TEXT_MESSAGE_CONTENT"))
 
 
 def user(name: str, text: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ async def page(client: httpx.AsyncClient, *messages: dict[str, Any], **fields: A
     return await client.post("/ai-sdk/chat", json=body)
 
 
-def said(name: str, text: str) -> dict[str, Any]:
+def run_message(name: str, text: str) -> dict[str, Any]:
     return {"id": name, "role": "user", "content": text}
 
 
@@ -204,23 +204,23 @@ async def test_thread_begins_with_its_owner_agent_and_tools() -> None:
 
     agents = [Agent("support", ScriptedModel(answer)), Agent("sales", ScriptedModel(answer))]
     async with served(Engine("sqlite://", agents=agents)) as service, service.client() as ada:
-        begun = [
+        answers = [
             await page(ada, user("u", "Hi!"), agent="sales"),
-            await run(ada, said("u", "Hi!"), threadId="tab-2", forwardedProps={"agent": "sales"}),
+            await run(ada, run_message("u", "Hi!"), threadId="tab-2", forwardedProps={"agent": "sales"}),
         ]
-        chats = [await service.engine.get_chat(answer.headers["turnwise-chat"]) for answer in begun]
-        odd = await run(ada, said("u", "Hi!"), threadId="tab-3", forwardedProps=["agent"])
+        chats = [await service.engine.get_chat(answer.headers["turnwise-chat"]) for answer in answers]
+        odd = await run(ada, run_message("u", "Hi!"), threadId="tab-3", forwardedProps=["agent"])
     expected = [("ada", {"thread": "tab-1"}, "sales"), ("ada", {"thread": "tab-2"}, "sales")]
     assert [(chat.owner, chat.metadata, chat.agent) for chat in chats] == expected
     assert [[(one.name, one.description, one.schema) for one in request.tools] for request in seen] == [
         [("pick_date", "Ask for a date.", SCHEMA)]
     ] * 2
     assert (odd.status_code, odd.json()["field"]) == (400, "agent"), "several agents, and none was named"
-    assert begun[0].headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert begun[0].headers["x-vercel-ai-ui-message-stream"] == "v1"
-    assert "x-vercel-ai-ui-message-stream" not in begun[1].headers
-    assert begun[0].text.endswith("data: [DONE]\n\n")
-    assert "[DONE]" not in begun[1].text
+    assert answers[0].headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answers[0].headers["x-vercel-ai-ui-message-stream"] == "v1"
+    assert "x-vercel-ai-ui-message-stream" not in answers[1].headers
+    assert answers[0].text.endswith("data: [DONE]\n\n")
+    assert "[DONE]" not in answers[1].text
 
 
 async def test_agui_result_brings_files() -> None:
@@ -233,7 +233,7 @@ async def test_agui_result_brings_files() -> None:
 
     source = {"type": "data", "value": "iVBORw==", "mimeType": "image/png"}
     content = [{"type": "text", "text": "as on "}, {"type": "image", "source": source}, {"type": "text", "text": "it"}]
-    conversation = (said("u", "When?"), called("k"), result("k", content))
+    conversation = (run_message("u", "When?"), called("k"), result("k", content))
     async with served(Engine("sqlite://", model=ScriptedModel(answer))) as service, service.client() as ada:
         await run(ada, conversation[0])
         answers = [await run(ada, *conversation) for _ in range(2)]
@@ -251,7 +251,7 @@ async def test_two_tabs_start_a_thread_at_once() -> None:
 
         async def start(tab: str) -> None:
             answers.append(await page(ada, user(tab, f"Hello from {tab}!")))
-            answers.append(await run(ada, said(tab, f"Hello from {tab}!"), threadId="tab-2"))
+            answers.append(await run(ada, run_message(tab, f"Hello from {tab}!"), threadId="tab-2"))
 
         async with anyio.create_task_group() as tasks:
             for tab in ("u1", "u2"):
@@ -268,7 +268,7 @@ async def test_thread_is_known_by_name_and_chat_id() -> None:
         chat_id = first.headers["turnwise-chat"]
         again = await page(ada, user("u1", "1"))
         by_id = await page(ada, user("u2", "2"), id=chat_id)
-        by_other_name = await run(ada, said("u3", "3"), threadId=chat_id)
+        by_other_name = await run(ada, run_message("u3", "3"), threadId=chat_id)
         replays = [
             await ada.get(f"/ai-sdk/chat/{name}/stream", params={"finished": True}) for name in ("tab-1", chat_id)
         ]
@@ -301,7 +301,7 @@ async def test_page_answers_are_accepted_once() -> None:
     assert (words(asked), words(once), words(twice)) == ("Which? ", "And? ", "And? ")
     assert kinds(both) == kinds(both_again) == ["start", "start-step", *STEP, "finish-step", "finish"]
     assert [words(answer) for answer in (both, both_again, odd_trigger)] == ["Booked."] * 3
-    assert {told(answer)[0]["messageId"] for answer in (asked, once, both)} == {told(asked)[0]["messageId"]}
+    assert {events_of(answer)[0]["messageId"] for answer in (asked, once, both)} == {events_of(asked)[0]["messageId"]}
     for refused in nothing:
         problem = {"field": "messages", "problem": "must end with what is new: a message or an answer"}
         assert (refused.status_code, refused.json()["problems"]) == (400, [problem])
@@ -320,8 +320,8 @@ async def test_approved_call_is_not_announced_again() -> None:
     async with served(Engine("sqlite://", model=model, tools=[pay])) as service, service.client() as ada:
         await page(ada, user("u", "Pay!"))
         by_page = await page(ada, user("u", "Pay!"), {"id": "a", "role": "assistant", "parts": [allowed]})
-        first_run = await run(ada, said("u", "Pay!"), threadId="tab-2")
-        by_run = await run(ada, said("u", "Pay!"), asked, threadId="tab-2", resume=resumed)
+        first_run = await run(ada, run_message("u", "Pay!"), threadId="tab-2")
+        by_run = await run(ada, run_message("u", "Pay!"), asked, threadId="tab-2", resume=resumed)
     assert kinds(by_page) == [
         "start", "tool-output-available", "start-step", *STEP, "finish-step", "finish"
     ]  # fmt: skip
@@ -329,13 +329,13 @@ async def test_approved_call_is_not_announced_again() -> None:
         "RUN_STARTED", "TOOL_CALL_RESULT",
         "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED",
     ]  # fmt: skip
-    used = [told(answer)[-1]["usage"] for answer in (first_run, by_run)]
+    used = [events_of(answer)[-1]["usage"] for answer in (first_run, by_run)]
     assert used == [[{"inputTokens": 9, "outputTokens": 4}], [{"inputTokens": 12, "outputTokens": 2}]]
 
 
 async def test_changed_message_conflicts_and_stops_no_other() -> None:
     """A page that edits a message repeats its id, and sends it with the next message."""
-    for say, talk in ((page, user), (run, said)):
+    for say, talk in ((page, user), (run, run_message)):
         model = ScriptedModel(["One.", "Two."])
         async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
             await say(ada, talk("u1", "1"))
@@ -355,7 +355,7 @@ async def test_one_bad_message_refuses_the_whole_request() -> None:
         (page, user, [replied(("k", "Friday"))], {"type": "file", "mediaType": "text/csv", "url": "data:,1"}),
         (
             run,
-            said,
+            run_message,
             [called("k"), result("k", "Friday")],
             {"type": "document", "source": {"type": "data", "value": "MQ==", "mimeType": "text/csv"}},
         ),
@@ -381,7 +381,11 @@ async def test_one_bad_message_refuses_the_whole_request() -> None:
 
 async def test_answer_with_messages_streams_both_turns() -> None:
     for say, asks, answers in (
-        (run, said("u1", "A table!"), (called("k"), result("k", "Friday"), said("u2", "Bye!"), said("u3", "Still?"))),
+        (
+            run,
+            run_message("u1", "A table!"),
+            (called("k"), result("k", "Friday"), run_message("u2", "Bye!"), run_message("u3", "Still?")),
+        ),
         (page, user("u1", "A table!"), (replied(("k", "Friday")), user("u2", "Bye!"), user("u3", "Still?"))),
     ):
         model = ScriptedModel([ASKING, "Booked. ", "Bye! ", "Gone."])
@@ -393,7 +397,7 @@ async def test_answer_with_messages_streams_both_turns() -> None:
         assert words(both) == "Booked. Bye! Gone.", say
         assert texts == ["A table!", "Which? ", "Booked. ", "Bye!", "Bye! ", "Still?", "Gone."]
         assert words(again) == "Gone.", "what is sent again begins nothing"
-        chat_id, first = both.headers["turnwise-chat"], told(both)[0]
+        chat_id, first = both.headers["turnwise-chat"], events_of(both)[0]
         assert first.get("messageId") == (None if say is run else f"{chat_id}-t2"), "the page has the first one"
 
 
@@ -433,14 +437,14 @@ async def test_large_file_is_uploaded_and_named_by_digest() -> None:
         put = await ada.post(
             f"/files?chat={chat['id']}&name=map.png", content=b"\x89PNG" * 50_000, headers={"Content-Type": "image/png"}
         )
-        kept = put.json()
-        stored = {"digest": kept["blob"], "mediaType": kept["media_type"], "name": kept["name"], "size": kept["size"]}
+        file = put.json()
+        stored = {"digest": file["blob"], "mediaType": file["media_type"], "name": file["name"], "size": file["size"]}
         odd: list[Any] = [None, "map", {}, {"digest": 7}, {"digest": "map.png"}, {"file": "their own"}]
         parts = [{"type": "data-file", "data": data} for data in (stored, *odd)]
-        source = {"type": "file", "value": kept["blob"], "mimeType": "image/png"}
+        source = {"type": "file", "value": file["blob"], "mimeType": "image/png"}
         answers = [
             await page(ada, {"id": "u1", "role": "user", "parts": parts}),
-            await run(ada, said("u2", [{"type": "image", "source": source}])),  # type: ignore[arg-type] # not text alone
+            await run(ada, run_message("u2", [{"type": "image", "source": source}])),  # type: ignore[arg-type] # not text alone
         ]
         missing = {"type": "data-file", "data": {**stored, "digest": "0" * 64}}
         refused = await page(ada, {"id": "u3", "role": "user", "parts": [missing]})
@@ -448,8 +452,8 @@ async def test_large_file_is_uploaded_and_named_by_digest() -> None:
     assert [answer.headers["turnwise-chat"] for answer in answers] == [chat["id"]] * 2
     asked = [message.parts for message in messages if message.role == "user"]
     assert [[(part.blob, part.size, part.name) for part in parts if isinstance(part, FilePart)] for parts in asked] == [
-        [(kept["blob"], 200_000, "map.png")],
-        [(kept["blob"], 200_000, None)],
+        [(file["blob"], 200_000, "map.png")],
+        [(file["blob"], 200_000, None)],
     ]
     assert [len(request.messages[-1].parts) for request in seen] == [1, 1]
     assert (refused.status_code, refused.json()["type"]) == (404, "urn:turnwise:problem:file-not-found")
@@ -484,20 +488,22 @@ async def test_run_without_input_repeats_its_turn() -> None:
     model = ScriptedModel(["One.", ASKING, "Booked."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         empty = await run(ada)
-        await run(ada, said("u1", "1"))
-        before = [said("u1", "1"), {"id": "a1", "role": "assistant", "content": "One."}, said("u2", "2")]
+        await run(ada, run_message("u1", "1"))
+        before = [run_message("u1", "1"), {"id": "a1", "role": "assistant", "content": "One."}, run_message("u2", "2")]
         await run(ada, *before)
         cut_off = await run(ada, *before, called("k"))
         await run(ada, *before, called("k"), result("k", "Friday"))
         again = await run(ada, *before, called("k"), result("k", "Friday"))
     assert kinds(empty) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
-    assert told(empty)[1]["messages"] == []
+    assert events_of(empty)[1]["messages"] == []
     assert kinds(cut_off) == [
         "RUN_STARTED", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END",
         "TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "RUN_FINISHED",
     ]  # fmt: skip
     for answer, text in ((cut_off, "Which? "), (again, "Which? Booked.")):
-        snapshot = [(message["id"], message["role"], message["content"]) for message in told(answer)[1]["messages"]]
+        snapshot = [
+            (message["id"], message["role"], message["content"]) for message in events_of(answer)[1]["messages"]
+        ]
         assert snapshot == [("u1", "user", "1"), ("a1", "assistant", "One."), ("u2", "user", "2")]
         assert words(answer) == text
     assert "TOOL_CALL_RESULT" in kinds(again)
@@ -538,7 +544,7 @@ async def test_thread_name_may_be_any_text(name: str) -> None:
     async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
         first = await page(ada, user("u", "Hi!"), id=name)
         again = await ada.get(f"/ai-sdk/chat/{quote(name, safe='')}/stream", params={"finished": True})
-    assert told(again) == told(first)
+    assert events_of(again) == events_of(first)
 
 
 @pytest.mark.parametrize("look_back", [1, 10])
@@ -560,10 +566,10 @@ async def test_turn_start_is_found_without_its_question(look_back: int, monkeypa
         question = (await service.engine.messages(chat))[2]
         await service.engine.erase_message(chat, question.id)
         after = await ada.get("/ai-sdk/chat/tab-1/stream", params={"finished": True})
-        again = await run(ada, said("u2", "2"), {"id": "a", "role": "assistant", "content": ""})
+        again = await run(ada, run_message("u2", "2"), {"id": "a", "role": "assistant", "content": ""})
     assert words(after) == words(again) == "Three."
     assert kinds(after).count("tool-output-available") == kinds(again).count("TOOL_CALL_RESULT") == 3
-    assert told(after)[0] == told(before)[0] == told(asked)[0]
+    assert events_of(after)[0] == events_of(before)[0] == events_of(asked)[0]
 
 
 async def test_second_answer_learns_the_first() -> None:
@@ -574,6 +580,6 @@ async def test_second_answer_learns_the_first() -> None:
         await page(ada, user("u", "A table!"), replied(("k", "Friday"), ("l", "Noon")))
         other = await page(ada, user("u", "A table!"), replied(("k", "Monday"), ("l", "Noon")))
         same = await page(ada, user("u", "A table!"), replied(("k", "Friday"), ("l", "Noon")))
-    assert told(other)[1] == {"type": "tool-output-available", "toolCallId": "k", "output": "Friday"}
+    assert events_of(other)[1] == {"type": "tool-output-available", "toolCallId": "k", "output": "Friday"}
     assert kinds(other) == ["start", "tool-output-available", *kinds(same)[1:]]
     assert words(other) == words(same) == "Booked."

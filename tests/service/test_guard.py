@@ -80,10 +80,10 @@ async def test_every_path_answers_options_and_405() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as stranger:
         for path in PATHS:
             methods = {row.method for row in (*ROUTES, *OPEN_ROUTES) if row.path == path}
-            told = ", ".join(sorted(methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())))
+            allowed = ", ".join(sorted(methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())))
             asked, refused = await stranger.options(prefix + path), await stranger.put(prefix + path)
-            assert (asked.status_code, asked.content, asked.headers["allow"]) == (204, b"", told), path
-            assert (refused.status_code, refused.headers["allow"]) == (405, told), path
+            assert (asked.status_code, asked.content, asked.headers["allow"]) == (204, b"", allowed), path
+            assert (refused.status_code, refused.headers["allow"]) == (405, allowed), path
             assert refused.headers["content-type"] == "application/problem+json"
             if "GET" in methods:
                 assert (await stranger.head(prefix + path)).status_code != 405, path

@@ -242,22 +242,22 @@ AGUI_RUN: Final = {"runId": "r", "state": {}, "tools": [], "context": [], "forwa
 IDS: Final = ("message_id", "queued_id", "id", "name")
 
 
-async def told_by_all_routes(service: Served, who: str, chat: str, thread: str) -> dict[str, str]:
+async def answers_of_all_routes(service: Served, who: str, chat: str, thread: str) -> dict[str, str]:
     """Return the answers of every route that reads a chat, and of every one that follows it."""
     async with service.client(who) as client:
         values = {"chat_id": chat, "thread_id": thread, "digest": "0" * 64} | dict.fromkeys(IDS, "m1")
-        told = {}
+        answers = {}
         for row in ROUTES:
             if row.method == "GET" and row.path != "/chats/{chat_id}/events":
-                told[row.path] = (
+                answers[row.path] = (
                     await client.get(row.path.format(**values), params={"finished": "true", "follow": "false"})
                 ).text
         for view in ("user", "model", "raw"):
-            told[view] = (await client.get(f"/chats/{chat}/messages", params={"view": view})).text
-        told["events"] = str(await stream_of(client, chat, follow="false"))
-        told["agui"] = (await client.post("/agui", json={**AGUI_RUN, "threadId": thread, "messages": []})).text
-        told["audit"] = (await client.get(f"/chats/{chat}/audit?export=true")).text
-        return told
+            answers[view] = (await client.get(f"/chats/{chat}/messages", params={"view": view})).text
+        answers["events"] = str(await stream_of(client, chat, follow="false"))
+        answers["agui"] = (await client.post("/agui", json={**AGUI_RUN, "threadId": thread, "messages": []})).text
+        answers["audit"] = (await client.get(f"/chats/{chat}/audit?export=true")).text
+        return answers
 
 
 async def asked(service: Served, thread: str, agent: str | None = None) -> tuple[str, str]:
@@ -271,7 +271,7 @@ async def asked(service: Served, thread: str, agent: str | None = None) -> tuple
 async def test_provider_secrets_reach_no_client() -> None:
     async with served(Engine("sqlite://", model=ScriptedModel([REPLY, "more"]))) as service:
         chat, streamed = await asked(service, "news")
-        told = {who: await told_by_all_routes(service, who, chat, "news") for who in ("ada", "operator")}
+        by_client = {who: await answers_of_all_routes(service, who, chat, "news") for who in ("ada", "operator")}
         stored = [line async for line in service.engine.export_chat(chat)]
         async with service.client("ada") as ada:
             await ada.post(f"/chats/{chat}/fork", json={"at_version": 4})
@@ -280,9 +280,9 @@ async def test_provider_secrets_reach_no_client() -> None:
     assert SECRET not in streamed + forks
     assert "There is news." in streamed
     # A whole export is what another store needs: only who may read everything gets one.
-    leaks = {(who, path) for who, answers in told.items() for path, text in answers.items() if SECRET in text}
+    leaks = {(who, path) for who, answers in by_client.items() for path, text in answers.items() if SECRET in text}
     assert leaks == {("operator", "/chats/{chat_id}/export")}
-    assert '"title":"News"' in told["ada"]["/chats/{chat_id}/messages"]
+    assert '"title":"News"' in by_client["ada"]["/chats/{chat_id}/messages"]
 
 
 def fails(_request: Any) -> Reply:
@@ -302,18 +302,18 @@ async def test_providers_words_reach_operators_alone(raised: str, describe: Any)
     async with served(engine) as service:
         chat, streamed = await asked(service, "news", "lead")
         (subagent,) = await service.engine.subagents(chat)
-        told = {
-            who: {one: await told_by_all_routes(service, who, one, "news") for one in (chat, subagent.id)}
+        by_client = {
+            who: {one: await answers_of_all_routes(service, who, one, "news") for one in (chat, subagent.id)}
             for who in ("ada", "operator")
         }
-    for answers in (*told["ada"].values(), {"stream": streamed}):
+    for answers in (*by_client["ada"].values(), {"stream": streamed}):
         assert {path for path, text in answers.items() if SAID in text} == set()
     kind = "sorry (ModelError)" if describe else "does not accept the credentials of this service"
     assert kind in streamed
-    explained = json.loads(told["operator"][chat]["/chats/{chat_id}/explain"])["last_error"]
+    explained = json.loads(by_client["operator"][chat]["/chats/{chat_id}/explain"])["last_error"]
     assert explained["detail"] == f"Incorrect API key provided: {SAID}"
     assert kind in explained["message"]
-    assert (SAID in told["operator"][subagent.id]["/chats/{chat_id}/explain"]) == (
+    assert (SAID in by_client["operator"][subagent.id]["/chats/{chat_id}/explain"]) == (
         raised == "ModelError" or not describe
     )
 

@@ -33,8 +33,8 @@ def without_words(value: Any) -> Any:
     """Remove texts for people; fields of these names that are no texts stay."""
     match value:
         case dict():
-            kept = {name: one for name, one in value.items() if name not in WORDS or not isinstance(one, str)}
-            return {name: without_words(one) for name, one in kept.items()}
+            rest = {name: one for name, one in value.items() if name not in WORDS or not isinstance(one, str)}
+            return {name: without_words(one) for name, one in rest.items()}
         case list():
             return [without_words(one) for one in value]
     return value

@@ -82,11 +82,11 @@ async def test_paging_survives_deletion(demo: Served, ada: httpx.AsyncClient) ->
             after = {"after": page["next"]}
         assert deleted == every[::-1]
         assert page["next"] is None
-        kept = await created(ada)
+        last = await created(ada)
         again = await created(ada)
-        assert await ids(operator, after=again) == [kept]
+        assert await ids(operator, after=again) == [last]
         assert (await ada.delete(f"/chats/{again}")).status_code == 200
-        assert await ids(operator, after=again) == [kept]
+        assert await ids(operator, after=again) == [last]
 
 
 async def test_page_position_reveals_no_foreign_chat(demo: Served, ada: httpx.AsyncClient) -> None:
@@ -298,13 +298,13 @@ VERSIONS: Final = {
 }
 
 
-@pytest.mark.parametrize(("said", "version"), VERSIONS.items())
-def test_version_is_read_from_a_tag(said: str | None, version: int | None) -> None:
-    assert parse_version(said) == version
+@pytest.mark.parametrize(("tag", "version"), VERSIONS.items())
+def test_version_is_read_from_a_tag(tag: str | None, version: int | None) -> None:
+    assert parse_version(tag) == version
 
 
-@pytest.mark.parametrize("said", ["", "one", '"10000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
-def test_malformed_version_is_refused(said: str) -> None:
+@pytest.mark.parametrize("tag", ["", "one", '"10000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
+def test_malformed_version_is_refused(tag: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        parse_version(said)
+        parse_version(tag)
     assert refused.value.problems == ({"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'},)

@@ -126,7 +126,7 @@ async def test_problem_has_fields_but_no_secrets() -> None:
 
 
 def test_problem_headers() -> None:
-    told = {
+    cases = {
         own.NotAuthenticated(): {"www-authenticate": 'Bearer realm="turnwise"'},
         own.RateLimited("5 open streams", 0.2): {"retry-after": "1"},
         own.RateLimited("5 open streams", 1.2): {"retry-after": "2"},
@@ -137,9 +137,9 @@ def test_problem_headers() -> None:
         errors.QueueFull(20): {},
         errors.StoreError("cannot connect"): {},
     }
-    for error, headers in told.items():
+    for error, headers in cases.items():
         given = problem_response(error).headers
-        known = {name: said for name, said in given.items() if name not in ("content-type", "content-length")}
+        known = {name: value for name, value in given.items() if name not in ("content-type", "content-length")}
         assert known == headers, error
 
 
@@ -208,11 +208,11 @@ async def test_every_failure_becomes_a_problem() -> None:
             invalid = await client.get("/count/x")
             assert (invalid.status_code, invalid.json()["problems"][0]["field"]) == (400, "path.count")
             assert (await client.get("/count/7")).json() == 7
-            told = [teapot, invalid]
+            responses = [teapot, invalid]
             if app is without:
                 behind = await client.get("/fail/behind")
                 assert (behind.status_code, behind.json()["limit"]) == (413, 7)
-                told.append(behind)
+                responses.append(behind)
             else:
                 with structlog.testing.capture_logs() as logs:
                     broken = await client.get("/fail/broken")
@@ -224,5 +224,5 @@ async def test_every_failure_becomes_a_problem() -> None:
                 }
                 assert broken.status_code == 500
                 assert [log["error"] for log in logs if log["event"] == "request_failed"] == [f"RuntimeError: {SECRET}"]
-                told.append(broken)
-            assert {answer.headers["content-type"] for answer in told} == {"application/problem+json"}
+                responses.append(broken)
+            assert {answer.headers["content-type"] for answer in responses} == {"application/problem+json"}

@@ -24,8 +24,8 @@ async def said_in(service: Served, chat_id: str) -> list[str]:
 
 async def asked(client: httpx.AsyncClient, chat_id: str, *messages: tuple[str, str, str], **fields: Any) -> None:
     """Send a page's messages, given by id, role and text."""
-    told = [{"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in messages]
-    answer = await client.post("/ai-sdk/chat", json={"id": chat_id, "messages": told, **fields})
+    page = [{"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in messages]
+    answer = await client.post("/ai-sdk/chat", json={"id": chat_id, "messages": page, **fields})
     assert answer.status_code == 200, answer.text
 
 
@@ -38,8 +38,8 @@ async def test_stored_ids_regenerate_a_question() -> None:
             await service.engine.ask(parent.id, text)
         fork = await service.engine.fork(parent.id, at_version=(await service.engine.get_chat(parent.id)).version)
         for place, chat in enumerate((parent, fork)):
-            kept = (await ada.get(f"/chats/{chat.id}/messages")).json()
-            has = [(one["id"], one["role"], one["parts"][0]["text"]) for one in kept]
+            stored = (await ada.get(f"/chats/{chat.id}/messages")).json()
+            has = [(one["id"], one["role"], one["parts"][0]["text"]) for one in stored]
             await asked(ada, chat.id, *has[:3], trigger="regenerate-message")
             assert await said_in(service, chat.id) == ["Yes.", "0.", "Yes.", f"{3 + 3 * place}."]
             await asked(ada, chat.id, *has[1:3], trigger="regenerate-message")  # as a page that sends less
@@ -54,8 +54,8 @@ async def test_many_page_messages_cost_one_read() -> None:
     engine = _Counted("sqlite://", model="demo")
     async with served(engine) as service, service.client() as ada:
         chat = (await ada.post("/chats", json={"history": history})).json()
-        said = [{"role": "user", "parts": [{"type": "text", "text": "Well?"}]}] * 3000
-        messages = [{"id": f"m{number}", **one} for number, one in enumerate(said, 1000)]
+        messages_without_ids = [{"role": "user", "parts": [{"type": "text", "text": "Well?"}]}] * 3000
+        messages = [{"id": f"m{number}", **one} for number, one in enumerate(messages_without_ids, 1000)]
         too_many = await ada.post("/ai-sdk/chat", json={"id": chat["id"], "messages": messages}, timeout=120)
     assert (too_many.status_code, too_many.json()["limit"]) == (429, 20)
     assert engine.read == 1
@@ -104,8 +104,8 @@ async def test_page_reads_only_what_its_user_may_see() -> None:
         await service.engine.wait(chat.id)
         seen = [await read_by(service, who, chat.id) for who in ("ada", "operator", "auditor")]
         unseen = [await read_by(service, "bob", name) for name in (chat.id, "never")]
-        async with httpx.AsyncClient(base_url=service.url) as nobody:
-            refused = await nobody.get(f"/ai-sdk/chat/{chat.id}/messages")
+        async with httpx.AsyncClient(base_url=service.url) as stranger:
+            refused = await stranger.get(f"/ai-sdk/chat/{chat.id}/messages")
     for answer in seen:
         assert answer.json() == [
             {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hi!"}]},
@@ -214,10 +214,10 @@ async def chunks(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> 
 async def test_ai_sdk_page_answers_for_a_subagent() -> None:
     async with served(crew()) as service, service.client("ada") as ada:
         body = {"id": "page", "agent": "lead", "messages": [QUESTION]}
-        told = await chunks(ada, "/ai-sdk/chat", body)
-        kinds = [chunk["type"] for chunk in told]
+        stream = await chunks(ada, "/ai-sdk/chat", body)
+        kinds = [chunk["type"] for chunk in stream]
         assert kinds[-4:] == ["tool-input-available", "tool-approval-request", "finish-step", "finish"]
-        asked = told[-3]
+        asked = stream[-3]
         opened = (await ada.get("/ai-sdk/chat/page/messages")).json()
         states = [(part["type"], part.get("state")) for part in opened[-1]["parts"]]
         assert states[-2:] == [("step-start", None), ("tool-wipe", "approval-requested")]
@@ -225,21 +225,21 @@ async def test_ai_sdk_page_answers_for_a_subagent() -> None:
         part = opened[-1]["parts"][-1] | {"state": "approval-responded"}
         part["approval"] = {"id": asked["approvalId"], "approved": True}
         opened[-1]["parts"][-1] = part
-        told = await chunks(ada, "/ai-sdk/chat", {**body, "messages": opened})
-        text = "".join(chunk["delta"] for chunk in told if chunk["type"] == "text-delta")
+        stream = await chunks(ada, "/ai-sdk/chat", {**body, "messages": opened})
+        text = "".join(chunk["delta"] for chunk in stream if chunk["type"] == "text-delta")
         assert text == "I have I have I have wiped disk"
-        assert told[-1] == {"type": "finish", "finishReason": "stop"}
+        assert stream[-1] == {"type": "finish", "finishReason": "stop"}
 
 
 async def test_agui_page_answers_for_a_subagent() -> None:
     async with served(crew()) as service, service.client("ada") as ada:
-        told = await chunks(ada, "/agui", {**AGUI, "runId": "r1", "messages": [SAID]})
-        (interrupt,) = told[-1]["outcome"]["interrupts"]
+        stream = await chunks(ada, "/agui", {**AGUI, "runId": "r1", "messages": [SAID]})
+        (interrupt,) = stream[-1]["outcome"]["interrupts"]
         assert interrupt["message"] == "Allow wipe?"
         resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
-        told = await chunks(ada, "/agui", {**AGUI, "runId": "r2", "messages": [SAID], "resume": resume})
-        text = "".join(event["delta"] for event in told if event["type"] == "TEXT_MESSAGE_CONTENT")
-        assert (text, told[-1]["outcome"]) == ("I have I have I have wiped disk", {"type": "success"})
+        stream = await chunks(ada, "/agui", {**AGUI, "runId": "r2", "messages": [SAID], "resume": resume})
+        text = "".join(event["delta"] for event in stream if event["type"] == "TEXT_MESSAGE_CONTENT")
+        assert (text, stream[-1]["outcome"]) == ("I have I have I have wiped disk", {"type": "success"})
 
 
 @pytest.mark.parametrize("role", ["ada", "operator"])
@@ -262,6 +262,6 @@ async def test_owner_page_is_not_asked_for_an_operator(role: str, approver: Lite
     assert kinds == {"data-awaiting-operator" if waits else "tool-approval-request"}
     states = {part.get("state", part["type"]) for part in opened} - {"step-start"}
     assert states == ({"input-available", "data-awaiting-operator"} if waits else {"approval-requested"})
-    told = [event["value"][0]["toolName"] for event in run if event.get("name") == "awaiting_operator"]
-    assert (told, run[-1]["outcome"]["type"]) == ((["pay"], "success") if waits else ([], "interrupt"))
+    awaited = [event["value"][0]["toolName"] for event in run if event.get("name") == "awaiting_operator"]
+    assert (awaited, run[-1]["outcome"]["type"]) == ((["pay"], "success") if waits else ([], "interrupt"))
     assert "pendingToolCallIds" not in run[-1]["outcome"]

@@ -110,10 +110,10 @@ async def test_reports_for_operators_and_auditors(demo: Served, ada: httpx.Async
 
 
 async def test_health_routes_need_no_token(demo: Served) -> None:
-    async with httpx.AsyncClient(base_url=demo.url) as nobody:
-        alive, ready, metrics = [await nobody.get(path) for path in ("/healthz", "/readyz", "/metrics")]
+    async with httpx.AsyncClient(base_url=demo.url) as stranger:
+        alive, ready, metrics = [await stranger.get(path) for path in ("/healthz", "/readyz", "/metrics")]
         demo.engine.release_followers()
-        stopping = await nobody.get("/readyz")
+        stopping = await stranger.get("/readyz")
 
     assert (alive.json(), ready.status_code) == ({"status": "ok"}, 200)
     assert "turnwise_open_streams 0" in metrics.text
@@ -121,14 +121,14 @@ async def test_health_routes_need_no_token(demo: Served) -> None:
 
 
 async def test_every_route_needs_a_token(demo: Served) -> None:
-    async with httpx.AsyncClient(base_url=demo.url) as nobody:
+    async with httpx.AsyncClient(base_url=demo.url) as stranger:
         for row in ROUTES:
             names = {"chat_id": "c1", "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
             path = row.path.format(**names, thread_id="tab-1", name="c")
             answers = [
-                await nobody.request(row.method, path),
-                await nobody.request(row.method, path, headers={"Authorization": "Bearer wrong"}),
-                await nobody.request(row.method, path, headers={"Authorization": "Basic ada-token"}),
+                await stranger.request(row.method, path),
+                await stranger.request(row.method, path, headers={"Authorization": "Bearer wrong"}),
+                await stranger.request(row.method, path, headers={"Authorization": "Basic ada-token"}),
             ]
             assert [answer.status_code for answer in answers] == [401] * 3, row
             assert answers[0].headers["www-authenticate"] == 'Bearer realm="turnwise"', row
@@ -200,9 +200,9 @@ async def test_large_chats_are_read_in_bounded_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(pages, "ANSWER_BYTES", PAGE_BYTES)
     monkeypatch.setattr(front_ends, "ANSWER_BYTES", PAGE_BYTES)
     async with served(Engine("sqlite://", model=ScriptedModel([]))) as service, service.client() as ada:
-        said = [{"role": role, "content": "x" * PAGE_BYTES} for role in ("user", "assistant") * 12]
-        chat_id = (await service.engine.create_chat(owner="ada", history=said)).id
-        del said
+        history = [{"role": role, "content": "x" * PAGE_BYTES} for role in ("user", "assistant") * 12]
+        chat_id = (await service.engine.create_chat(owner="ada", history=history)).id
+        del history
         run = {"threadId": chat_id, "runId": "r", "messages": [], "tools": [], "context": [], "state": {}}
         whole = {"transcript", "export", "ai-sdk", "events"}
         peaks: dict[str, int] = {}
@@ -274,16 +274,16 @@ class Story:
         before = await self._log(self.id) if self.id else []
         answer = await self.client.request(method, path.format(chat_id=self.id, **ids), **request)
         assert answer.status_code < 300, (route, answer.text)
-        told = answer.json() if answer.headers.get("content-type") == "application/json" else {}
+        body = answer.json() if answer.headers.get("content-type") == "application/json" else {}
         if trigger is None:
-            assert told["actor"] == WHO, route
+            assert body["actor"] == WHO, route
         else:
-            chat_id = answer.headers.get("turnwise-chat") or (told["id"] if "state" in told else self.id)
+            chat_id = answer.headers.get("turnwise-chat") or (body["id"] if "state" in body else self.id)
             records = await self._log(chat_id)
             new = records[len(before) :] if chat_id == self.id else records
             assert [record["actor"] for record in new if record["trigger"] == trigger] == [WHO], route
         self.shown.add(route)
-        return told
+        return body
 
     async def rest(self) -> None:
         await stream_of(self.client, self.id, until_rest=True)
@@ -355,10 +355,10 @@ async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
 
 
 def _runs() -> dict[str, dict[str, Any]]:
-    said = {"id": "u", "role": "user"}
-    agui = {"threadId": "t1", "runId": "r", "messages": [said | {"content": "Hello!"}]}
+    user = {"id": "u", "role": "user"}
+    agui = {"threadId": "t1", "runId": "r", "messages": [user | {"content": "Hello!"}]}
     empty: dict[str, Any] = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
-    ai_sdk = {"id": "t2", "messages": [said | {"parts": [{"type": "text", "text": "Hello!"}]}]}
+    ai_sdk = {"id": "t2", "messages": [user | {"parts": [{"type": "text", "text": "Hello!"}]}]}
     return {"POST /agui": agui | empty, "POST /ai-sdk/chat": ai_sdk}
 
 

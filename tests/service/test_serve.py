@@ -79,12 +79,12 @@ def test_kill_in_mid_answer_loses_nothing(folder: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["--tokens", "nowhere.toml"], "tokens: 'nowhere.toml' cannot be read: FileNotFoundError"),
         (["--host", "256.0.0.1"], "--host, --port: cannot listen on 256.0.0.1 port 0"),
     ],
 )
-def test_wrong_options_end_in_one_sentence(tmp_path: Path, words: list[str], told: str) -> None:
+def test_wrong_options_end_in_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
     done = Terminal(tmp_path).run("serve", "support.processes.demo_agents:AGENTS", "--port", "0", "--create", *words)
-    assert (done.code, told in done.words, "Traceback" in done.words) == (2, True, False), done
+    assert (done.code, sentence in done.words, "Traceback" in done.words) == (2, True, False), done

@@ -55,7 +55,7 @@ async def _is_ready(client: httpx.AsyncClient) -> bool:
 @pytest.mark.parametrize("number", SIGNALS)
 async def test_signal_stops_server_and_handlers_return(number: signal.Signals) -> None:
     before = {known: signal.getsignal(known) for known in SIGNALS}
-    told: list[str] = []
+    lines: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings = ServiceSettings(body_limit_bytes=100, shutdown_seconds=60)
         async with serving(listener, settings=settings) as client:
@@ -63,11 +63,11 @@ async def test_signal_stops_server_and_handlers_return(number: signal.Signals) -
             long = await client.post("/chats", json={"title": "x" * 200})
             async with client.stream("GET", f"/chats/{chat.json()['id']}/events") as response:
                 async for line in response.aiter_lines():
-                    told.append(line)
+                    lines.append(line)
                     if line == "event: status":
                         signal.raise_signal(number)
     assert (chat.status_code, "server" in chat.headers, long.status_code) == (201, False, 413)
-    assert [line for line in told if line.startswith("event:")][-1] == "event: reconnect"
+    assert [line for line in lines if line.startswith("event:")][-1] == "event: reconnect"
     assert {known: signal.getsignal(known) for known in SIGNALS} == before
     assert logging.getLogger("uvicorn.error").level == logging.ERROR
 

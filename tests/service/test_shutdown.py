@@ -113,9 +113,9 @@ class Readers:
                 "ai-sdk": ("POST", "/v1/ai-sdk/chat", {"json": {"id": "t1", "messages": [MESSAGE]}}),
             }
             for name, (method, path, options) in kinds.items():
-                begun = anyio.Event()
-                reading.start_soon(self._read, name, begun, method, path, options)
-                await begun.wait()
+                started = anyio.Event()
+                reading.start_soon(self._read, name, started, method, path, options)
+                await started.wait()
             reading.start_soon(self._ask, f"/v1/chats/{chat}/ask", asked)
             half = await asyncio.open_connection(self._client.base_url.host, self._client.base_url.port)
             head = b"POST /v1/chats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nContent-Length: 9\r\n\r\n{"
@@ -125,11 +125,11 @@ class Readers:
             yield
         half[1].close()
 
-    async def _read(self, name: str, begun: anyio.Event, method: str, path: str, options: dict[str, Any]) -> None:
+    async def _read(self, name: str, started: anyio.Event, method: str, path: str, options: dict[str, Any]) -> None:
         async with self._client.stream(method, path, **options) as answer:
             self.ends[name] = ""
             async for line in answer.aiter_lines():
-                begun.set()
+                started.set()
                 self.ends[name] += line
                 if (name, line) == ("events", "event: message"):
                     self._asked.set()
@@ -171,24 +171,24 @@ async def test_reload_ends_open_streams(tmp_path: Path) -> None:
 
 async def test_stopping_server_informs_its_own_readers() -> None:
     """Readers of another server of the process continue."""
-    told: list[str] = []
-    begun = anyio.Event()
+    lines: list[str] = []
+    started = anyio.Event()
 
     async def read(client: httpx.AsyncClient, url: str) -> None:
         async with client.stream("GET", url) as stream:
             async for line in stream.aiter_lines():
-                begun.set()
-                told.append(line)
+                started.set()
+                lines.append(line)
 
     async with served(Engine("sqlite://", model="demo")) as other, other.client() as ada:
-        kept = (await ada.post("/chats", json={})).json()["id"]
-        async with ada.stream("GET", f"/chats/{kept}/events") as staying:
+        chat_id = (await ada.post("/chats", json={})).json()["id"]
+        async with ada.stream("GET", f"/chats/{chat_id}/events") as staying:
             await anext(staying.aiter_lines())
             async with anyio.create_task_group() as reading, served(Engine("sqlite://", model="demo")) as service:
                 chat = (await ada.post(f"{service.url}/chats", json={})).json()["id"]
                 reading.start_soon(read, ada, f"{service.url}/chats/{chat}/events")
-                await begun.wait()
-            assert "event: reconnect" in told
+                await started.wait()
+            assert "event: reconnect" in lines
             assert other.engine.takes_followers
 
 
@@ -252,8 +252,8 @@ async def test_failed_engine_is_reported_at_once(monkeypatch: pytest.MonkeyPatch
         raise BaseException("planted")  # noqa: TRY002 - no ordinary exception
 
     monkeypatch.setattr(Worker, "run", run)
-    engine, told = Engine("sqlite://", model="demo"), anyio.Event()
-    engine.add_failure_callback(told.set)
+    engine, failed = Engine("sqlite://", model="demo"), anyio.Event()
+    engine.add_failure_callback(failed.set)
     app = application(engine, auth=StaticTokens({"t": Principal("ada", "operator")}), settings=ServiceSettings())
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://turnwise") as client:
@@ -270,5 +270,5 @@ async def test_failed_engine_is_reported_at_once(monkeypatch: pytest.MonkeyPatch
                 assert (await client.get("/readyz")).status_code == 503
                 with pytest.raises(EngineClosed, match="ended by an error"):
                     await engine.get_chat(chat.id)
-                await told.wait()
+                await failed.wait()
     assert left.group_contains(RuntimeError, match="planted")

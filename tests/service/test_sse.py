@@ -36,7 +36,7 @@ async def engine() -> AsyncIterator[Engine]:
 def written(event: ServerSentEvent) -> bytes:
     """Format an event by the standard."""
     lines = {"": event.comment, "event": event.event, "data": event.raw_data, "id": event.id, "retry": event.retry}
-    return b"".join(f"{name}: {said}\n".encode() for name, said in lines.items() if said is not None) + b"\n"
+    return b"".join(f"{name}: {value}\n".encode() for name, value in lines.items() if value is not None) + b"\n"
 
 
 async def pieces_of_stream(*args: Any, **options: Any) -> AsyncGenerator[bytes]:
@@ -58,20 +58,20 @@ async def asked(engine: Engine) -> str:
     return chat.id
 
 
-def numbers(told: list[bytes]) -> list[int]:
-    return [int(piece.rpartition(b"id: ")[2]) for piece in told if b"\nid: " in piece]
+def numbers(stream: list[bytes]) -> list[int]:
+    return [int(piece.rpartition(b"id: ")[2]) for piece in stream if b"\nid: " in piece]
 
 
 @BOTH
 async def test_stream_has_every_event_in_order(engine: Engine, pieces: Pieces) -> None:
     chat_id = await asked(engine)
     stored = [event async for event in engine.events(chat_id, follow=False)]
-    told = [piece async for piece in pieces(engine, chat_id, follow=False)]
+    stream = [piece async for piece in pieces(engine, chat_id, follow=False)]
 
-    assert told[0] == GREETING
-    assert numbers(told) == [event.seq for event in stored] == list(range(1, len(stored) + 1))
-    assert told[-1] == b": end\n\n"
-    for piece, event in zip(told[1:-1], stored, strict=True):
+    assert stream[0] == GREETING
+    assert numbers(stream) == [event.seq for event in stored] == list(range(1, len(stored) + 1))
+    assert stream[-1] == b": end\n\n"
+    for piece, event in zip(stream[1:-1], stored, strict=True):
         head, data, number, *end = piece.decode().split("\n")
         assert (head, number, end) == (f"event: {event.kind}", f"id: {event.seq}", ["", ""])
         assert json.loads(data.removeprefix("data: "))["seq"] == event.seq
@@ -82,23 +82,23 @@ async def test_stream_follows_until_the_service_stops(engine: Engine, pieces: Pi
     """A resting chat does not end it; its last line sets the reconnection time."""
     chat_id = await asked(engine)
     last = (await engine.transcript(chat_id)).last_seq
-    told: list[bytes] = []
+    stream: list[bytes] = []
     with anyio.fail_after(60):
         async for piece in pieces(engine, chat_id):
-            told.append(piece)
+            stream.append(piece)
             if numbers([piece]) == [last]:
                 await engine.ask(chat_id, "And?")
                 newest = (await engine.transcript(chat_id)).last_seq
             if last < max(numbers([piece]), default=0) == newest:
                 engine.release_followers()
-    assert numbers(told) == list(range(1, newest + 1))
-    assert told[-1] == b'event: reconnect\ndata: {"after": %d}\n\n' % newest
+    assert numbers(stream) == list(range(1, newest + 1))
+    assert stream[-1] == b'event: reconnect\ndata: {"after": %d}\n\n' % newest
 
 
 @BOTH
 async def test_unknown_chat_is_a_problem_event(engine: Engine, pieces: Pieces) -> None:
-    greeting, told = [piece async for piece in pieces(engine, "c1")]
-    head, data, *end = told.decode().split("\n")
+    greeting, last = [piece async for piece in pieces(engine, "c1")]
+    head, data, *end = last.decode().split("\n")
     assert (greeting, head, end) == (GREETING, "event: problem", ["", ""])
     problem = json.loads(data.removeprefix("data: "))
     assert (problem["type"], problem["status"]) == ("urn:turnwise:problem:chat-not-found", 404)
@@ -233,8 +233,8 @@ async def test_broken_body_ends_with_its_problem(error: TurnwiseError) -> None:
 
 async def test_file_is_served_as_an_attachment(demo: Served, ada: httpx.AsyncClient) -> None:
     chat = (await ada.post("/chats", json={})).json()["id"]
-    said: dict[str, Any] = {"content": b"<script>", "headers": {"Content-Type": "text/html"}}
-    part = (await ada.post("/files", params={"chat": chat}, **said)).json()
+    upload: dict[str, Any] = {"content": b"<script>", "headers": {"Content-Type": "text/html"}}
+    part = (await ada.post("/files", params={"chat": chat}, **upload)).json()
     assert (part["media_type"], part["size"], part.get("name")) == ("text/html", 8, None)
     got = await ada.get(f"/files/{part['blob']}", params={"chat": chat})
     assert got.content == b"<script>"

@@ -14,20 +14,20 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 TOKEN = "ada-token"  # noqa: S105 - of a test
 PAGES = {
-    "/ai-sdk/chat": lambda chat_id, said: {
+    "/ai-sdk/chat": lambda chat_id, talk: {
         "id": chat_id,
         "messages": [
-            {"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in said
+            {"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in talk
         ],
         "when_busy": "steer",
     },
-    "/agui": lambda chat_id, said: {
+    "/agui": lambda chat_id, talk: {
         "threadId": chat_id,
         "runId": "r",
         "state": {},
         "context": [],
         "tools": [],
-        "messages": [{"id": name, "role": role, "content": text} for name, role, text in said],
+        "messages": [{"id": name, "role": role, "content": text} for name, role, text in talk],
         "forwardedProps": {"when_busy": "steer"},
     },
 }
@@ -42,11 +42,11 @@ async def test_page_steers_the_turn(path: str) -> None:
         chat = await engine.create_chat(owner="ada", message="go")
         await gate.entered.wait()
         by_client = await client.send_message(chat.id, "by client", when_busy="steer")
-        said = [("u1", "user", "go"), (f"{chat.id}-t1", "assistant", "On it."), ("u2", "user", "left")]
+        talk = [("u1", "user", "go"), (f"{chat.id}-t1", "assistant", "On it."), ("u2", "user", "left")]
         answers: list[httpx.Response] = []
 
         async def ask() -> None:
-            answers.append(await ada.post(path, json=PAGES[path](chat.id, said)))
+            answers.append(await ada.post(path, json=PAGES[path](chat.id, talk)))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -61,16 +61,16 @@ async def test_page_steers_the_turn(path: str) -> None:
         assert "On it." not in answers[0].text
         asked = [one.text for one in model.requests[1].messages if one.role == "user"]
         assert asked == ["go", "by client", "left"]
-        kept = (await ada.get(f"/ai-sdk/chat/{chat.id}/messages")).json()
-        assert [one["role"] for one in kept] == ["user", "assistant", "user", "user", "assistant"]
-        first, second = (one["id"] for one in kept if one["role"] == "assistant")
-        assert (first, second) == (f"{chat.id}-t1", f"{chat.id}-t1-{kept[3]['id']}")
+        stored = (await ada.get(f"/ai-sdk/chat/{chat.id}/messages")).json()
+        assert [one["role"] for one in stored] == ["user", "assistant", "user", "user", "assistant"]
+        first, second = (one["id"] for one in stored if one["role"] == "assistant")
+        assert (first, second) == (f"{chat.id}-t1", f"{chat.id}-t1-{stored[3]['id']}")
         if path == "/ai-sdk/chat":
             assert f'"messageId": "{second}"' in answers[0].text
         resumed = await ada.get(f"/ai-sdk/chat/{chat.id}/stream", params={"finished": True})
         assert f'"messageId": "{second}"' in resumed.text
         assert "On it." not in resumed.text
-        again = await ada.post(path, json=PAGES[path](chat.id, [*said[:2], (kept[3]["id"], "user", "left")]))
+        again = await ada.post(path, json=PAGES[path](chat.id, [*talk[:2], (stored[3]["id"], "user", "left")]))
         assert (again.status_code, len(await engine.messages(chat.id))) == (200, 6), "it is known there"
 
 

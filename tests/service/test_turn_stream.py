@@ -46,7 +46,7 @@ class Recorder:
         yield {"end": cut}
 
 
-async def told(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, list[bytes]]:
+async def follow_lost_turn(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, list[bytes]]:
     """Follow a turn whose worker is lost in mid-reply; return its events, the encoder's input, and the lines."""
     store = SQLiteStore(path)
     await store.open()
@@ -70,7 +70,7 @@ async def told(path: Path, *, hold_back: bool) -> tuple[list[Event], Recorder, l
 
 
 async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
-    stored, recorder, lines = await told(tmp_path / "chats.db", hold_back=True)
+    stored, recorder, lines = await follow_lost_turn(tmp_path / "chats.db", hold_back=True)
     (discarded,) = (event for event in stored if isinstance(event, AttemptDiscardedEvent))
     lost = [event for event in stored if event.kind == "part" and event.seq < discarded.seq]
     between = [event for event in stored if isinstance(event, StatusEvent) and lost[0].seq < event.seq < discarded.seq]

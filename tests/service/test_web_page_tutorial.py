@@ -171,9 +171,9 @@ async def test_page_shows_why_an_edit_fails(shop: Shop, chromium: Chromium, name
             await says(page, "due on Friday")
             await expect(page.get_by_role("button", name="Send")).to_be_in_viewport()
             await page.context.clear_cookies()
-            async with page.expect_event("dialog", lambda dialog: dialog.type == "alert") as told:
+            async with page.expect_event("dialog", lambda dialog: dialog.type == "alert") as alert:
                 await page.get_by_role("button", name="Edit").click()
-            assert "sign in" in (await told.value).message
+            assert "sign in" in (await alert.value).message
     assert await shop.questions() == [QUESTION]
 
 

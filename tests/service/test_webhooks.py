@@ -91,8 +91,8 @@ async def test_receiver_can_check_who_sent_an_event(tmp_path: Path) -> None:
     receiver = Receiver(204)
     async with sending(receiver, tmp_path, kinds=["turn_finished"]) as (service, engine):
         chat = await engine.create_chat(message="Hi.")
-        (said,) = await receiver.until(1)
-        assert (said["type"], said["data"]["chat_id"], said["data"]["stop_reason"]) == (
+        (payload,) = await receiver.until(1)
+        assert (payload["type"], payload["data"]["chat_id"], payload["data"]["stop_reason"]) == (
             "chat.turn_finished",
             chat.id,
             "end_turn",
@@ -102,7 +102,7 @@ async def test_receiver_can_check_who_sent_an_event(tmp_path: Path) -> None:
         signed = hmac.new(b"k" * 32, f"{identity}.{timestamp}.".encode() + body, hashlib.sha256).digest()
         assert headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
         assert abs(int(timestamp) - time.time()) < 60
-        assert (headers["content-type"], said["timestamp"]) == ("application/json", said["data"]["at"])
+        assert (headers["content-type"], payload["timestamp"]) == ("application/json", payload["data"]["at"])
         async with Client(service, token="operator-token") as client:  # noqa: S106 - of a test
             assert [(one.name, one.undelivered) for one in await client.consumers()] == [("webhook:all", 0)]
 

@@ -22,8 +22,8 @@ from support.life import (
     pending,
     queued,
     refused,
-    said,
     streaming,
+    text_parts,
     unsettled,
     waiting,
 )
@@ -365,7 +365,7 @@ def around_schedules() -> Iterator[Case]:
 
 def around_the_queue() -> Iterator[Case]:
     for at in (*BUSY, S.interrupted, S.error):
-        yield Case(lazily(with_queue, at), on_head(t.EditQueued, parts=said("changed")), "enqueue", "queue")
+        yield Case(lazily(with_queue, at), on_head(t.EditQueued, parts=text_parts("changed")), "enqueue", "queue")
         yield Case(lazily(with_queue, at), on_head(t.DeleteQueued), "dequeue:deleted", "queue")
     for at in BUSY:
         yield Case(lazily(with_queue, at), on_last(t.PromoteQueued), "move", "queue status")
@@ -404,9 +404,11 @@ def from_the_holder() -> Iterator[Case]:
 
 def after_a_step() -> Iterator[Case]:
     reply, both = "message usage", (local("a"), client("b", 1, within=60))
-    begun, kept = f"{reply} call:started:at_most_once", f"{PLANNED} {ASKED}"
+    reply_and_start, planned = f"{reply} call:started:at_most_once", f"{PLANNED} {ASKED}"
     three = (local("a"), local("c", 1), client("b", 2, within=60))
-    yield Case(streaming, lambda life: life.reply(*three, starts=("a",)), f"{begun} {kept}", "message status")
+    yield Case(
+        streaming, lambda life: life.reply(*three, starts=("a",)), f"{reply_and_start} {planned}", "message status"
+    )
     yield Case(streaming, lambda life: life.reply(tokens=80), reply, "message status")
     asks, asked = f"{reply} {ASKED} {ASKED} deadline lease:dropped", "message action_required status"
     yield Case(streaming, lambda life: life.reply(client("b", within=60)), asks, asked)
@@ -416,8 +418,8 @@ def after_a_step() -> Iterator[Case]:
     )
     next_turn = f"message {ENDED} message queue status"
     yield Case(lambda: steering(streaming()), Life.reply, f"{reply} {TAKEN} lease:dropped", next_turn)
-    told = f"message {ENDED} message queue status"
-    yield Case(lazily(with_queue, S.streaming), Life.reply, f"{reply} {TAKEN} lease:dropped", told)
+    events = f"message {ENDED} message queue status"
+    yield Case(lazily(with_queue, S.streaming), Life.reply, f"{reply} {TAKEN} lease:dropped", events)
     yield Case(streaming, Life.reply, f"{reply} lease:dropped", f"message status {ENDED}")
 
     conclude = held(t.ToolsFinished)
@@ -453,12 +455,15 @@ def stopping() -> Iterator[Case]:
     def settle(life: Life) -> None:
         life.settle(life.partial(local("a")))
 
-    kept = "usage message call:planned:at_most_once call:interrupted message"
-    told = "message message tool_result"
+    writes = "usage message call:planned:at_most_once call:interrupted message"
+    events = "message message tool_result"
     yield Case(
-        lazily(stopped, promote=True), settle, f"{kept} {TAKEN} lease:dropped", f"{told} {ENDED} message queue status"
+        lazily(stopped, promote=True),
+        settle,
+        f"{writes} {TAKEN} lease:dropped",
+        f"{events} {ENDED} message queue status",
     )
-    yield Case(unsettled, settle, f"{kept} lease:dropped", f"{told} {ENDED}")
+    yield Case(unsettled, settle, f"{writes} lease:dropped", f"{events} {ENDED}")
 
     for at in LEASED:
         given_up = ("call:unknown message ", "message tool_result ") if at is S.executing_tools else ("", "")
@@ -487,12 +492,12 @@ def from_the_clock() -> Iterator[Case]:
     repair = fired(t.Repaired, error=ERROR)
     yield Case(stray, repair, "", "queue error status")
     for at in S:
-        told = {S.waiting: "", S.error: "", S.interrupted: ""}.get(at, f" {ENDED}")
+        rest = {S.waiting: "", S.error: "", S.interrupted: ""}.get(at, f" {ENDED}")
         status = "" if at is S.error else " status"
         opened = "usage " if at is S.streaming else ""
         closed = "interrupted" if at is S.interrupted else "cancelled"
         writes = f"{opened}call:{closed} message lease:dropped"
-        yield Case(lazily(stray, at), repair, writes, f"message tool_result error{status}{told}")
+        yield Case(lazily(stray, at), repair, writes, f"message tool_result error{status}{rest}")
 
 
 def administration() -> Iterator[Case]:

@@ -217,8 +217,8 @@ def test_blanked_call_keeps_no_content_and_does_not_run(call: ToolCall, *, argum
     both = call.asked_arguments is not None  # what the client put in their place came with its answer
     blank = call.blanked(arguments=arguments, answer=answer)
     if arguments or both:
-        kept = (blank.arguments, blank.asked_arguments, blank.salt)
-        assert kept == ({}, None, "")
+        content = (blank.arguments, blank.asked_arguments, blank.salt)
+        assert content == ({}, None, "")
         has_to_run = call.executor is Executor.local or call.approval == "asked" or call.subagent_action == "wait"
         would_run = call.status in OPEN_STATUSES and has_to_run
         assert (blank.refusal is not None) == (would_run or call.refusal is not None)
@@ -227,8 +227,8 @@ def test_blanked_call_keeps_no_content_and_does_not_run(call: ToolCall, *, argum
         assert blank.has_lost_its_arguments == (would_run and was_started)
         assert blank.blanked(arguments=True, answer=False) == blank
     else:
-        kept = (blank.arguments, blank.asked_arguments, blank.salt)
-        assert kept == ({"key": "said"}, None, "salt")
+        content = (blank.arguments, blank.asked_arguments, blank.salt)
+        assert content == ({"key": "said"}, None, "salt")
         assert blank.refusal == call.refusal
     if call.answer is None:
         assert blank.answer is None
@@ -328,8 +328,8 @@ def test_background_lists_unfinished_subagents() -> None:
     for name, owes in (("a", True), ("b", True), ("c", False)):
         life.help(name, subagents=(SubagentAnswer(chat_id=name, owes=owes),))
     assert life.facts.background == ("a", "b")
-    heard = [SubagentAnswer(chat_id=name, version=7, head="7" * 64, usage=USAGE, owes=name == "b") for name in "bac"]
-    decided = life.help("d", subagents=heard)
+    answers = [SubagentAnswer(chat_id=name, version=7, head="7" * 64, usage=USAGE, owes=name == "b") for name in "bac"]
+    decided = life.help("d", subagents=answers)
     assert [write.id for write in decided.writes if write.kind == "subagent"] == ["b:7", "a:7", "c:7"]
     assert life.facts.background == ("b",)
     assert life.facts.subagents_usage == USAGE + USAGE + USAGE
@@ -374,23 +374,23 @@ calls = st.builds(
 @given(st.lists(st.lists(calls, max_size=3), max_size=8))
 def test_incremental_counts_equal_fresh_counts(puts: list[list[ToolCall]]) -> None:
     known: dict[str, ToolCall] = {}
-    kept = StepCalls()
+    counted = StepCalls()
     for put in puts:
-        kept = kept.put(*put)
+        counted = counted.put(*put)
         known |= {call.call_id: call for call in put}
         fresh = StepCalls(known.values())
-        assert kept == fresh == tuple(sorted(known.values(), key=lambda call: call.index))
-        assert (kept.local, kept.open_local, kept.open_client, kept.open_delegated, kept.step) == (
+        assert counted == fresh == tuple(sorted(known.values(), key=lambda call: call.index))
+        assert (counted.local, counted.open_local, counted.open_client, counted.open_delegated, counted.step) == (
             sum(call.is_local for call in known.values()),
             sum(call.is_local and call.open for call in known.values()),
             sum(call.is_client and call.open for call in known.values()),
             sum(call.is_delegated and call.open for call in known.values()),
             next(iter(steps)) if len(steps := {call.step for call in known.values()}) == 1 else None,
         )
-        assert (kept.agent, kept.needs, kept.agent_needed) == (fresh.agent, fresh.needs, fresh.agent_needed)
-        assert kept.has_open == any(call.open for call in known.values())
-        assert json.loads(kept.ids) == [call.call_id for call in kept]
-        assert all(kept.get(name) is known.get(name) for name in NAMES)
+        assert (counted.agent, counted.needs, counted.agent_needed) == (fresh.agent, fresh.needs, fresh.agent_needed)
+        assert counted.has_open == any(call.open for call in known.values())
+        assert json.loads(counted.ids) == [call.call_id for call in counted]
+        assert all(counted.get(name) is known.get(name) for name in NAMES)
 
 
 def test_duplicate_ids_are_not_distinct() -> None:

@@ -230,16 +230,16 @@ def test_prompt_that_will_not_fit_is_folded_before_the_step(before: str, end: st
     """The step follows for every outcome: only a provider's refusal ends in an error."""
     if before == "results":
         life = two_results(executing(tokens=79))
-        begun = life.held(t.ToolsFinished)
+        decision = life.held(t.ToolsFinished)
     else:
         life = crowded() if before == "message" else interrupted_while_crowded()
-        begun = life.claim()
+        decision = life.claim()
     step = life.facts.step.number
     assert (life.facts.state, life.facts.compaction.need, life.facts.turn.compactions) == (S.compacting, Need.due, 0)
-    told = begun.events[-1]
-    assert isinstance(told, CompactionEvent)
-    assert told.estimated
-    assert (told.context_tokens or 0) > 100
+    event = decision.events[-1]
+    assert isinstance(event, CompactionEvent)
+    assert event.estimated
+    assert (event.context_tokens or 0) > 100
     life.compact(1) if end == "compact" else life.fail_to_compact(declined=end == "decline")
     assert (life.facts.state, life.facts.step.number, life.facts.step.stage) == (S.streaming, step + 1, Stage.asking)
     assert (life.facts.turn.compactions, life.facts.turn.reentries, life.facts.compaction.step) == (1, 0, step)

@@ -20,8 +20,8 @@ from support.life import (
     client,
     pending,
     queued,
-    said,
     streaming,
+    text_parts,
     waiting,
 )
 from turnwise.states import ChatState, Trigger, decide
@@ -191,8 +191,8 @@ def test_value_without_json_is_refused(trigger: type[Trigger], said_of_it: dict[
 def test_client_id_needs_a_content_digest() -> None:
     for life, trigger in ((waiting(), t.SendMessage), (streaming(), t.SendMessage)):
         with pytest.raises(WrongCall, match=f"^content_digest: {trigger.name} needs it with a client_id; nothing"):
-            life.fire(trigger, parts=said("hi"), client_id="k")
-        assert life.fire(trigger, parts=said("hi")).writes[0].kind != "receipt"
+            life.fire(trigger, parts=text_parts("hi"), client_id="k")
+        assert life.fire(trigger, parts=text_parts("hi")).writes[0].kind != "receipt"
 
 
 # Refusals: typed, with their facts; nothing is written
@@ -262,7 +262,9 @@ def test_token_without_a_lease_is_refused() -> None:
     assert "no worker holds the chat" in str(error)
 
 
-@pytest.mark.parametrize("touch", [(t.EditQueued, {"parts": said("x")}), (t.DeleteQueued, {}), (t.PromoteQueued, {})])
+@pytest.mark.parametrize(
+    "touch", [(t.EditQueued, {"parts": text_parts("x")}), (t.DeleteQueued, {}), (t.PromoteQueued, {})]
+)
 def test_only_queued_messages_can_be_changed(touch: tuple[type[Trigger], dict[str, Any]]) -> None:
     trigger, more = touch
     error = refused(with_queue(S.streaming), MessageNotFound, lambda life: life.fire(trigger, queued_id="m99", **more))

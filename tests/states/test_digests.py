@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
-from support.life import NOW, PROFILE, SCHEDULED, asking, delegated, said
+from support.life import NOW, PROFILE, SCHEDULED, asking, delegated, text_parts
 from turnwise.states.calls import Answer, ToolCall
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
@@ -173,7 +173,7 @@ def test_well_formed_json_has_a_canonical_form(value: object) -> None:
 LIFE = asking()
 CALL = LIFE.facts.calls[0]
 MESSAGE = LIFE.messages[0]
-QUEUED = QueuedMessage(id="m9", parts=said("later"), accepted_at=NOW)
+QUEUED = QueuedMessage(id="m9", parts=text_parts("later"), accepted_at=NOW)
 
 IDENTITIES: list[tuple[Write, str, str]] = [
     (InsertMessage(MESSAGE), "message", "m1"),
@@ -216,7 +216,7 @@ def test_each_write_has_kind_and_id() -> None:
 def test_message_digest_covers_every_field(name: str) -> None:
     other: dict[str, Any] = {
         "role": "assistant",
-        "parts": said("else"),
+        "parts": text_parts("else"),
         "created_at": NOW.replace(year=2030),
         "audience": Audience.model,
         "usage": Usage(input_tokens=9),

@@ -58,12 +58,12 @@ def test_empty_content_is_refused() -> None:
 
 def test_message_has_text_calls_and_result() -> None:
     call = ToolCallPart(call_id="a", name="t", arguments={})
-    said = message("assistant", TextPart(text="a"), ReasoningPart(text="hm"), call, TextPart(text="b"))
-    assert (said.text, said.calls, said.result) == ("ab", (call,), None)
+    stored = message("assistant", TextPart(text="a"), ReasoningPart(text="hm"), call, TextPart(text="b"))
+    assert (stored.text, stored.calls, stored.result) == ("ab", (call,), None)
     result = ToolResultPart(call_id="a", name="t", output=None)
     assert message("tool", result).result == result
     assert message("tool").result is None
-    assert QueuedMessage(id="m", parts=said.parts, accepted_at=NOW).text == "ab"
+    assert QueuedMessage(id="m", parts=stored.parts, accepted_at=NOW).text == "ab"
 
 
 def test_client_never_sees_provider_metadata() -> None:

@@ -32,8 +32,8 @@ def test_plain_depth_limit() -> None:
 
 
 def test_stored_content_has_wider_limits() -> None:
-    said = {"a\0": ["b\0", nested(DEEPEST)]}
-    assert plain(said, SAID) == said
+    content = {"a\0": ["b\0", nested(DEEPEST)]}
+    assert plain(content, SAID) == content
     for beyond, problem in (
         (10**4300, r"of 4,300 digits at most"),
         (nested(DEEPEST + 9), r"deeper than 108 levels"),
@@ -72,17 +72,17 @@ def test_value_without_json_is_refused(value: object) -> None:
     assert refused.value.unstorable
 
 
-@pytest.mark.parametrize("said", ["\0", "a\0b", "\ud800", "grün \udfff", {"\0": 1}, ["\ud800"]])
-def test_unstorable_text_is_refused(said: Any) -> None:
+@pytest.mark.parametrize("content", ["\0", "a\0b", "\ud800", "grün \udfff", {"\0": 1}, ["\ud800"]])
+def test_unstorable_text_is_refused(content: Any) -> None:
     with pytest.raises(Misfit, match=r"NUL|surrogate") as refused:
-        plain(said)
+        plain(content)
     assert refused.value.unstorable
     assert refused.value.__cause__ is None
 
 
-@pytest.mark.parametrize("said", ["", "plain", "grün", "\U0001f600", "\x01\x7f\u2028"])
-def test_other_text_passes(said: str) -> None:
-    assert text(said) is said
+@pytest.mark.parametrize("content", ["", "plain", "grün", "\U0001f600", "\x01\x7f\u2028"])
+def test_other_text_passes(content: str) -> None:
+    assert text(content) is content
 
 
 def test_copied_shares_nothing() -> None:
@@ -174,12 +174,12 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 
 @given(VALUES, st.integers(0, 40))
 def test_output_is_cut_to_the_limit(output: JsonValue, limit: int) -> None:
-    kept = within(output, limit)
-    if kept is output:
+    result = within(output, limit)
+    if result is output:
         assert len(output.encode() if isinstance(output, str) else msgspec.json.encode(output)) <= limit
         return
-    assert isinstance(kept, str)
-    cut = re.fullmatch(r"(?s)(.*)\n\[cut: (\d+) of (\d+) bytes are not shown\]", kept)
+    assert isinstance(result, str)
+    cut = re.fullmatch(r"(?s)(.*)\n\[cut: (\d+) of (\d+) bytes are not shown\]", result)
     beginning, missing, whole = cut[1].encode(), int(cut[2]), int(cut[3])
     assert len(beginning) + missing == whole > limit
     assert limit - 3 <= len(beginning) <= limit, "all that fits is kept, and no half character"
@@ -199,9 +199,9 @@ def test_output_limit_at_its_edges() -> None:
 @given(st.lists(VALUES | st.text('a\0\n"é€😀', max_size=500), max_size=6), st.integers(60, 400))
 def test_shared_limit_is_split_evenly(outputs: list[JsonValue], even: int) -> None:
     limit = even * len(outputs)
-    kept = shared_within(outputs, limit)
-    whole, sizes = [list(map(size_in_json, given)) for given in (outputs, kept)]
-    cuts = [place for place, output in enumerate(kept) if output is not outputs[place]]
+    result = shared_within(outputs, limit)
+    whole, sizes = [list(map(size_in_json, given)) for given in (outputs, result)]
+    cuts = [place for place, output in enumerate(result) if output is not outputs[place]]
     assert sum(sizes) <= limit
     assert bool(cuts) == (sum(whole) > limit), "what fits is left as it is"
     for place in cuts:
@@ -211,8 +211,8 @@ def test_shared_limit_is_split_evenly(outputs: list[JsonValue], even: int) -> No
 
 def test_short_outputs_leave_room_for_long_ones() -> None:
     short, first, second = "short", "a" * 1000, ["b" * 1000]
-    kept = shared_within([first, short, second], 407)
-    assert kept == [within(first, 158), short, within(second, 157)]
-    assert [size_in_json(output) for output in kept] == [200, 7, 200]
+    result = shared_within([first, short, second], 407)
+    assert result == [within(first, 158), short, within(second, 157)]
+    assert [size_in_json(output) for output in result] == [200, 7, 200]
     assert shared_within([first, short], 1009) == [first, short]
     assert shared_within([first, short], 1008) == [within(first, 960), short]

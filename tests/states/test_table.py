@@ -23,7 +23,7 @@ from support.life import (
     delegated,
     local,
     parts_of,
-    said,
+    text_parts,
 )
 from turnwise.states import TABLE, ChatState, IllegalTransition, decide
 from turnwise.states import guards as g
@@ -131,7 +131,7 @@ def test_row_of_an_undeclared_state_is_refused(row: Row) -> None:
         check([row])
 
 
-QUEUED = QueuedMessage(id="q", parts=said("hi"), accepted_at=NOW)
+QUEUED = QueuedMessage(id="q", parts=text_parts("hi"), accepted_at=NOW)
 TWICE = standing(S.executing_tools).facts.calls[0]
 
 
@@ -209,7 +209,9 @@ def calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
     return tuple(made)
 
 
-queues = st.sampled_from([(), *((QueuedMessage(id="m5", parts=said("x"), accepted_at=NOW, steers=s),) for s in (0, 1))])
+queues = st.sampled_from(
+    [(), *((QueuedMessage(id="m5", parts=text_parts("x"), accepted_at=NOW, steers=s),) for s in (0, 1))]
+)
 facts_of_any_kind = st.builds(
     Facts,
     chat_id=st.just("c"),

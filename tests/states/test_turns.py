@@ -23,8 +23,8 @@ from support.life import (
     local,
     pending,
     queued,
-    said,
     streaming,
+    text_parts,
     unsettled,
 )
 from turnwise.states import ChatState, IllegalTransition
@@ -452,17 +452,17 @@ def texts(life: Life) -> list[str]:
 
 def ranks(life: Life) -> list[str]:
     """Return the queue as a store orders it: by each message's last written rank."""
-    kept: dict[str, tuple[int, str]] = {}
+    stored: dict[str, tuple[int, str]] = {}
     for decision in life.decisions:
         for write in decision.writes:
             if isinstance(write, PutQueued):
-                rank = kept[write.id][0] if write.rank is None else write.rank
-                kept[write.id] = (rank, write.queued.text)
+                rank = stored[write.id][0] if write.rank is None else write.rank
+                stored[write.id] = (rank, write.queued.text)
             if isinstance(write, MoveQueued):
-                kept |= {name: (rank, kept[name][1]) for rank, name in enumerate(write.order, 1)}
+                stored |= {name: (rank, stored[name][1]) for rank, name in enumerate(write.order, 1)}
             if isinstance(write, DropQueued):
-                del kept[write.id]
-    return [text for _, text in sorted(kept.values())]
+                del stored[write.id]
+    return [text for _, text in sorted(stored.values())]
 
 
 def test_later_message_is_the_last() -> None:
@@ -566,11 +566,11 @@ def test_erasure_removes_only_named_queued_messages() -> None:
 def test_schedules_of_a_chat_do_not_mix() -> None:
     """Each is replaced under its id, continues or ends by itself, and has its actor; archiving drops all."""
     life, weekly = standing(S.waiting), replace(SCHEDULED, id="weekly", every="0 9 * * 1", by="forged")
-    for message in (SCHEDULED, weekly, replace(SCHEDULED, parts=said("again"))):
+    for message in (SCHEDULED, weekly, replace(SCHEDULED, parts=text_parts("again"))):
         life.fire(t.Schedule, message=message, actor="user:ada")
     first, second = life.facts.schedules
     assert [(one.id, one.by) for one in (first, second)] == [("weekly", "user:ada"), ("s", "user:ada")]
-    assert second.parts == said("again")
+    assert second.parts == text_parts("again")
     facts, later = life.facts, life.now + timedelta(days=7)
     dropped = [write.id for write in life.fire(t.Archived).writes if write.kind == "schedule:dropped"]
     assert (life.facts.schedules, dropped) == ((), ["weekly", "s"])

@@ -8,7 +8,7 @@ from turnwise.persistence.audit.record import AuditRecord
 AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
 
 
-def record(version: int, **told: Any) -> AuditRecord:
+def record(version: int, **fields: Any) -> AuditRecord:
     """Return a record of that version; other fields are those of a resting chat's transition."""
     some: dict[str, Any] = {
         "chat_id": "c",
@@ -25,4 +25,4 @@ def record(version: int, **told: Any) -> AuditRecord:
         "prev": "",
         "hash": "",
     }
-    return AuditRecord(version=version, **some | told)
+    return AuditRecord(version=version, **some | fields)

@@ -24,11 +24,11 @@ async def seen(engine: Engine, chat_id: str, kind: str, count: int = 1, **fields
 
 async def shown(engine: Engine, chat_id: str, text: str) -> None:
     """Wait until subscribers see `text` of a running reply."""
-    told = ""
+    streamed = ""
     async for event in engine.events(chat_id):
         if isinstance(event, PartEvent):
-            told += event.part.delta or ""
-            if text in told:
+            streamed += event.part.delta or ""
+            if text in streamed:
                 return
 
 

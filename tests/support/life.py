@@ -56,14 +56,14 @@ def anything_for(trigger: type[Trigger], **arguments: Any) -> dict[str, Any]:
     return own_of(trigger, anything | arguments)
 
 
-def said(text: str) -> tuple[Part, ...]:
+def text_parts(text: str) -> tuple[Part, ...]:
     """Return a text as parts."""
     return (TextPart(text=text),)
 
 
 def summary_of(text: str, *carried: int, folded: int = 2) -> Summary:
     """Return the result of a compaction: a new message of the user's role, and carried positions."""
-    new = Message(id="", role="user", parts=said(text), turn=0, step=0, created_at=NOW)
+    new = Message(id="", role="user", parts=text_parts(text), turn=0, step=0, created_at=NOW)
     return Summary(messages=(new, *carried), folded=folded)
 
 
@@ -147,7 +147,7 @@ class Life:
     def send(self, text: str = "hello", **more: Any) -> Decision:
         if "client_id" in more:
             more["content_digest"] = digest(text)
-        return self.fire(t.SendMessage, parts=said(text), **more)
+        return self.fire(t.SendMessage, parts=text_parts(text), **more)
 
     def submit(self, *results: ToolResult) -> Decision:
         mine = (call for call in self.facts.open_calls if call.is_client)
@@ -173,7 +173,7 @@ class Life:
         seen = [message for message in self.messages if boundary < message.position < cut.position]
         return self.fire(
             t.EditMessage,
-            parts=said(text),
+            parts=text_parts(text),
             cut=Cut(
                 position=cut.position,
                 first_removed=cut.id,
@@ -222,7 +222,7 @@ class Life:
         """Finish the step with a reply that uses `tokens` of the window."""
         calls = tuple(replace(call, step=self.facts.step.number) for call in calls)
         reply = StepReply(
-            parts=(said(text) if text else ()) + parts_of(calls),
+            parts=(text_parts(text) if text else ()) + parts_of(calls),
             calls=calls,
             usage=usage,
             stop_reason=stop,
@@ -266,7 +266,7 @@ class Life:
         """Return the visible parts of the running attempt."""
         step = self.facts.step
         calls = tuple(replace(call, step=step.number) for call in calls)
-        parts = (said(text) if text else ()) + parts_of(calls)
+        parts = (text_parts(text) if text else ()) + parts_of(calls)
         return Partial(step=step.number, attempt=step.attempt, parts=parts, calls=calls, usage=usage)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from support.exploring import seeds
-from support.life import NOW, OVERFLOW, Life, client, delegated, local, said
+from support.life import NOW, OVERFLOW, Life, client, delegated, local, text_parts
 from support.runtimes import only_agent
 from turnwise import ChatState, Settings
 from turnwise.engine.blobs.files import Files
@@ -204,7 +204,7 @@ class StoredLife(Life):
 
     def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:
         _, cut = self.do(self.store.cut_at(self.chat_id, message_id))
-        edit = EditMessage(parts=said(text), cut=cut, usage=usage)
+        edit = EditMessage(parts=text_parts(text), cut=cut, usage=usage)
         return self._keep(self.do(self.process.writer.change(self.chat_id, edit, actor="client")))
 
     def read(self) -> None:
@@ -328,9 +328,9 @@ class Walk:
         """Return the messages that a compaction carries: unanswered ones, and a step with open calls."""
         prompt, facts = self.life.prompt, self.facts
         answered = max((message.position for message in prompt if message.role == "assistant"), default=0)
-        kept = [message for message in prompt if message.role == "user" and message.position > answered]
-        kept += [message for message in prompt if message.step == facts.step.number and facts.open_calls]
-        return sorted({message.position for message in kept})
+        open_ones = [message for message in prompt if message.role == "user" and message.position > answered]
+        open_ones += [message for message in prompt if message.step == facts.step.number and facts.open_calls]
+        return sorted({message.position for message in open_ones})
 
     def answer(self) -> None:
         helped = [call for call in self.facts.open_calls if call.is_delegated]

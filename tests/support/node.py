@@ -33,13 +33,13 @@ def folding() -> Iterator[AskNode]:
     process = subprocess.Popen([NODE, SCRIPTS / "fold.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout
-    asked, told = process.stdin, process.stdout
+    asked, replies = process.stdin, process.stdout
 
     def ask(events: Sequence[Any], transcript: Any = None) -> Any:
         given = {"events": events} if transcript is None else {"events": events, "transcript": transcript}
         asked.write(msgspec.json.encode(given) + b"\n")
         asked.flush()
-        return json.loads(told.readline())
+        return json.loads(replies.readline())
 
     with process:
         yield ask

@@ -21,8 +21,8 @@ def plant_rows(patch: pytest.MonkeyPatch, changed: Callable[[Row], Row | None]) 
     patch.setattr(table, "TABLE", rows)
     patch.setattr(table, "_ROWS", table._by_place(table.TABLE))
     patch.setattr(machine, "MACHINE", machine.built(rows))
-    told = {(row.source, row.target): _deciding._status_events(row.source, row.target) for row in rows}
-    patch.setattr(_deciding, "_STATUS", told)
+    status_events = {(row.source, row.target): _deciding._status_events(row.source, row.target) for row in rows}
+    patch.setattr(_deciding, "_STATUS", status_events)
 
 
 def plant_functions(patch: pytest.MonkeyPatch, instead: Mapping[Any, Any]) -> None:

@@ -34,7 +34,7 @@ GENEROUS: Final = replace(STRICT, owners_may=TRUSTED_OWNERS)
 """Owners may do everything that an application allows for a user's own chats."""
 
 
-class Told(NamedTuple):
+class SentEvent(NamedTuple):
     id: int | None
     event: str
     data: Any
@@ -110,16 +110,16 @@ async def listening(app: FastAPI) -> AsyncIterator[str]:
 @asynccontextmanager
 async def streaming(
     client: httpx.AsyncClient, chat_id: str, *, headers: Mapping[str, str] | None = None, **query: Any
-) -> AsyncIterator[AsyncIterator[Told]]:
+) -> AsyncIterator[AsyncIterator[SentEvent]]:
     """Open a chat's stream of events."""
     path = f"/chats/{chat_id}/events"
     async with client.stream("GET", path, params=query, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
-        yield _told(response)
+        yield _sent_events(response)
 
 
-async def _told(response: httpx.Response) -> AsyncIterator[Told]:
+async def _sent_events(response: httpx.Response) -> AsyncIterator[SentEvent]:
     fields: dict[str, str] = {}
     async for line in response.aiter_lines():
         if line:
@@ -127,13 +127,13 @@ async def _told(response: httpx.Response) -> AsyncIterator[Told]:
             fields[name] = value.removeprefix(" ")
         elif "event" in fields:
             number = fields.get("id")
-            yield Told(None if number is None else int(number), fields["event"], json.loads(fields["data"]))
+            yield SentEvent(None if number is None else int(number), fields["event"], json.loads(fields["data"]))
             fields = {}
         else:
             fields = {}
 
 
-async def stream_of(client: httpx.AsyncClient, chat_id: str, **query: Any) -> list[Told]:
+async def stream_of(client: httpx.AsyncClient, chat_id: str, **query: Any) -> list[SentEvent]:
     """Return the events of a stream until it ends."""
     async with streaming(client, chat_id, **query) as events:
         return [event async for event in events]
@@ -158,10 +158,10 @@ def served_beside(engine: Callable[[], Engine], *, settings: ServiceSettings = G
             yield url
 
 
-def referred_to(told: Any) -> Iterator[str]:
+def referred_to(part: Any) -> Iterator[str]:
     """Yield every schema that a part of the document refers to."""
-    entries = list(told.values()) if isinstance(told, dict) else told if isinstance(told, list) else []
-    if isinstance(told, dict) and isinstance(told.get("$ref"), str):
-        yield told["$ref"].removeprefix("#/components/schemas/")
+    entries = list(part.values()) if isinstance(part, dict) else part if isinstance(part, list) else []
+    if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+        yield part["$ref"].removeprefix("#/components/schemas/")
     for entry in entries:
         yield from referred_to(entry)

@@ -200,10 +200,10 @@ def overlook_what_is_due(patch: Patch) -> None:
 def keep_reservations(patch: Patch) -> None:
     settle = StoredBudget.settle
 
-    def kept(self: StoredBudget, chat_id: str, usage: Usage, *, title: bool = False) -> StoredBudget:
+    def settle_nothing(self: StoredBudget, chat_id: str, usage: Usage, *, title: bool = False) -> StoredBudget:
         return replace(settle(self, chat_id, usage, title=title), reservations=self.reservations)
 
-    patch.setattr(StoredBudget, "settle", kept)
+    patch.setattr(StoredBudget, "settle", settle_nothing)
 
 
 def settle_for_nothing(patch: Patch) -> None:

@@ -117,7 +117,7 @@ async def test_tool_alone_answers_as_in_an_engine() -> None:
         await engine.ask(chat.id, "Book it.")
         results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
     assert [result.output for result in results] == [output] == [{"day": "2026-05-01", "seats": 2}]
-    assert [kept[:2] for kept in alone] == [kept[:2] for kept in in_engine] == [(date(2026, 5, 1), 2)]
+    assert [one[:2] for one in alone] == [one[:2] for one in in_engine] == [(date(2026, 5, 1), 2)]
 
 
 @pytest.mark.parametrize("given", ['{"day": "2026-05-01"}', '{"day": "2026-05-01",}'])

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.wire.dialects import DIALECTS, Connect, Dialect, Said
+from tests.wire.dialects import DIALECTS, Connect, Dialect, PlainReply
 
 from support.wire.server import Answer, Server, serving
 from turnwise import Engine
@@ -27,7 +27,7 @@ def _sdks() -> None:
 async def _ask_each() -> None:
     for dialect in DIALECTS:
         async with serving() as server:
-            server.script = [Answer(dialect.frames(Said()))]
+            server.script = [Answer(dialect.frames(PlainReply()))]
             async with (
                 PydanticAIModel(dialect.model.format(url=server.url)) as model,
                 Engine("sqlite://", model=model) as engine,

@@ -13,7 +13,7 @@ Connect = Callable[..., Awaitable[PydanticAIModel]]
 
 
 @dataclass(frozen=True)
-class Said:
+class PlainReply:
     """A reply, independent of the dialect."""
 
     text: str = "Hello world."
@@ -31,13 +31,13 @@ class Chat:
     finish_frames = 3
     """The number of final frames with the end and its reason."""
 
-    def frames(self, said: Said) -> list[str]:
+    def frames(self, reply: PlainReply) -> list[str]:
         """Return the frames of a reply's stream."""
         deltas: list[dict[str, Any]] = (
-            [{"role": "assistant", "content": ""}, {"reasoning_content": said.reasoning}] if said.reasoning else []
+            [{"role": "assistant", "content": ""}, {"reasoning_content": reply.reasoning}] if reply.reasoning else []
         )
-        deltas += [{"content": word} for word in _words(said.text)]
-        for index, (call_id, name, arguments) in enumerate(said.calls):
+        deltas += [{"content": word} for word in _words(reply.text)]
+        for index, (call_id, name, arguments) in enumerate(reply.calls):
             opened = {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
             deltas.append({"tool_calls": [opened]})
             deltas += [
@@ -50,7 +50,7 @@ class Chat:
             "prompt_tokens_details": {"cached_tokens": 60},
             "completion_tokens_details": {"reasoning_tokens": 7},
         }
-        reason = "tool_calls" if said.calls else "stop"
+        reason = "tool_calls" if reply.calls else "stop"
         return [
             *(self._chunk([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas),
             self._chunk([{"index": 0, "delta": {}, "finish_reason": reason}]),
@@ -83,23 +83,23 @@ class Responses(Chat):
     model = "openai-responses:gpt-5@{url}/v1"
     finish_frames = 1
 
-    def frames(self, said: Said) -> list[str]:
+    def frames(self, reply: PlainReply) -> list[str]:
         """Return the frames of a reply's stream."""
         output: list[dict[str, Any]] = []
         events: list[dict[str, Any]] = [{"type": "response.created", "response": self._response("in_progress", [])}]
-        if said.reasoning or said.signature:
-            events += self._reasoning(said, output)
-        if said.text:
-            events += self._message(said.text, output)
-        for call in said.calls:
+        if reply.reasoning or reply.signature:
+            events += self._reasoning(reply, output)
+        if reply.text:
+            events += self._message(reply.text, output)
+        for call in reply.calls:
             events += self._call(call, output)
         events.append({"type": "response.completed", "response": self._response("completed", output)})
         return self._spelled(events)
 
-    def ending(self, said: Said, ending: str, **response: Any) -> list[str]:
+    def ending(self, reply: PlainReply, ending: str, **response: Any) -> list[str]:
         """Return a stream that ends with another event than its completion, about this response."""
         last = {"type": ending, "response": {**self._response("in_progress", []), **response}}
-        return [*self.frames(said)[:-1], *self._spelled([last])]
+        return [*self.frames(reply)[:-1], *self._spelled([last])]
 
     def overloaded_frame(self) -> str:
         """Return the frame of an error within a stream."""
@@ -112,22 +112,27 @@ class Responses(Chat):
             for number, event in enumerate(events)
         ]
 
-    def _reasoning(self, said: Said, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _reasoning(self, reply: PlainReply, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
         place = {"item_id": "rs_1", "output_index": len(output), "summary_index": 0}
-        summary = [{"type": "summary_text", "text": said.reasoning}] if said.reasoning else []
-        item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": said.signature}
+        summary = [{"type": "summary_text", "text": reply.reasoning}] if reply.reasoning else []
+        item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": reply.signature}
         output.append(item)
         deltas = [
-            {"type": "response.reasoning_summary_text.delta", **place, "delta": word} for word in _words(said.reasoning)
+            {"type": "response.reasoning_summary_text.delta", **place, "delta": word}
+            for word in _words(reply.reasoning)
         ]
-        begun = {"type": "response.reasoning_summary_part.added", **place, "part": {"type": "summary_text", "text": ""}}
+        opening = {
+            "type": "response.reasoning_summary_part.added",
+            **place,
+            "part": {"type": "summary_text", "text": ""},
+        }
         return [
             {
                 "type": "response.output_item.added",
                 "output_index": place["output_index"],
                 "item": {**item, "summary": [], "encrypted_content": None},
             },
-            *([begun] if summary else []),
+            *([opening] if summary else []),
             *deltas,
             {"type": "response.output_item.done", "output_index": place["output_index"], "item": item},
         ]
@@ -196,20 +201,20 @@ class Anthropic:
     model = "anthropic:claude-opus-5@{url}"
     finish_frames = 2
 
-    def frames(self, said: Said) -> list[str]:
+    def frames(self, reply: PlainReply) -> list[str]:
         """Return the frames of a reply's stream."""
         blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
-        if said.reasoning or said.signature:
-            deltas = [{"type": "thinking_delta", "thinking": word} for word in _words(said.reasoning)]
-            deltas.append({"type": "signature_delta", "signature": said.signature})
+        if reply.reasoning or reply.signature:
+            deltas = [{"type": "thinking_delta", "thinking": word} for word in _words(reply.reasoning)]
+            deltas.append({"type": "signature_delta", "signature": reply.signature})
             blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, deltas))
-        if said.text:
-            words = [{"type": "text_delta", "text": word} for word in _words(said.text)]
+        if reply.text:
+            words = [{"type": "text_delta", "text": word} for word in _words(reply.text)]
             blocks.append(({"type": "text", "text": ""}, words))
-        for call_id, name, arguments in said.calls:
+        for call_id, name, arguments in reply.calls:
             pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in _words(arguments)]
             blocks.append(({"type": "tool_use", "id": call_id, "name": name, "input": {}}, pieces))
-        return self.stream(blocks, "tool_use" if said.calls else "end_turn")
+        return self.stream(blocks, "tool_use" if reply.calls else "end_turn")
 
     def stream(self, blocks: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]], stop_reason: str) -> list[str]:
         """Return the stream of a reply of these content blocks."""
@@ -246,12 +251,12 @@ class Google(Chat):
     model = "google:gemini-3-pro-preview@{url}"
     finish_frames = 1
 
-    def frames(self, said: Said, finish: str = "STOP", **counts: int) -> list[str]:
+    def frames(self, reply: PlainReply, finish: str = "STOP", **counts: int) -> list[str]:
         """Return the frames of a reply's stream: start, content, end."""
         called = [
-            {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in said.calls
+            {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in reply.calls
         ]
-        parts = [*([{"text": said.text}] if said.text else []), *called]
+        parts = [*([{"text": reply.text}] if reply.text else []), *called]
         return [self._frame([]), self._frame(parts), self._frame([], finish, candidatesTokenCount=20, **counts)]
 
     def _frame(self, parts: list[dict[str, Any]], finish: str | None = None, **counts: int) -> str:

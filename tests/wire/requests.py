@@ -34,7 +34,7 @@ def result_of(call_id: str, name: str, output: Any, **fields: Any) -> Message:
 
 def asked(*messages: Message | str, tools: Sequence[Any] = (), **fields: Any) -> ModelRequest:
     """Return a request; strings are user messages."""
-    history = [message("user", said) if isinstance(said, str) else said for said in messages]
+    history = [message("user", content) if isinstance(content, str) else content for content in messages]
     return ModelRequest(
         purpose=fields.pop("purpose", "step"), chat_id="c1", messages=history, tools=tuple(tools), **fields
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Google, Responses, Said
+from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Google, PlainReply, Responses
 from tests.wire.requests import asked
 
 from support.wire.server import Answer, Server
@@ -70,8 +70,8 @@ def _tools_in(body: dict[str, Any]) -> list[str]:
 async def test_request_has_schema_and_tools_and_text_is_the_answer(
     dialect: Dialect, server: Server, connect: Connect
 ) -> None:
-    looks = Said("", calls=[("call_1", "look", '{"place": "x"}')])
-    server.script = [Answer(dialect.frames(looks)), Answer(dialect.frames(Said(RIGHT)))]
+    looks = PlainReply("", calls=[("call_1", "look", '{"place": "x"}')])
+    server.script = [Answer(dialect.frames(looks)), Answer(dialect.frames(PlainReply(RIGHT)))]
     result = await _asked(dialect, connect)
     assert (result.output, result.stop_reason, len(server.asked)) == (VALUE, "end_turn", 2)
     for request in server.asked:
@@ -81,7 +81,7 @@ async def test_request_has_schema_and_tools_and_text_is_the_answer(
 
 @pytest.mark.parametrize("dialect", [OlderGoogle()], ids=lambda dialect: dialect.name)
 async def test_model_without_schema_mode_gets_the_tool(dialect: Dialect, server: Server, connect: Connect) -> None:
-    server.script = [Answer(dialect.frames(Said("", calls=[("call_1", "final_answer", RIGHT)])))]
+    server.script = [Answer(dialect.frames(PlainReply("", calls=[("call_1", "final_answer", RIGHT)])))]
     assert (await _asked(dialect, connect)).output == VALUE
     assert _form_in(server.asked[0].body) is None
     assert _tools_in(server.asked[0].body) == ["look", "final_answer"]
@@ -93,7 +93,7 @@ async def test_compatible_server_gets_a_schema_only_if_configured(server: Server
 
     assert (await connect(Anyone())).takes_answer_schema is None
     model = await connect(Anyone(), takes_answer_schema="always")
-    server.script = [Answer(Anyone().frames(Said(RIGHT)))]
+    server.script = [Answer(Anyone().frames(PlainReply(RIGHT)))]
     agent = Agent("guide", model, output=City, output_mode="native")
     async with Engine("sqlite://", agents=[agent]) as engine:
         assert (await engine.ask((await engine.create_chat()).id, "A city?", timeout=60)).output == VALUE
@@ -139,15 +139,15 @@ ENDINGS = [
 ]
 
 
-def ended(dialect: Dialect, said: Said, word: str) -> list[str]:
+def ended(dialect: Dialect, reply: PlainReply, word: str) -> list[str]:
     """Return the closed stream of a reply that ends with the reason, or without one if it is blank."""
     if isinstance(dialect, Responses):
         if word == "completed":
-            return dialect.frames(said)
-        return dialect.ending(said, "response.incomplete", incomplete_details={"reason": word} if word else None)
+            return dialect.frames(reply)
+        return dialect.ending(reply, "response.incomplete", incomplete_details={"reason": word} if word else None)
     key = {"google": "finishReason", "anthropic": "stop_reason"}.get(dialect.name, "finish_reason")
     named = re.compile(f'"{key}": "[^"]*"')
-    return [named.sub(f'"{key}": {json.dumps(word or None)}', frame) for frame in dialect.frames(said)]
+    return [named.sub(f'"{key}": {json.dumps(word or None)}', frame) for frame in dialect.frames(reply)]
 
 
 @pytest.mark.parametrize(("reason", "dialect", "word"), ENDINGS)
@@ -163,8 +163,8 @@ async def test_finish_reason_decides_whether_a_reply_counts(
         ran.append(path)
         return "seen"
 
-    asks = Said("", calls=[("c1", "look", '{"path": "/srv"}')])
-    script = [ended(dialect, Said(), word), ended(dialect, asks, word), dialect.frames(Said("Done."))]
+    asks = PlainReply("", calls=[("c1", "look", '{"path": "/srv"}')])
+    script = [ended(dialect, PlainReply(), word), ended(dialect, asks, word), dialect.frames(PlainReply("Done."))]
     server.script = [Answer(frames) for frames in script]
     async with Engine("sqlite://", model=await connect(dialect), tools=[look]) as engine:
         chat = await engine.create_chat()
@@ -183,16 +183,16 @@ def _refused(dialect: Dialect) -> list[str]:
         place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
         deltas = [{"type": "response.refusal.delta", **place, "delta": words}]
         deltas.append({"type": "response.refusal.done", **place, "refusal": words})
-        opened, *_, over = dialect.frames(Said(""))
+        opened, *_, over = dialect.frames(PlainReply(""))
         return [opened, *(f"event: {delta['type']}\ndata: {json.dumps(delta)}\n\n" for delta in deltas), over]
     if dialect is ANTHROPIC:
         details = json.dumps({"type": "refusal", "category": None, "explanation": words})
         old, new = '"stop_sequence": null}', f'"stop_sequence": null, "stop_details": {details}}}'
-        return [frame.replace(old, new) for frame in ended(dialect, Said(""), "refusal")]
+        return [frame.replace(old, new) for frame in ended(dialect, PlainReply(""), "refusal")]
     if dialect is GOOGLE:
         blocked: dict[str, Any] = {"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": words}}
         return [f"data: {json.dumps(blocked)}\n\n"]
-    return [frame.replace('"content": "', '"refusal": "') for frame in Chat().frames(Said(words))]
+    return [frame.replace('"content": "', '"refusal": "') for frame in Chat().frames(PlainReply(words))]
 
 
 @pytest.mark.parametrize("dialect", [*DIALECTS, GOOGLE], ids=lambda dialect: dialect.name)
@@ -205,8 +205,8 @@ async def test_text_of_a_refusal_is_stored(dialect: Dialect, server: Server, con
 
 @pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC], ids=lambda dialect: dialect.name)
 async def test_parallel_calls_of_one_index_are_two(dialect: Dialect, server: Server, connect: Connect) -> None:
-    said = Said("", calls=[("c1", "look", '{"at": 1}'), ("c2", "look", '{"at": 2}')])
-    server.script = [Answer([frame.replace('"index": 1', '"index": 0') for frame in dialect.frames(said)])]
+    content = PlainReply("", calls=[("c1", "look", '{"at": 1}'), ("c2", "look", '{"at": 2}')])
+    server.script = [Answer([frame.replace('"index": 1', '"index": 0') for frame in dialect.frames(content)])]
     model = await connect(dialect)
     reply = join([part async for part in model.stream(asked("Look."))])
     assert [(call.call_id, call.arguments) for call in reply.calls] == [("c1", {"at": 1}), ("c2", {"at": 2})]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Google, Responses, Said
+from tests.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Google, PlainReply, Responses
 from tests.wire.requests import asked
 
 from support.wire.server import Answer, End, Server
@@ -33,7 +33,7 @@ async def test_wait_of_hours_ends_in_error(
     dialect: Dialect, after: str, waits: bool, server: Server, connect: Connect
 ) -> None:
     refusal = Answer.of({"error": {"code": 429, "message": "Slow down."}}, 429, retry_after=after)
-    server.script = [refusal, Answer(dialect.frames(Said()))]
+    server.script = [refusal, Answer(dialect.frames(PlainReply()))]
     clock, settings = ManualClock(), Settings(retry=RetryPolicy.interactive(), shutdown_grace=0)
     async with Engine("sqlite://", model=await connect(dialect), settings=settings, clock=clock) as engine:
         chat = await new_chat(engine)
@@ -62,8 +62,8 @@ REJECTED = [
 async def test_model_learns_of_rejected_replies(
     dialect: Google, word: str, mends: bool, server: Server, connect: Connect
 ) -> None:
-    rejected = Answer(dialect.frames(Said("Hm."), word))
-    server.script = [rejected, rejected, Answer(dialect.frames(Said()))] if mends else [rejected]
+    rejected = Answer(dialect.frames(PlainReply("Hm."), word))
+    server.script = [rejected, rejected, Answer(dialect.frames(PlainReply()))] if mends else [rejected]
     async with Engine("sqlite://", model=await connect(dialect), settings=Settings(retry=QUICK)) as engine:
         result = await engine.ask(await new_chat(engine), "Hi.")
         assert (await engine.verify(result.chat.id)).ok
@@ -97,8 +97,12 @@ async def test_forced_choice_counts_until_first_result(
     dialect: Dialect, where: str, server: Server, connect: Connect
 ) -> None:
     """Set as a parameter, among the provider's options, or with the model."""
-    called = Said("", calls=[("call_1", "charge", "{}")])
-    server.script = [Answer(dialect.frames(called)), Answer(dialect.frames(Said())), Answer(dialect.frames(called))]
+    called = PlainReply("", calls=[("call_1", "charge", "{}")])
+    server.script = [
+        Answer(dialect.frames(called)),
+        Answer(dialect.frames(PlainReply())),
+        Answer(dialect.frames(called)),
+    ]
     model = await connect(dialect, **({"settings": {"tool_choice": "required"}} if where == "settings" else {}))
     parameters: dict[str, Any] = {"tool_choice": where}
     if where in ("options", "settings"):
@@ -123,7 +127,7 @@ async def test_forced_tool_has_to_exist(server: Server, connect: Connect) -> Non
         with pytest.raises(SettingsError, match="has no tool 'chrage'"):
             await engine.configure(chat, parameters={"tool_choice": "chrage"})
         await engine.configure(chat, parameters={"tool_choice": "charge"}, active_tools=[])
-        server.script = [Answer(DIALECTS[0].frames(Said()))]
+        server.script = [Answer(DIALECTS[0].frames(PlainReply()))]
         assert (await engine.ask(chat, "Hi.")).text == "Hello world."
 
 
@@ -151,7 +155,7 @@ class Fault:
 
 def _part(dialect: Dialect, *, frames: int | None = None, tail: str = "", end: End = "end") -> Answer:
     """Return an answer with the start of the reply, or all but its end, and then something else."""
-    whole = dialect.frames(Said())
+    whole = dialect.frames(PlainReply())
     shown = whole[: -dialect.finish_frames] if frames is None else whole[:frames]
     return Answer([*shown, tail] if tail else shown, end=end)
 
@@ -161,13 +165,13 @@ def _refusal(status: int, code: str, **headers: str) -> Callable[[Dialect], Answ
 
 
 def _half_a_frame(dialect: Dialect) -> str:
-    frame = dialect.frames(Said())[-dialect.finish_frames]
+    frame = dialect.frames(PlainReply())[-dialect.finish_frames]
     return frame[: len(frame) // 2]
 
 
 def _nonsense(dialect: Dialect) -> Answer:
     """Return an answer on which pydantic-ai or the SDK raises a bare error of Python's."""
-    whole = dialect.frames(Said())
+    whole = dialect.frames(PlainReply())
     return Answer(whole[1:] if isinstance(dialect, Anthropic) else [whole[0], "data: null\n\n", *whole[1:]])
 
 
@@ -263,7 +267,7 @@ async def test_fault_is_retried_or_ends_in_error(
 
     The provider's text, here "scripted", is for operators: no event has it.
     """
-    server.script = [fault.answer(dialect), Answer(dialect.frames(Said()))]
+    server.script = [fault.answer(dialect), Answer(dialect.frames(PlainReply()))]
     model = await connect(dialect)
     async with Engine("sqlite://", model=model, settings=fault.settings) as engine:
         chat = await engine.create_chat()
@@ -308,7 +312,10 @@ async def test_failed_response_is_retried_unless_final(
 ) -> None:
     responses = Responses()
     failed = {"status": "failed", "error": {"code": code, "message": "it failed"}}
-    server.script = [Answer(responses.ending(Said(), "response.failed", **failed)), Answer(responses.frames(Said()))]
+    server.script = [
+        Answer(responses.ending(PlainReply(), "response.failed", **failed)),
+        Answer(responses.frames(PlainReply())),
+    ]
     async with Engine("sqlite://", model=await connect(responses), settings=SETTINGS) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "Greet the world.")

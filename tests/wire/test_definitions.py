@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai.native_tools import WebSearchTool
-from tests.wire.dialects import Anthropic, Chat, Connect, Dialect, Google, Responses, Said
+from tests.wire.dialects import Anthropic, Chat, Connect, Dialect, Google, PlainReply, Responses
 from tests.wire.requests import asked
 
 from support.wire.server import Answer, Server
@@ -58,8 +58,8 @@ async def test_computer_tool_runs_and_returns_its_screenshot(server: Server, con
     dialect = Anthropic()
     click = '{"action": "left_click", "coordinate": [3, "4"]}'
     server.script = [
-        Answer(dialect.frames(Said("I click.", calls=[("toolu_1", "computer", click)]))),
-        Answer(dialect.frames(Said("I see."))),
+        Answer(dialect.frames(PlainReply("I click.", calls=[("toolu_1", "computer", click)]))),
+        Answer(dialect.frames(PlainReply("I see."))),
     ]
     async with Engine("sqlite://", model=await connect(dialect), tools=[add, computer]) as engine:
         chat = await engine.create_chat()
@@ -77,15 +77,15 @@ async def test_computer_tool_runs_and_returns_its_screenshot(server: Server, con
     assert (called["id"], called["name"]) == ("toolu_1", "computer")
     assert called["input"] == {"action": "left_click", "coordinate": [3, 4]}
     (answered,) = second["messages"][2]["content"]
-    said, seen = answered["content"]
+    text, seen = answered["content"]
     assert (answered["type"], answered["tool_use_id"], answered["is_error"]) == ("tool_result", "toolu_1", False)
-    assert said["text"] == "did left_click at [3, 4]"
+    assert text["text"] == "did left_click at [3, 4]"
     assert seen["source"] == {"type": "base64", "media_type": "image/png", "data": PNG}
 
 
 async def test_other_tools_are_sent_as_pydantic_ai_writes_them(server: Server, connect: Connect) -> None:
     """A definition changes nothing else: this compares the handwritten list with pydantic-ai's own."""
-    server.script = [Answer(Anthropic().frames(Said()))]
+    server.script = [Answer(Anthropic().frames(PlainReply()))]
     for settings in ({}, {"cache": "1h"}, {"cache": False}, {"cache": {"retention": "1h"}}, CACHE_OFF, EAGER):
         model = await connect(Anthropic(), settings=settings)
         async for _ in model.stream(asked("Hi.", tools=[ADD, ADD_TOO], system="Be terse.")):
@@ -150,7 +150,7 @@ def searches_in(server: Server) -> list[Any]:
 @pytest.mark.parametrize("dialect", [Anthropic(), Responses()], ids=lambda dialect: dialect.name)
 async def test_web_search_per_chat_and_step(dialect: Dialect, server: Server, connect: Connect) -> None:
     """The chat's parameters enable it, independent of its agent; a title is made without it."""
-    server.script = [Answer(dialect.frames(Said())) for _ in range(4)]
+    server.script = [Answer(dialect.frames(PlainReply())) for _ in range(4)]
     options = {key: value for key, value in SEARCH.items() if dialect.name == "anthropic" or key != "max_uses"}
     settings = Settings(parameters={"web_search": options})
     async with Engine("sqlite://", model=await connect(dialect), settings=settings, tools=[add]) as engine:
@@ -167,7 +167,7 @@ async def test_web_search_per_chat_and_step(dialect: Dialect, server: Server, co
 
 
 async def test_web_search_beside_computer_use(server: Server, connect: Connect) -> None:
-    server.script = [Answer(Anthropic().frames(Said())) for _ in range(2)]
+    server.script = [Answer(Anthropic().frames(PlainReply())) for _ in range(2)]
     native = [WebSearchTool(max_uses=3)]
     for tools, parameters in (([], {"web_search": SEARCH}), (native, {})):
         model = await connect(Anthropic(), native_tools=tools)
@@ -212,7 +212,7 @@ class Gemini(Google):
 ALL = [Chat(), Responses(), Anthropic(), Gemini()]
 each_dialect = pytest.mark.parametrize("dialect", ALL, ids=lambda dialect: dialect.name)
 GOOD, BAD = b"\x89PNG good", b"\x89PNG bad"
-SHOOT = Said(text="I look.", reasoning="Hm.", signature="signed", calls=[("c1", "shoot", "{}")])
+SHOOT = PlainReply(text="I look.", reasoning="Hm.", signature="signed", calls=[("c1", "shoot", "{}")])
 IN_MESSAGE = {
     "openai": "Invalid 'messages[0].content[2].image_url.url'.",
     "openai-responses": "Invalid 'input[0].content[2].image_url'.",
@@ -248,8 +248,8 @@ def refusal(dialect: Dialect, message: str) -> Answer:
     return dialect.error(400, "INVALID_ARGUMENT" if dialect.name == "google" else "invalid_request_error", message)
 
 
-def spoken(dialect: Dialect, said: Said | None = None) -> Answer:
-    return Answer(dialect.frames(said or Said()))
+def spoken(dialect: Dialect, reply: PlainReply | None = None) -> Answer:
+    return Answer(dialect.frames(reply or PlainReply()))
 
 
 def holds(body: Any, data: bytes) -> bool:
@@ -333,12 +333,12 @@ async def test_refused_reasoning_does_not_end_the_chat(dialect: Dialect, server:
     async with Engine("sqlite://", model=await connect(dialect), tools=[shoot]) as engine:
         chat = await engine.create_chat()
         assert (await engine.ask(chat.id, "Shoot.", timeout=60)).chat.state is ChatState.waiting
-        said = [message.role for message in await engine.messages(chat.id, view="model")]
+        roles = [message.role for message in await engine.messages(chat.id, view="model")]
         assert (await engine.ask(chat.id, "And now?", timeout=60)).chat.state is ChatState.waiting
     assert len(server.asked) == 4
     last = json.dumps(server.asked[-1].body)
     in_words = dialect.name in ("openai", "google")
-    assert ("[shoot was called with {}]" in last) is ("user" in said[1:]) is in_words
+    assert ("[shoot was called with {}]" in last) is ("user" in roles[1:]) is in_words
     assert "here" in last
     assert "signed" not in last
 
@@ -367,10 +367,10 @@ async def test_expired_address_is_left_out(dialect: Dialect, server: Server, con
     """Whether the provider or its library fetches it: the other address stays."""
     refused = refusal(dialect, f"Error while downloading {GONE}. Upstream status code: 404.")
     server.script = [spoken(dialect)] if dialect.name == "google" else [refused, spoken(dialect)]
-    kept = TextPart(text="Look.") if dialect.name == "google" else FilePart(media_type="image/png", url=f"{GONE}/not")
+    other = TextPart(text="Look.") if dialect.name == "google" else FilePart(media_type="image/png", url=f"{GONE}/not")
     async with Engine("sqlite://", model=await connect(dialect)) as engine:
         chat = await engine.create_chat()
-        content = [kept, FilePart(media_type="image/png", url=GONE)]
+        content = [other, FilePart(media_type="image/png", url=GONE)]
         assert (await engine.ask(chat.id, content, timeout=60)).chat.state is ChatState.waiting
     sent = json.dumps(server.asked[-1].body)
     assert f'"{GONE}"' not in sent
@@ -380,7 +380,7 @@ async def test_expired_address_is_left_out(dialect: Dialect, server: Server, con
 async def test_refusal_within_a_stream_is_one(server: Server, connect: Connect) -> None:
     """OpenAI's Responses start to answer before they check pictures."""
     dialect, error = Responses(), {"code": "image_parse_error", "message": "It does not represent a valid image."}
-    ended = dialect.ending(Said(text=""), "response.failed", status="failed", error=error)
+    ended = dialect.ending(PlainReply(text=""), "response.failed", status="failed", error=error)
     server.script = [Answer(ended), spoken(dialect)]
     async with Engine("sqlite://", model=await connect(dialect)) as engine:
         chat = await engine.create_chat()
@@ -397,5 +397,5 @@ async def test_text_that_is_said_twice_is_left_out_where_it_is_refused(server: S
         chat = await engine.create_chat()
         for _ in range(2):
             assert (await engine.ask(chat.id, "Again.", timeout=60)).chat.state is ChatState.waiting
-    said = [block["content"][0]["text"] for block in server.asked[-1].body["messages"] if block["role"] == "user"]
-    assert said == ["Again.", "[A text is left out here: the provider refused it.]"]
+    texts = [block["content"][0]["text"] for block in server.asked[-1].body["messages"] if block["role"] == "user"]
+    assert texts == ["Again.", "[A text is left out here: the provider refused it.]"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
+from tests.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, PlainReply, Responses
 from tests.wire.requests import asked, message, reply_of, result_of
 
 from support.wire.server import Answer, Server
@@ -17,7 +17,7 @@ from turnwise.states.messages import FilePart, Message, ReasoningPart, TextPart,
 from turnwise.states.names import Executor, StopReason
 
 SIGNATURE = "EqRkCkYIChgCKkD+/sig=="
-REPLY = Said(
+REPLY = PlainReply(
     "I look.",
     reasoning="Two sums.",
     signature=SIGNATURE,
@@ -57,7 +57,7 @@ async def test_reply_is_translated_into_parts(dialect: Dialect, server: Server, 
 
 @each_dialect
 async def test_history_goes_back_as_the_provider_sent_it(dialect: Dialect, server: Server, connect: Connect) -> None:
-    server.script = [Answer(dialect.frames(REPLY)), Answer(dialect.frames(Said()))]
+    server.script = [Answer(dialect.frames(REPLY)), Answer(dialect.frames(PlainReply()))]
     model = await connect(dialect)
     first = join([part async for part in model.stream(asked("Add.", tools=[ADD]))])
     history = [
@@ -90,8 +90,8 @@ async def test_history_goes_back_as_the_provider_sent_it(dialect: Dialect, serve
 
 @each_dialect
 async def test_signature_reaches_the_provider_alone(dialect: Dialect, server: Server, connect: Connect) -> None:
-    signed = Said("Six.", reasoning="Two sums.", signature=SIGNATURE)
-    server.script = [Answer(dialect.frames(signed)), Answer(dialect.frames(Said()))]
+    signed = PlainReply("Six.", reasoning="Two sums.", signature=SIGNATURE)
+    server.script = [Answer(dialect.frames(signed)), Answer(dialect.frames(PlainReply()))]
     async with Engine("sqlite://", model=await connect(dialect)) as engine:
         chat = await engine.create_chat()
         for question in ("Add.", "And now?"):
@@ -107,7 +107,7 @@ async def test_signature_reaches_the_provider_alone(dialect: Dialect, server: Se
 @each_dialect
 async def test_foreign_provider_data_is_not_sent(dialect: Dialect, server: Server, connect: Connect) -> None:
     """Reasoning, ids and provider calls of one provider mean nothing to another; texts do."""
-    server.script = [Answer(dialect.frames(Said()))]
+    server.script = [Answer(dialect.frames(PlainReply()))]
     theirs = {"provider": "stranger", "endpoint": "https://stranger.example", "id": "st_1", "details": {"key": "st_2"}}
     reply = message(
         "assistant",
@@ -142,7 +142,7 @@ async def test_redacted_and_split_reasoning_go_back_unchanged(server: Server, co
         ),
         ({"type": "text", "text": ""}, [{"type": "text_delta", "text": "Done."}]),
     ]
-    server.script = [Answer(anthropic.stream(blocks, "end_turn")), Answer(anthropic.frames(Said()))]
+    server.script = [Answer(anthropic.stream(blocks, "end_turn")), Answer(anthropic.frames(PlainReply()))]
     model = await connect(anthropic)
     reply = join([part async for part in model.stream(asked("Think."))])
     async for _ in model.stream(asked("Think.", reply_of(reply), message("user", "And?"))):
@@ -181,7 +181,7 @@ async def test_provider_call_and_result_go_back_unchanged(server: Server, connec
     server.script = [
         Answer(anthropic.stream(searched, "pause_turn")),
         Answer(anthropic.stream(answered, "end_turn")),
-        Answer(anthropic.frames(Said())),
+        Answer(anthropic.frames(PlainReply())),
     ]
     model = await connect(anthropic, native_tools=[WebSearchTool()])
     reply = join([part async for part in model.stream(asked("Search."))])
@@ -215,7 +215,7 @@ async def test_items_of_one_reply_keep_their_ids(server: Server, connect: Connec
         {"type": "response.completed", "response": responses._response("completed", output)},
     ]
     frames = [f"data: {json.dumps({**event, 'sequence_number': place})}\n\n" for place, event in enumerate(events)]
-    server.script = [Answer(frames), Answer(responses.frames(Said()))]
+    server.script = [Answer(frames), Answer(responses.frames(PlainReply()))]
     model = await connect(responses)
     reply = join([part async for part in model.stream(asked("Think."))])
     async for _ in model.stream(asked("Think.", reply_of(reply), message("user", "And?"))):
@@ -227,7 +227,7 @@ async def test_items_of_one_reply_keep_their_ids(server: Server, connect: Connec
 
 async def test_cache_marks_precede_the_reminder_for_anthropic(server: Server, connect: Connect) -> None:
     """A mark on the reminder would cache a prompt that never repeats."""
-    server.script = [Answer(Anthropic().frames(Said()))]
+    server.script = [Answer(Anthropic().frames(PlainReply()))]
     model = await connect(Anthropic())
     history = [message("user", "Hi."), message("system", "<reminder>be quick</reminder>")]
     async for _ in model.stream(asked(*history, tools=[ADD], system="Be terse.")):
@@ -275,14 +275,14 @@ def _sent_chat(body: dict[str, Any]) -> dict[str, Any]:
 def _sent_responses(body: dict[str, Any]) -> dict[str, Any]:
     items = body["input"]
     of = {kind: [item for item in items if item.get("type") == kind] for kind in ("reasoning", "function_call")}
-    said = next(item for item in items if item.get("role") == "assistant")["content"]
+    content = next(item for item in items if item.get("role") == "assistant")["content"]
     outputs = [item for item in items if item.get("type") == "function_call_output"]
     reasoning = of["reasoning"][0] if of["reasoning"] else {"summary": [{"text": None}], "encrypted_content": None}
     return {
         "system": body.get("instructions"),
         "user": _texts(items[0]["content"]),
         "reasoning": [reasoning["summary"][0]["text"], reasoning["encrypted_content"]],
-        "said": said if isinstance(said, str) else said[0]["text"],
+        "said": content if isinstance(content, str) else content[0]["text"],
         "calls": [[call["call_id"], json.loads(call["arguments"])] for call in of["function_call"]],
         "results": [[output["call_id"], _plain(output["output"])] for output in outputs],
         "last": items[-1].get("content"),
@@ -346,7 +346,7 @@ def flat(body: dict[str, Any]) -> tuple[list[str], set[int]]:
     for block in [
         *body.get("tools", ()),
         *body.get("system", ()),
-        *({**block, "role": said["role"]} for said in body["messages"] for block in said["content"]),
+        *({**block, "role": one["role"]} for one in body["messages"] for block in one["content"]),
     ]:
         mark = block.pop("cache_control", None)
         blocks.append(json.dumps(block, sort_keys=True))
@@ -373,7 +373,7 @@ def conversation(calls: int) -> Iterator[list[Message]]:
 async def test_each_request_finds_what_the_last_one_cached(
     calls: int, reminded: bool, settings: dict[str, Any], server: Server, connect: Connect
 ) -> None:
-    server.script = [Answer(Anthropic().frames(Said()))]
+    server.script = [Answer(Anthropic().frames(PlainReply()))]
     model = await connect(Anthropic(), settings=settings)
     reminder = [message("system", "<reminder>be quick</reminder>")] if reminded else []
     for history in conversation(calls):

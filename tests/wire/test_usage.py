@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.json import encode
 from msgspec.structs import replace
-from tests.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Google, Responses, Said
+from tests.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Google, PlainReply, Responses
 from tests.wire.requests import asked
 
 from support.wire.server import Answer, Server
@@ -34,7 +34,7 @@ async def _usage(frames: list[str], model: Any, server: Server) -> Usage | None:
 async def test_usage_counts_cached_prompt_tokens(dialect: Dialect, server: Server, connect: Connect) -> None:
     """Anthropic reports 30 fresh, 60 read and 10 written tokens apart; OpenAI 100 with 60 of them read."""
     written = {"openai": None, "openai-responses": 0, "anthropic": 10}
-    assert await _usage(dialect.frames(Said()), await connect(dialect), server) == Usage(
+    assert await _usage(dialect.frames(PlainReply()), await connect(dialect), server) == Usage(
         input_tokens=100,
         output_tokens=20,
         reasoning_tokens=7,
@@ -48,8 +48,8 @@ async def test_cached_tokens_of_google_are_unknown_when_absent(server: Server, c
     google = await connect(Google())
     counts = {"cachedContentTokenCount": 60, "thoughtsTokenCount": 7}
     known = Usage(input_tokens=100, output_tokens=20)
-    assert await _usage(Google().frames(Said()), google, server) == known
-    assert await _usage(Google().frames(Said(), **counts), google, server) == Usage(
+    assert await _usage(Google().frames(PlainReply()), google, server) == known
+    assert await _usage(Google().frames(PlainReply(), **counts), google, server) == Usage(
         input_tokens=100, output_tokens=27, reasoning_tokens=7, cache_read_tokens=60
     )
 
@@ -71,24 +71,24 @@ def _with_usage_in_every_chunk(frames: list[str]) -> list[str]:
 
 async def test_usage_repeated_in_every_chunk_is_not_summed(server: Server, connect: Connect) -> None:
     """Each chunk repeats the usage so far: the sum would turn a prompt of 100 tokens into one of 500."""
-    frames = _with_usage_in_every_chunk(Chat().frames(Said())[:-2])
+    frames = _with_usage_in_every_chunk(Chat().frames(PlainReply())[:-2])
     assert await _usage(frames, await connect(Chat()), server) == Usage(input_tokens=100, output_tokens=1)
 
 
 CUTS = [
     Cut(
         Anthropic(),
-        Anthropic().frames(Said())[:-2],
+        Anthropic().frames(PlainReply())[:-2],
         Usage(input_tokens=100, output_tokens=1, cache_read_tokens=60, cache_write_tokens=10),
         {},
     ),
     Cut(
         Chat(),
-        _with_usage_in_every_chunk(Chat().frames(Said())[:-3]),
+        _with_usage_in_every_chunk(Chat().frames(PlainReply())[:-3]),
         Usage(input_tokens=100, output_tokens=1),
         {"settings": {"openai_continuous_usage_stats": True}},
     ),
-    Cut(Google(), Google().frames(Said())[:2], Usage(input_tokens=100, output_tokens=1), {}),
+    Cut(Google(), Google().frames(PlainReply())[:2], Usage(input_tokens=100, output_tokens=1), {}),
 ]
 
 
@@ -115,14 +115,14 @@ AT_ONCE = 0.1
 
 
 def _silent(dialect: Dialect, *, after_output: bool) -> Answer:
-    return Answer(dialect.frames(Said())[: -dialect.finish_frames] if after_output else None, end="silence")
+    return Answer(dialect.frames(PlainReply())[: -dialect.finish_frames] if after_output else None, end="silence")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 async def test_interrupt_closes_connection_and_keeps_shown_text(
     dialect: Dialect, server: Server, connect: Connect
 ) -> None:
-    server.script = [_silent(dialect, after_output=True), Answer(dialect.frames(Said("And on.")))]
+    server.script = [_silent(dialect, after_output=True), Answer(dialect.frames(PlainReply("And on.")))]
     async with Engine("sqlite://", model=await connect(dialect)) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "Greet the world.")
@@ -167,8 +167,8 @@ async def test_interrupted_reply_sends_only_signed_reasoning(
 ) -> None:
     """Anthropic refuses reasoning without its signature, and a reply that ends in reasoning."""
     anthropic = Anthropic()
-    begun = anthropic.stream(blocks, "end_turn")[:frames]
-    server.script = [Answer(begun, end="silence"), Answer(anthropic.frames(Said("And on.")))]
+    frames_sent = anthropic.stream(blocks, "end_turn")[:frames]
+    server.script = [Answer(frames_sent, end="silence"), Answer(anthropic.frames(PlainReply("And on.")))]
     last_shown = "text" if sent else "reasoning"
     async with Engine("sqlite://", model=await connect(anthropic)) as engine:
         chat = await engine.create_chat()
@@ -190,10 +190,10 @@ async def test_interrupted_reply_sends_no_item_ids_to_openai(server: Server, con
     """It refuses a reasoning item without the complete item after it, and a call without its reasoning item."""
     responses = Responses()
     calls = [("call_1", "add", '{"b": 1}'), ("call_2", "add", '{"b": 2}')]
-    said = Said("", reasoning="Two sums.", signature="sig+/=", calls=calls)
+    reply = PlainReply("", reasoning="Two sums.", signature="sig+/=", calls=calls)
     server.script = [
-        Answer(responses.frames(said)[: -responses.finish_frames], end="silence"),
-        Answer(responses.frames(Said("And on."))),
+        Answer(responses.frames(reply)[: -responses.finish_frames], end="silence"),
+        Answer(responses.frames(PlainReply("And on."))),
     ]
     async with Engine("sqlite://", model=await connect(responses)) as engine:
         chat = await engine.create_chat()

@@ -25,18 +25,18 @@ BOUND_TO = {
 
 
 async def test_page_has_its_policy_and_etags(demo: Served) -> None:
-    async with httpx.AsyncClient(base_url=demo.url) as nobody:
-        page = await nobody.get("/inspector")
-        script = await nobody.get("/inspector/service.js")
+    async with httpx.AsyncClient(base_url=demo.url) as stranger:
+        page = await stranger.get("/inspector")
+        script = await stranger.get("/inspector/service.js")
         known, old = [
-            await nobody.get("/inspector/service.js", headers={"If-None-Match": etag})
+            await stranger.get("/inspector/service.js", headers={"If-None-Match": etag})
             for etag in (script.headers["etag"], page.headers["etag"])
         ]
-        posted = await nobody.post("/inspector/service.js")
+        posted = await stranger.post("/inspector/service.js")
         others = [
-            (await nobody.get(f"/inspector/{name}")).status_code for name in ("__init__.py", "..%2Fauth.py", "x.js")
+            (await stranger.get(f"/inspector/{name}")).status_code for name in ("__init__.py", "..%2Fauth.py", "x.js")
         ]
-        paths = (await nobody.get("/openapi.json")).json()["paths"]
+        paths = (await stranger.get("/openapi.json")).json()["paths"]
 
     for answer in (page, script, known, old):
         assert {name: answer.headers[name] for name in BOUND_TO} == BOUND_TO
@@ -54,11 +54,11 @@ async def test_client_is_served_from_a_mounted_router(demo: Served) -> None:
     """A page imports it from its own server without a token; the browser caches it until it changes."""
     app = FastAPI()
     app.include_router(router(demo.engine, auth=TOKENS), prefix="/v1")
-    async with listening(app) as url, httpx.AsyncClient(base_url=f"{url}/v1/client") as nobody:
-        script = await nobody.get("/index.js")
-        known = await nobody.get("/index.js", headers={"If-None-Match": script.headers["etag"]})
-        imported = [(await nobody.get(f"/{name}")).status_code for name in re.findall(r'"\./(.*?)"', script.text)]
-        others = [(await nobody.get(f"/{name}")).status_code for name in ("generate.py", "package.json")]
+    async with listening(app) as url, httpx.AsyncClient(base_url=f"{url}/v1/client") as stranger:
+        script = await stranger.get("/index.js")
+        known = await stranger.get("/index.js", headers={"If-None-Match": script.headers["etag"]})
+        imported = [(await stranger.get(f"/{name}")).status_code for name in re.findall(r'"\./(.*?)"', script.text)]
+        others = [(await stranger.get(f"/{name}")).status_code for name in ("generate.py", "package.json")]
     assert {name: script.headers[name] for name in KEPT} == KEPT
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     assert (known.status_code, imported, others) == (304, [200, 200, 200], [404, 404])
@@ -72,27 +72,27 @@ async def test_dependencies_cover_files(demo: Served) -> None:
 
     app = FastAPI()
     app.include_router(router(demo.engine, auth=TOKENS), prefix="/v1", dependencies=[Depends(refuse)])
-    async with listening(app) as url, httpx.AsyncClient(base_url=f"{url}/v1") as nobody:
+    async with listening(app) as url, httpx.AsyncClient(base_url=f"{url}/v1") as stranger:
         for path in ("/inspector", "/inspector/service.js", "/client/index.js", "/healthz"):
             for method in ("GET", "HEAD"):
-                assert (await nobody.request(method, path)).status_code == 403, path
+                assert (await stranger.request(method, path)).status_code == 403, path
 
 
 def test_inspect_command_serves_a_store_read_only(tmp_path: Path) -> None:
     anyio.run(_one_chat, f"sqlite:///{tmp_path}/chats.db")
     with running(tmp_path, "inspect", "--store", "sqlite:///chats.db") as process:
         ends = time.monotonic() + 60
-        while "Ctrl-C ends it" not in process.said() and time.monotonic() < ends:
+        while "Ctrl-C ends it" not in process.output() and time.monotonic() < ends:
             time.sleep(0.05)
-        url, _, token = process.said().partition("look at ")[2].split()[0].partition("/inspector#token=")
+        url, _, token = process.output().partition("look at ")[2].split()[0].partition("/inspector#token=")
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=20) as client:
             chat = client.get("/chats").json()["items"][0]
             page = client.get("/inspector").status_code
-            said = client.post(f"/chats/{chat['id']}/messages", json={"content": "x"}).status_code
+            posted = client.post(f"/chats/{chat['id']}/messages", json={"content": "x"}).status_code
             anyone = httpx.get(f"{url}/chats").status_code
         code = process.stop()
     assert url.startswith("http://127.0.0.1:")
-    assert (chat["title"], page, said, anyone, code) == ("Kept", 200, 403, 401, 0)
+    assert (chat["title"], page, posted, anyone, code) == ("Kept", 200, 403, 401, 0)
 
 
 async def _one_chat(store: str) -> None:

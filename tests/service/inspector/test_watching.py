@@ -49,7 +49,7 @@ async def test_chat_is_watched_live_reloaded_and_stopped(store: str, chromium: C
         await expect(state).to_have_text("interrupted")
         await expect(page.locator(".message.assistant h4").first).to_contain_text("partial")
         shown = await page.locator(".message.assistant .text").first.inner_text()
-        kept = (await service.engine.messages(chat.id))[-1].text
+        text = (await service.engine.messages(chat.id))[-1].text
         model.allow(100)
         await page.get_by_role("button", name="Resume").click()
         await expect(page.locator(".said .message.assistant").last).to_contain_text("Again.")
@@ -67,7 +67,7 @@ async def test_chat_is_watched_live_reloaded_and_stopped(store: str, chromium: C
         await expect(page.get_by_role("alert")).to_contain_text("no chat")
         others = await page.get_by_text("A parcel").count()
 
-    assert shown.rstrip() == kept.rstrip() == "".join(WORDS[:5]).rstrip()
+    assert shown.rstrip() == text.rstrip() == "".join(WORDS[:5]).rstrip()
     assert actors == {"user:ada"}
     assert others == 0
 
@@ -157,8 +157,8 @@ async def test_lost_answers_and_repeated_keys_send_once(demo: Served, chromium: 
         await page.get_by_role("button", name="Fork here").dblclick()
         go_on.set()
         await expect(page).not_to_have_url(re.compile(chat.id))
-    said = [one.text for one in await demo.engine.messages(chat.id) if one.role == "user"]
-    assert said == ["Hello!"]
+    texts = [one.text for one in await demo.engine.messages(chat.id) if one.role == "user"]
+    assert texts == ["Hello!"]
     assert [keys[0], keys[0], None] == keys
     assert keys[0] is not None
 
@@ -205,6 +205,6 @@ async def test_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> None:
         await expect(queue).to_have_count(0)
         model.allow(100)
         await expect(page.locator(".said .message.assistant").last).to_contain_text("Done.")
-        said = [message.text for message in await service.engine.messages(chat.id) if message.role == "user"]
+        texts = [message.text for message in await service.engine.messages(chat.id) if message.role == "user"]
 
-    assert said == ["first", "third, edited"]
+    assert texts == ["first", "third, edited"]

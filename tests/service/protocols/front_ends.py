@@ -128,63 +128,63 @@ def agui_messages(  # noqa: C901, PLR0912, PLR0915
     spans: set[str] = set()
     calls: set[str] = set()
     ended = False
-    for number, told in enumerate(events):
-        event = _AGUI.validate_json(json.dumps(told), strict=False)
-        assert not event.model_extra, told
-        assert json.loads(event.model_dump_json(by_alias=True)) == told, "an optional field was null"
-        kind = told["type"]
-        assert (number == 0) == (kind == "RUN_STARTED"), told
-        assert not ended, f"{told} comes after the end"
+    for number, sent in enumerate(events):
+        event = _AGUI.validate_json(json.dumps(sent), strict=False)
+        assert not event.model_extra, sent
+        assert json.loads(event.model_dump_json(by_alias=True)) == sent, "an optional field was null"
+        kind = sent["type"]
+        assert (number == 0) == (kind == "RUN_STARTED"), sent
+        assert not ended, f"{sent} comes after the end"
         by_id = {message["id"]: message for message in messages}
         made = {call["id"]: call for message in messages for call in message.get("toolCalls", ())}
         match kind:
             case "TEXT_MESSAGE_START":
-                assert told["messageId"] not in texts, told
-                texts.add(told["messageId"])
-                if told["messageId"] not in by_id:
-                    messages.append({"id": told["messageId"], "role": "assistant", "content": ""})
+                assert sent["messageId"] not in texts, sent
+                texts.add(sent["messageId"])
+                if sent["messageId"] not in by_id:
+                    messages.append({"id": sent["messageId"], "role": "assistant", "content": ""})
             case "TEXT_MESSAGE_CONTENT":
-                assert told["messageId"] in texts, told
-                by_id[told["messageId"]]["content"] += told["delta"]
+                assert sent["messageId"] in texts, sent
+                by_id[sent["messageId"]]["content"] += sent["delta"]
             case "TEXT_MESSAGE_END":
-                texts.remove(told["messageId"])
+                texts.remove(sent["messageId"])
             case "REASONING_START":
-                assert told["messageId"] not in spans, told
-                spans.add(told["messageId"])
+                assert sent["messageId"] not in spans, sent
+                spans.add(sent["messageId"])
             case "REASONING_MESSAGE_START":
-                assert told["messageId"] in spans, told
-                thoughts.add(told["messageId"])
-                if told["messageId"] not in by_id:
-                    messages.append({"id": told["messageId"], "role": "reasoning", "content": ""})
+                assert sent["messageId"] in spans, sent
+                thoughts.add(sent["messageId"])
+                if sent["messageId"] not in by_id:
+                    messages.append({"id": sent["messageId"], "role": "reasoning", "content": ""})
             case "REASONING_MESSAGE_CONTENT":
-                assert told["messageId"] in thoughts, told
-                by_id[told["messageId"]]["content"] += told["delta"]
+                assert sent["messageId"] in thoughts, sent
+                by_id[sent["messageId"]]["content"] += sent["delta"]
             case "REASONING_MESSAGE_END":
-                thoughts.remove(told["messageId"])
+                thoughts.remove(sent["messageId"])
             case "REASONING_END":
-                assert told["messageId"] not in thoughts, told
-                spans.remove(told["messageId"])
+                assert sent["messageId"] not in thoughts, sent
+                spans.remove(sent["messageId"])
             case "TOOL_CALL_START":
-                call_id = told["toolCallId"]
-                assert call_id not in calls | made.keys(), told
+                call_id = sent["toolCallId"]
+                assert call_id not in calls | made.keys(), sent
                 calls.add(call_id)
-                parent = told["parentMessageId"]
+                parent = sent["parentMessageId"]
                 if parent not in by_id:
                     messages.append({"id": parent, "role": "assistant", "content": ""})
-                function = {"name": told["toolCallName"], "arguments": ""}
+                function = {"name": sent["toolCallName"], "arguments": ""}
                 holder = next(message for message in messages if message["id"] == parent)
                 holder.setdefault("toolCalls", []).append({"id": call_id, "type": "function", "function": function})
             case "TOOL_CALL_ARGS":
-                assert told["toolCallId"] in calls, told
-                made[told["toolCallId"]]["function"]["arguments"] += told["delta"]
+                assert sent["toolCallId"] in calls, sent
+                made[sent["toolCallId"]]["function"]["arguments"] += sent["delta"]
             case "TOOL_CALL_END":
-                calls.remove(told["toolCallId"])
+                calls.remove(sent["toolCallId"])
             case "TOOL_CALL_RESULT":
-                assert told["toolCallId"] in made, told
-                assert told["messageId"] not in by_id, told
-                messages.append({"id": told["messageId"], "role": "tool", "content": told["content"]})
+                assert sent["toolCallId"] in made, sent
+                assert sent["messageId"] not in by_id, sent
+                messages.append({"id": sent["messageId"], "role": "tool", "content": sent["content"]})
             case "MESSAGES_SNAPSHOT":
-                messages = _reconciled(messages, json.loads(json.dumps(told["messages"])))
+                messages = _reconciled(messages, json.loads(json.dumps(sent["messages"])))
             case "RUN_FINISHED" | "RUN_ERROR":
                 assert not texts | thoughts | spans | calls
                 ended = True
@@ -194,10 +194,10 @@ def agui_messages(  # noqa: C901, PLR0912, PLR0915
     return messages
 
 
-def _reconciled(had: list[dict[str, Any]], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _reconciled(had: list[dict[str, Any]], snapshot: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages after a snapshot: existing ones stay in place, and retain reasoning that it lacks."""
-    declared = {message["id"]: message for message in told}
-    assert len(declared) == len(told), "a message is told twice"
-    is_silent = all(message["role"] != "reasoning" for message in told)
-    kept = {one["id"]: one for one in had if one["id"] in declared or (is_silent and one["role"] == "reasoning")}
-    return list((kept | declared).values())
+    declared = {message["id"]: message for message in snapshot}
+    assert len(declared) == len(snapshot), "a message is told twice"
+    is_silent = all(message["role"] != "reasoning" for message in snapshot)
+    existing = {one["id"]: one for one in had if one["id"] in declared or (is_silent and one["role"] == "reasoning")}
+    return list((existing | declared).values())

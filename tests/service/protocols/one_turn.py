@@ -29,7 +29,7 @@ def numbered(*events: Event, first: int = 1) -> list[Event]:
     return [replace(event, chat_id=CHAT, seq=number) for number, event in enumerate(events, first)]
 
 
-def said(text: str = "Hi!", *, synthetic: bool = False, imported: bool = False, turn: int = 3) -> Event:
+def user(text: str = "Hi!", *, synthetic: bool = False, imported: bool = False, turn: int = 3) -> Event:
     """Return the event of a user message."""
     parts = (TextPart(text=text),)
     message = Message(
@@ -38,14 +38,14 @@ def said(text: str = "Hi!", *, synthetic: bool = False, imported: bool = False, 
     return MessageEvent(message=message)
 
 
-def kept(*parts: Part, step: int = 1, synthetic: bool = False, usage: Usage | None = None) -> Event:
+def reply(*parts: Part, step: int = 1, synthetic: bool = False, usage: Usage | None = None) -> Event:
     """Return the event of a stored reply."""
     places: dict[str, Any] = {"turn": 3, "step": step, "created_at": NOW}
     message = Message(id=f"a{step}", role="assistant", parts=parts, synthetic=synthetic, usage=usage, **places)
     return MessageEvent(message=message)
 
 
-def given(result: ToolResultPart, *, step: int = 1) -> Event:
+def tool(result: ToolResultPart, *, step: int = 1) -> Event:
     """Return the event of a tool message with a result."""
     return MessageEvent(
         message=Message(id=f"r-{result.call_id}", role="tool", parts=(result,), turn=3, step=step, created_at=NOW)
@@ -104,6 +104,6 @@ def asking(*calls: tuple[str, Approval]) -> Event:
     return ActionRequiredEvent(calls=tuple(asked))
 
 
-def types(told: Sequence[dict[str, Any]]) -> list[str]:
+def types(sent: Sequence[dict[str, Any]]) -> list[str]:
     """Return the types of a front end's chunks or events."""
-    return [str(one["type"]) for one in told]
+    return [str(one["type"]) for one in sent]

@@ -10,12 +10,12 @@ from tests.service.protocols.one_turn import (
     call,
     calling,
     finished,
-    given,
-    kept,
     numbered,
-    said,
+    reply,
     state,
+    tool,
     types,
+    user,
     whole,
     words,
 )
@@ -32,7 +32,7 @@ STARTED = {"type": "RUN_STARTED", **RUN, "protocolVersion": "1.0"}
 USER = {"id": "u1", "role": "user", "content": "Hi!"}
 
 
-def told(*events: Event, history: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+def encode(*events: Event, history: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
     """Return the events between the run's start and its end."""
     encoder = AGUIEncoder("t", "r", history=history)
     run = [*encoder.begin(), *(one for event in numbered(*events) for one in encoder.encode(event)), *encoder.end()]
@@ -50,14 +50,14 @@ def text(*pieces: str, step: int = 1) -> list[dict[str, Any]]:
 
 
 def test_text_and_reasoning_close_around_a_call() -> None:
-    reply = kept(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
+    message = reply(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
     thought = {"messageId": "c1-s1-r0"}
-    assert told(
-        said(), state(ChatState.streaming), words("Hm", kind="reasoning"), words("One ", index=1),
+    assert encode(
+        user(), state(ChatState.streaming), words("Hm", kind="reasoning"), words("One ", index=1),
         words("two", index=1), calling('{"a"', index=2), calling(": 1}", index=2),
-        whole("tool_call", index=2, call_id="k", name="look", arguments={"a": 1}), words("Three", index=3), reply,
-        given(ToolResultPart(call_id="k", name="look", output=[1])), words("Done", step=2),
-        kept(TextPart(text="Done"), step=2), finished(), history=[USER],
+        whole("tool_call", index=2, call_id="k", name="look", arguments={"a": 1}), words("Three", index=3), message,
+        tool(ToolResultPart(call_id="k", name="look", output=[1])), words("Done", step=2),
+        reply(TextPart(text="Done"), step=2), finished(), history=[USER],
     ) == [
         {"type": "REASONING_START", **thought},
         {"type": "REASONING_MESSAGE_START", **thought, "role": "reasoning"},
@@ -76,14 +76,14 @@ def test_text_and_reasoning_close_around_a_call() -> None:
 
 
 def test_discarded_attempt_is_taken_back() -> None:
-    begun = (
-        said(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
+    opening = (
+        user(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
         whole("tool_result", index=1, call_id="j", name="look", output="1"),
         calling("{", index=2), words("Hm", kind="reasoning", index=3),
     )  # fmt: skip
-    events = told(
-        *begun, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), state(ChatState.streaming),
-        words("All", attempt=2), kept(TextPart(text="All")), finished(), history=[USER],
+    events = encode(
+        *opening, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), state(ChatState.streaming),
+        words("All", attempt=2), reply(TextPart(text="All")), finished(), history=[USER],
     )  # fmt: skip
     thought = {"messageId": "c1-s1-r3"}
     assert events[-8:] == [
@@ -94,37 +94,37 @@ def test_discarded_attempt_is_taken_back() -> None:
         {"type": "MESSAGES_SNAPSHOT", "messages": [USER, {"id": "c1-s1-r3", "role": "reasoning", "content": ""}]},
         *text("All"),
     ]
-    later = told(
-        *begun, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), kept(TextPart(text="All")),
-        words("Tw", step=2), kept(TextPart(text="2"), step=2), finished(), history=[USER],
+    later = encode(
+        *opening, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), reply(TextPart(text="All")),
+        words("Tw", step=2), reply(TextPart(text="2"), step=2), finished(), history=[USER],
     )  # fmt: skip
     messages = [("u1", "Hi!"), ("c1-s1", "All"), ("c1-s2", "2"), ("c1-s1-r3", "")]
     assert [(one["id"], one["content"]) for one in later[-1]["messages"]] == messages
-    assert types(told(*begun)).count("MESSAGES_SNAPSHOT") == 0, "a client without a history is corrected nowhere"
-    open_text = told(words("Half"), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), words("All", attempt=2))
+    assert types(encode(*opening)).count("MESSAGES_SNAPSHOT") == 0, "a client without a history is corrected nowhere"
+    open_text = encode(words("Half"), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), words("All", attempt=2))
     assert open_text == [*text("Half"), *text("All")]
 
 
 @pytest.mark.parametrize(
     ("shown", "message", "differs"),
     [
-        ([words("One")], kept(TextPart(text="One")), False),
-        ([words("One")], kept(TextPart(text="Other")), True),
-        ([words("On")], kept(TextPart(text="One")), False),
-        ([calling('{"a": 1}')], kept(call(a=1)), False),
-        ([calling('{"a": 1')], kept(call(a=1)), True),
-        ([calling('{"a": 2}')], kept(call(a=1)), True),
-        ([calling(None)], kept(call(a=1)), False),
-        ([calling('{"a": 1}')], kept(TextPart(text="One")), True),
-        ([whole("tool_call", call_id="k", name="look", arguments={})], kept(call("j")), True),
+        ([words("One")], reply(TextPart(text="One")), False),
+        ([words("One")], reply(TextPart(text="Other")), True),
+        ([words("On")], reply(TextPart(text="One")), False),
+        ([calling('{"a": 1}')], reply(call(a=1)), False),
+        ([calling('{"a": 1')], reply(call(a=1)), True),
+        ([calling('{"a": 2}')], reply(call(a=1)), True),
+        ([calling(None)], reply(call(a=1)), False),
+        ([calling('{"a": 1}')], reply(TextPart(text="One")), True),
+        ([whole("tool_call", call_id="k", name="look", arguments={})], reply(call("j")), True),
         ([words("One")], finished(), True),
-        ([words("Hm", kind="reasoning")], kept(ReasoningPart(text="Hm")), False),
-        ([words("Hm", kind="reasoning")], kept(ReasoningPart(text="Other")), True),
+        ([words("Hm", kind="reasoning")], reply(ReasoningPart(text="Hm")), False),
+        ([words("Hm", kind="reasoning")], reply(ReasoningPart(text="Other")), True),
         ([], finished(), False),
     ],
 )
 def test_snapshot_corrects_a_differing_client(shown: list[Event], message: Event, differs: bool) -> None:
-    events = told(said(), state(ChatState.streaming), *shown, message, history=[])
+    events = encode(user(), state(ChatState.streaming), *shown, message, history=[])
     assert ("MESSAGES_SNAPSHOT" in types(events)) is differs
 
 
@@ -143,8 +143,8 @@ def test_files_and_sources_become_custom_events() -> None:
         },
     ]
     result = ToolResultPart(call_id="k", name="look", output="seen", attachments=files)
-    events = told(whole("source", url="http://s", title="S"), *[whole("file", index=1, data="AA==", media_type="a/b")],
-        kept(call(), step=2), given(result, step=2))  # fmt: skip
+    shown = (whole("source", url="http://s", title="S"), whole("file", index=1, data="AA==", media_type="a/b"))
+    events = encode(*shown, reply(call(), step=2), tool(result, step=2))
     source = {"id": None, "type": "url", "url": "http://s", "title": "S"}
     assert events[0] == {"type": "CUSTOM", "name": "source", "value": source}
     assert (events[1]["name"], events[1]["value"]["type"]) == ("file", "document")
@@ -193,12 +193,12 @@ PENDING = SUCCESS | {"outcome": {"type": "success", "pendingToolCallIds": ["k", 
             [ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))],
             {"type": "RUN_ERROR", "message": "Oh", "code": "auth"},
         ),
-        ([kept(call()), asking(("k", None), ("j", "granted"))], PENDING),
+        ([reply(call()), asking(("k", None), ("j", "granted"))], PENDING),
     ],
 )
 def test_run_ends_as_its_turn(events: list[Event], end: dict[str, Any]) -> None:
     encoder = AGUIEncoder("t", "r")
-    for event in numbered(said(), *events):
+    for event in numbered(user(), *events):
         list(encoder.encode(event))
     assert encoder.over is any(event.kind == "turn_finished" for event in events)
     assert list(encoder.end())[-1] == end
@@ -212,14 +212,14 @@ SPENT = finished(usage=Usage(input_tokens=10, output_tokens=1))
 @pytest.mark.parametrize(
     ("events", "usage"),
     [
-        ([said(), kept(usage=Usage(input_tokens=3)), finished(usage=ALL)], ALL),
-        ([kept(usage=Usage(input_tokens=3, output_tokens=1)), kept(step=2, usage=USED), finished(usage=ALL)], (6, 1)),
-        ([said(synthetic=True), kept(usage=Usage(input_tokens=3)), finished(usage=ALL)], (3, None)),
-        ([said(), kept(call(), usage=Usage(input_tokens=3)), asking(("k", "asked"))], (3, None)),
-        ([said(), kept(usage=USED), ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))], (3, None)),
-        ([kept(), finished(usage=ALL)], None),
+        ([user(), reply(usage=Usage(input_tokens=3)), finished(usage=ALL)], ALL),
+        ([reply(usage=Usage(input_tokens=3, output_tokens=1)), reply(step=2, usage=USED), finished(usage=ALL)], (6, 1)),
+        ([user(synthetic=True), reply(usage=Usage(input_tokens=3)), finished(usage=ALL)], (3, None)),
+        ([user(), reply(call(), usage=Usage(input_tokens=3)), asking(("k", "asked"))], (3, None)),
+        ([user(), reply(usage=USED), ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))], (3, None)),
+        ([reply(), finished(usage=ALL)], None),
         (
-            [kept(usage=USED), finished(usage=ALL), said(turn=4), kept(step=2, usage=USED), replace(SPENT, turn=4)],
+            [reply(usage=USED), finished(usage=ALL), user(turn=4), reply(step=2, usage=USED), replace(SPENT, turn=4)],
             (13, 1),
         ),
     ],

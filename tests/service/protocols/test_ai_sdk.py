@@ -9,12 +9,12 @@ from tests.service.protocols.one_turn import (
     call,
     calling,
     finished,
-    given,
-    kept,
     numbered,
-    said,
+    reply,
     state,
+    tool,
     types,
+    user,
     whole,
     words,
 )
@@ -45,17 +45,17 @@ def test_wrong_argument_is_refused_by_name(argument: str, wrong: Callable[[], An
     assert refused.value.argument == argument
 
 
-def told(*events: Event, **version: Any) -> list[dict[str, Any]]:
+def encode(*events: Event, **version: Any) -> list[dict[str, Any]]:
     return list(encode_ai_sdk(numbered(*events), **version))
 
 
 def test_text_and_reasoning_are_parts_around_a_call() -> None:
-    reply = kept(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
-    assert told(
-        said(), state(ChatState.streaming), words("Hm", kind="reasoning"), words("One ", index=1),
+    message = reply(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
+    assert encode(
+        user(), state(ChatState.streaming), words("Hm", kind="reasoning"), words("One ", index=1),
         words("two", index=1), calling('{"a"', index=2), calling(": 1}", index=2),
-        whole("tool_call", index=2, call_id="k", name="look", arguments={"a": 1}), words("Three", index=3), reply,
-        given(ToolResultPart(call_id="k", name="look", output=[1])), finished(),
+        whole("tool_call", index=2, call_id="k", name="look", arguments={"a": 1}), words("Three", index=3), message,
+        tool(ToolResultPart(call_id="k", name="look", output=[1])), finished(),
     ) == [
         START,
         {"type": "start-step"},
@@ -80,11 +80,11 @@ def test_text_and_reasoning_are_parts_around_a_call() -> None:
 
 
 @pytest.mark.parametrize("version", [6, 7])
-@pytest.mark.parametrize("message", [[kept(TextPart(text="One"))], []], ids=["something is kept", "nothing is"])
+@pytest.mark.parametrize("message", [[reply(TextPart(text="One"))], []], ids=["something is kept", "nothing is"])
 def test_discarded_call_ends_in_an_error(version: Any, message: list[Event]) -> None:
     """Otherwise the page would wait for the output of an answer call that was cut off."""
     shown = whole("tool_call", index=1, call_id="k", name="final_answer", arguments={"a": "hel"})
-    chunks = told(said(), state(ChatState.streaming), words("One"), shown, *message, finished(), version=version)
+    chunks = encode(user(), state(ChatState.streaming), words("One"), shown, *message, finished(), version=version)
     assert chunks[-3]["toolCallId"] == "k"
     assert types(chunks)[-4:] == ["tool-input-available", "tool-output-error", "finish-step", "finish"]
 
@@ -95,8 +95,8 @@ def test_stored_file_is_sent_by_digest(version: Any) -> None:
     drawn, made = "a" * 64, "b" * 64
     picture = FilePart(media_type="image/png", blob=drawn, size=100_000, name="p.png")
     given_files = ToolResultPart(call_id="k", name="look", output="drawn", attachments=(picture,))
-    lived = (said(), kept(call(), FilePart(media_type="image/png", blob=made, size=7)), given(given_files), finished())
-    assert [one["data"] for one in told(*lived, version=version) if one["type"] == "data-file"] == [
+    lived = (user(), reply(call(), FilePart(media_type="image/png", blob=made, size=7)), tool(given_files), finished())
+    assert [one["data"] for one in encode(*lived, version=version) if one["type"] == "data-file"] == [
         {"digest": made, "mediaType": "image/png", "size": 7},
         {"digest": drawn, "mediaType": "image/png", "size": 100_000, "name": "p.png"},
     ]
@@ -113,11 +113,11 @@ def test_provider_results_and_files_are_shown_once() -> None:
     seen = ToolResultPart(call_id="k", name="look", output="seen")
     source, document = SourcePart(url="http://s", title="S"), SourcePart(id="f1", source_type="document")
     lived = (
-        said(), state(ChatState.streaming),
+        user(), state(ChatState.streaming),
         whole("tool_call", call_id="k", name="look", arguments={}, executor="provider"),
         whole("tool_result", index=1, **result), whole("file", index=2, media_type="image/png", data="AA=="),
         whole("source", index=3, url="http://s", title="S"), whole("source", index=4, id="f1", source_type="document"),
-        kept(call(executor=Executor.provider), seen, file, source, document), finished(),
+        reply(call(executor=Executor.provider), seen, file, source, document), finished(),
     )  # fmt: skip
     shown = [
         START,
@@ -132,8 +132,8 @@ def test_provider_results_and_files_are_shown_once() -> None:
         {"type": "finish-step"},
         {"type": "finish", "finishReason": "stop"},
     ]
-    assert told(*lived) == shown
-    without_parts = told(said(), *lived[-2:])
+    assert encode(*lived) == shown
+    without_parts = encode(user(), *lived[-2:])
     assert types(without_parts) == [one["type"] for one in shown if one.get("url") != "http://x"]
 
 
@@ -151,7 +151,7 @@ def test_outcome_decides_the_output_chunk(
     outcome: CallStatus, output: Any, is_error: bool, shown: dict[str, Any]
 ) -> None:
     part = ToolResultPart(call_id="k", name="look", output=output, is_error=is_error, outcome=outcome)
-    assert told(said(), kept(call()), given(part))[-2] == {**shown, "toolCallId": "k"}
+    assert encode(user(), reply(call()), tool(part))[-2] == {**shown, "toolCallId": "k"}
 
 
 @pytest.mark.parametrize(
@@ -168,15 +168,15 @@ def test_outcome_decides_the_output_chunk(
             [ErrorEvent(error=ErrorInfo(kind="x", message="Oh")), state(ChatState.streaming)],
             {"type": "finish", "finishReason": "stop"},
         ),
-        ([kept(call()), asking(("k", None))], {"type": "finish", "finishReason": "tool-calls"}),
+        ([reply(call()), asking(("k", None))], {"type": "finish", "finishReason": "tool-calls"}),
         (
-            [kept(call()), asking(("k", None)), state(ChatState.waiting)],
+            [reply(call()), asking(("k", None)), state(ChatState.waiting)],
             {"type": "finish", "finishReason": "stop"},
         ),
     ],
 )
 def test_stream_ends_as_its_turn(events: list[Event], end: dict[str, Any]) -> None:
-    assert told(said(), *events)[-1] == end
+    assert encode(user(), *events)[-1] == end
 
 
 def test_cut_stream_ends_in_an_error() -> None:
@@ -186,7 +186,7 @@ def test_cut_stream_ends_in_an_error() -> None:
 
 def test_approval_is_requested_once() -> None:
     asks = asking(("k", "asked"), ("j", "asked"), ("i", None))
-    assert told(said(), kept(call()), asks, asks)[4:] == [
+    assert encode(user(), reply(call()), asks, asks)[4:] == [
         {"type": "finish-step"},
         {"type": "start-step"},
         *[
@@ -206,11 +206,11 @@ def test_approval_is_requested_once() -> None:
 
 def test_discarded_attempt_is_taken_back_by_version() -> None:
     lived = (
-        said(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
+        user(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
         calling("{", index=1), words("Half", index=2), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"),
-        words("All", attempt=2), kept(TextPart(text="All")), finished(),
+        words("All", attempt=2), reply(TextPart(text="All")), finished(),
     )  # fmt: skip
-    begun = told(said(), state(ChatState.streaming), *lived[2:5])[:8]
+    opening = encode(user(), state(ChatState.streaming), *lived[2:5])[:8]
     all_of_it = [
         {"type": "text-start", "id": "text-1-0"},
         {"type": "text-delta", "id": "text-1-0", "delta": "All"},
@@ -219,9 +219,9 @@ def test_discarded_attempt_is_taken_back_by_version() -> None:
         {"type": "finish", "finishReason": "stop"},
     ]
     short = "The call was not made: the reply was cut short."
-    assert told(*lived, version=7) == [*begun, {"type": "reset-step"}, *all_of_it]
-    assert told(*lived) == [
-        *begun,
+    assert encode(*lived, version=7) == [*opening, {"type": "reset-step"}, *all_of_it]
+    assert encode(*lived) == [
+        *opening,
         {"type": "text-end", "id": "text-1-2"},
         {"type": "tool-input-error", "toolCallId": "k", "toolName": "look", "input": None, "errorText": short},
         {"type": "tool-output-error", "toolCallId": "j", "errorText": short},

@@ -60,19 +60,19 @@ def logs(seed: int | None) -> list[list[Event]]:
 def turns_of(log: Sequence[Event]) -> list[list[Event]]:
     """Return the events of each turn, from its message on."""
     turns: list[list[Event]] = []
-    begun = False
+    is_running = False
     for event in log:
         starts = isinstance(event, MessageEvent) and event.message.role == "user" and not event.message.imported
-        if starts and not begun:
+        if starts and not is_running:
             turns.append([])
-            begun = True
-        if begun:
+            is_running = True
+        if is_running:
             turns[-1].append(event)
-        begun = begun and not isinstance(event, TurnFinishedEvent)
+        is_running = is_running and not isinstance(event, TurnFinishedEvent)
     return turns
 
 
-def kept(turn: Sequence[Event]) -> list[Message]:
+def stored_messages(turn: Sequence[Event]) -> list[Message]:
     cuts = [place for place, event in enumerate(turn) if isinstance(event, HistoryResetEvent)]
     return [one for one in fold(turn[cuts[-1] + 1 if cuts else 0 :]).messages if not one.erased]
 
@@ -95,21 +95,21 @@ def test_whole_turn_leaves_the_stored_messages(seed: int | None, pruned: str) ->
         for turn in turns_of(log):
             if any(isinstance(event, HistoryResetEvent) or is_erased(event) for event in turn):
                 continue
-            told = left_of(turn, pruned)
-            answers = [message for message in kept(turn) if message.role == "assistant" and message.parts]
+            remaining = left_of(turn, pruned)
+            answers = [message for message in stored_messages(turn) if message.role == "assistant" and message.parts]
             texts = [message.text for message in answers]
             parts_kept = (part for message in answers for part in message.parts)
             thoughts = [part.text for part in parts_kept if isinstance(part, ReasoningPart) and part.text]
             calls = [(call.call_id, call.arguments) for message in answers for call in message.calls]
-            parts = ui_message(encode_ai_sdk(told, version=7), version=7)
+            parts = ui_message(encode_ai_sdk(remaining, version=7), version=7)
             by_step = steps_of(parts)
             assert [text for text, _ in by_step if text] == [text for text in texts if text]
-            in_order = by_id if is_cut(told) else list
+            in_order = by_id if is_cut(remaining) else list
             assert in_order(call for _, made in by_step for call in made) == in_order(calls)
             had: list[dict[str, Any]] = []
             for anew in (False, True):
                 encoder = AGUIEncoder("t", "r", history=had)
-                encoded = (one for event in told for one in encoder.encode(event))
+                encoded = (one for event in remaining for one in encoder.encode(event))
                 had = agui_messages([*encoder.begin(anew=anew), *encoded, *encoder.end()], had)
                 assert contents(had, "assistant") == [text for text in texts if text]
                 assert contents(had, "reasoning") == thoughts
@@ -127,10 +127,10 @@ def contents(messages: Sequence[dict[str, Any]], role: str) -> list[str]:
     return [message["content"] for message in messages if message["role"] == role and message["content"]]
 
 
-def is_cut(told: Sequence[Event]) -> bool:
+def is_cut(events: Sequence[Event]) -> bool:
     """Return whether only the first parts of a reply were pruned: late ones cannot be inserted before the others."""
     first: dict[tuple[int, int], int] = {}
-    for event in told:
+    for event in events:
         if isinstance(event, PartEvent):
             first.setdefault((event.step, event.attempt), event.index)
     return any(first.values())

@@ -18,8 +18,8 @@ def agui(*messages: dict[str, Any], resume: list[dict[str, Any]] | None = None) 
 
 
 def ai_sdk(*messages: tuple[str, list[dict[str, Any]]]) -> NewInput:
-    told = [{"id": f"u{place}", "role": role, "parts": parts} for place, (role, parts) in enumerate(messages)]
-    return new_input_of_ai_sdk(AISDKRequest.model_validate({"id": "tab-1", "messages": told}))
+    page = [{"id": f"u{place}", "role": role, "parts": parts} for place, (role, parts) in enumerate(messages)]
+    return new_input_of_ai_sdk(AISDKRequest.model_validate({"id": "tab-1", "messages": page}))
 
 
 def user(message_id: str, content: Any) -> dict[str, Any]:
@@ -98,8 +98,8 @@ def test_ai_sdk_input_is_what_follows_the_answer() -> None:
     asked = ("assistant", [{"type": "tool-look", "toolCallId": "k", "state": "input-available"}])
     both = ("user", [HI, {"type": "step-start"}]), ("user", [{"type": "text"}])
     known, answered = frozenset({"j", "k"}), frozenset({"j"})
-    said = [("u3", [TextPart(text="Hi!")])]  # and "u4" says nothing
-    assert ai_sdk(("user", [HI]), old, asked, *both) == NewInput(said, {}, known, answered, behind="u2")
+    texts = [("u3", [TextPart(text="Hi!")])]  # and "u4" says nothing
+    assert ai_sdk(("user", [HI]), old, asked, *both) == NewInput(texts, {}, known, answered, behind="u2")
     assert ai_sdk(("user", [HI]), old, asked) == NewInput([], {}, known, answered, behind="u2")
     assert ai_sdk(asked, old) == NewInput([], {"j": ToolResult("j", 1)}, known, answered, behind="u1")
     assert ai_sdk(old, ("user", [HI])).answers == {"j": ToolResult("j", 1)}, "it may be answered and gone on at once"

@@ -78,8 +78,8 @@ class Server:
 
     def sql(self, sql: str) -> str:
         """Execute SQL; return the server's output."""
-        said: str = self._server.psql(sql)
-        return said
+        output: str = self._server.psql(sql)
+        return output
 
     async def cut(self) -> None:
         with contextlib.suppress(Exception):  # the server may be restarting

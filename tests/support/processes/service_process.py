@@ -27,10 +27,10 @@ class Process:
     """A process of the command line."""
 
     popen: subprocess.Popen[bytes]
-    output: Path
+    log: Path
 
-    def said(self) -> str:
-        return self.output.read_text()
+    def output(self) -> str:
+        return self.log.read_text()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""
@@ -41,13 +41,13 @@ class Process:
         """Return its URL, once it is ready."""
         ends = time.monotonic() + _PATIENCE
         while time.monotonic() < ends and self.popen.poll() is None:
-            found = _SERVING.search(self.said())
+            found = _SERVING.search(self.output())
             if found is not None:
                 with contextlib.suppress(httpx.HTTPError):
                     if httpx.get(f"{found[1]}/readyz", timeout=5, verify=TRUSTED).is_success:
                         return found[1]
             time.sleep(0.05)
-        raise AssertionError(f"it does not serve: {self.said()}")
+        raise AssertionError(f"it does not serve: {self.output()}")
 
 
 @contextlib.contextmanager

@@ -29,12 +29,12 @@ def reply(request: ModelRequest) -> Reply:  # noqa: PLR0911 - one for each wish
 
     `crawl` halts in the middle of an answer until it is tried again.
     """
-    said = next((message for message in reversed(request.messages) if message.role in ("user", "tool")), None)
-    if said is None or said.role == "tool":
+    last = next((message for message in reversed(request.messages) if message.role in ("user", "tool")), None)
+    if last is None or last.role == "tool":
         return Reply("Booked.", usage=(3, 2))
-    text = said.text
+    text = last.text
     if text.startswith("call"):
-        return Reply(calls=[Call("pick_date", {"month": 5}, id=f"call_{said.id}")], usage=(3, 2))
+        return Reply(calls=[Call("pick_date", {"month": 5}, id=f"call_{last.id}")], usage=(3, 2))
     if text.startswith("hang"):
         return Reply("Never said.", first_delay=600)
     if text.startswith("slow"):

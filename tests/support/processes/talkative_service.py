@@ -52,9 +52,9 @@ class ServiceProcess:
             text=True,
         )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", said)
-        assert found, said
+        line = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        assert found, line
         self.port = int(found[1])
 
     def stop(self) -> int:
