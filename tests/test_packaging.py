@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # pip asks its index 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the sdist, and the wheel from it."""
     folder = tmp_path_factory.mktemp("dist")
     run(ROOT, sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     return folder
@@ -66,7 +65,6 @@ def test_library_alone_brings_no_command_line(installed: Installed) -> None:
 
 
 def run(cwd: Path, *command: str | Path) -> str:
-    """Run a command and return its output; an error shows all of it."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -71,7 +71,6 @@ class Crew:
         _send(worker, signal.SIGSTOP)
 
     def thaw(self, worker: BaseProcess) -> None:
-        """Resume a frozen worker."""
         _send(worker, signal.SIGCONT)
 
     async def dismiss(self, worker: BaseProcess) -> int | None:

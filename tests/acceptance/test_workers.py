@@ -30,7 +30,6 @@ def client_of(place: Place) -> Engine:
 
 
 async def created(client: Engine, *messages: str) -> dict[str, list[str]]:
-    """Create a chat with each message; return the accepted message ids of each chat."""
     accepted = {}
     for message in messages:
         chat = await client.create_chat(client_tools=[ASK])

@@ -196,7 +196,6 @@ def tools(place: Place, act: Callable[..., None], doom: Doom) -> list[Tool]:
 
 
 def work(place: Place, doom: Doom) -> None:
-    """Run a worker until SIGTERM."""
     _quietly(place, _work, doom)
 
 

@@ -20,7 +20,6 @@ _COLOURS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan",
 
 
 def look(*shown: RenderableType, width: int = WIDTH) -> list[str]:
-    """Return the lines on a screen of some width."""
     screen = screen_of(width)
     for one in shown:
         screen.print(one)
@@ -32,7 +31,6 @@ def screen_of(width: int = WIDTH) -> Console:
 
 
 def lines_of(screen: Console) -> list[str]:
-    """Return the lines that were printed on a screen."""
     return marked(screen.file.getvalue())
 
 

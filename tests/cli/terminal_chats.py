@@ -81,10 +81,8 @@ def stuck(terminal: Terminal, *replies: str | Reply, run_worker: bool = True) ->
 
 
 def chat_of(terminal: Terminal, chat_id: str) -> Any:
-    """Return the JSON of a chat from `turnwise show`."""
     return json.loads(terminal.run("show", chat_id, "--json").out)["chat"]
 
 
 def last_record(terminal: Terminal, chat_id: str) -> Any:
-    """Return the last record's JSON from `turnwise audit`."""
     return json.loads(terminal.run("audit", chat_id, "--json").out)[-1]

@@ -35,7 +35,6 @@ def message_fields(role: str, *parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_shown(*events: Event, echo: bool = True) -> list[str]:
-    """Return the lines that a watcher without a terminal sees."""
     seen = io.StringIO()
     scroll = Scroll(Console(file=seen, width=100))
     view = EventView(scroll, echo=echo)

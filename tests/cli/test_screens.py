@@ -385,7 +385,6 @@ def test_markup_is_printed_literally() -> None:
 
 
 def filled(path: Path, *chat_ids: str) -> str:
-    """Make a store with those chats, oldest first; return its URL."""
     url = f"sqlite:///{path}"
 
     async def fill() -> None:

@@ -35,7 +35,6 @@ class Asked:
     addresses: list[tuple[str, int]]
 
     def who(self, token: str) -> Principal | None:
-        """Return the principal of a token."""
         request = Request({"type": "http", "headers": [(b"authorization", f"Bearer {token}".encode())]})
         known = self.auth(request)
         assert known is None or isinstance(known, Principal)
@@ -44,7 +43,6 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
-    """Record the service's arguments instead of serving."""
     calls: list[Asked] = []
     takes = inspect.signature(service.serve)
 
@@ -71,7 +69,6 @@ def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def serve(shop: Terminal, *words: str) -> list[str]:
-    """Serve the shop on any port; return the printed lines."""
     done = shop.run("serve", "booth:agents", "--create", "--port", "0", *words)
     assert (done.code, done.err) == (0, ""), done
     return done.out.splitlines()
@@ -175,7 +172,6 @@ def test_serve_and_worker_use_the_named_stores(
 
 
 async def put_file(engine: Engine, folder: Path) -> None:
-    """Store a file of a chat."""
     with contextlib.chdir(folder):
         async with engine:
             chat = await engine.create_chat()

@@ -235,7 +235,6 @@ TWICE = ClientSettings(first_delay=1, max_delay=1, retry_timeout=1.5)
 
 
 async def read(server: Server, settings: ClientSettings = TWICE, **asked: Any) -> list[int]:
-    """Return the numbers of a client's events."""
     async with Client(server.url, token="t", settings=settings) as client:
         with anyio.fail_after(60):
             return [event.seq async for event in client.events("c1", **{"follow": False, **asked})]

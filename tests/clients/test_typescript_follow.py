@@ -43,7 +43,6 @@ def status(seq: int) -> str:
 
 
 def chat_at(seq: int, state: str, **more: object) -> dict[str, object]:
-    """Return the answer with a chat's state."""
     return {"body": json.dumps({"state": state, "last_seq": seq, **more}), "type": "application/json"}
 
 

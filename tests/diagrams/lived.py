@@ -25,7 +25,6 @@ _NUMBERS = count(1)
 
 
 def after(seconds: float) -> datetime:
-    """Return the time that many seconds after `START`."""
     return START + timedelta(seconds=seconds)
 
 
@@ -37,7 +36,6 @@ def stays(*states: tuple[ChatState, float]) -> list[Event]:
 
 
 def asked(name: str, call_id: str = "c", executor: Executor = Executor.local, at: float = 2) -> Event:
-    """Return the event of a message with a call."""
     return asked_at_once((name, call_id, executor), at=at)
 
 
@@ -51,7 +49,6 @@ def asked_at_once(*calls: tuple[str, str, Executor], at: float) -> Event:
 
 
 def answered(name: str, call_id: str = "c", at: float = 4) -> Event:
-    """Return the event of a call's result."""
     status = CallStatus.succeeded
     return ToolResultEvent(
         step=1, call_id=call_id, index=0, name=name, output=1, is_error=False, outcome=status, at=after(at)
@@ -59,12 +56,10 @@ def answered(name: str, call_id: str = "c", at: float = 4) -> Event:
 
 
 def phase(name: CompactionPhase, at: float) -> Event:
-    """Return an event of a compaction."""
     return CompactionEvent(phase=name, step=1, at=after(at))
 
 
 def replied(step: int, at: float, *, partial: bool = False) -> Event:
-    """Return the event of a reply, complete or partial."""
     message = Message(
         id=f"m{next(_NUMBERS)}",
         role="assistant",
@@ -78,7 +73,6 @@ def replied(step: int, at: float, *, partial: bool = False) -> Event:
 
 
 def shown(step: int, attempt: int, at: float) -> Event:
-    """Return the event of an attempt's part."""
     return PartEvent(step=step, attempt=attempt, index=0, part=PartDelta(type="text", delta="x"), at=after(at))
 
 
@@ -92,12 +86,10 @@ def failed(step: int, attempt: int, at: float, *, delay: float = 1) -> list[Even
 
 
 def discarded(step: int, attempt: int, at: float) -> Event:
-    """Return the event of a discarded attempt."""
     return AttemptDiscardedEvent(step=step, attempt=attempt, reason="network", at=after(at))
 
 
 def broken(at: float) -> list[Event]:
-    """Return the events of a chat that ended in an error."""
     error = ErrorEvent(error=ErrorInfo(kind="network", message="away"), at=after(at))
     return [error, StatusEvent(state=ChatState.error, previous=ChatState.streaming, at=after(at))]
 

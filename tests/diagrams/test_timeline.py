@@ -95,7 +95,6 @@ def test_drawing_equals_the_approved_one(name: str) -> None:
 
 
 async def rich_events() -> list[Event]:
-    """Return the events of a life with everything."""
     clock = ManualClock()
     model = ScriptedModel(rich_script(), context_limit=100)
     settings = Settings(compaction=CompactionPolicy(context_limit=100))

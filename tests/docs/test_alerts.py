@@ -122,7 +122,6 @@ CASES: Final = {
 
 
 def promtool(*arguments: str) -> str:
-    """Return promtool's output, and whether it fails."""
     assert PROMTOOL is not None
     ran = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
     return f"{ran.returncode}: {ran.stdout}{ran.stderr}"

@@ -169,7 +169,6 @@ def test_reference_has_every_environment_variable(folder: Path) -> None:
 
 
 def staged(folder: Path, page: str) -> str:
-    """Return a page of the reference as the builder reads it."""
     return (folder / "build" / "pages" / "reference" / page).read_text(encoding="utf-8")
 
 

@@ -27,7 +27,6 @@ def lines(text: str) -> list[str]:
 
 
 def at_the_keyboard(folder: Path, store: str) -> dict[str, str]:
-    """Return the environment of a reader's terminal."""
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {"PATH": programs, "HOME": str(folder), "COLUMNS": "80", "TURNWISE_STORE": store}
 

@@ -27,7 +27,6 @@ def strict_model() -> Iterator[Callable[..., StrictModel]]:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Return the path of the test's database."""
     return tmp_path / "chats.db"
 
 

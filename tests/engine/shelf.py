@@ -16,7 +16,6 @@ from turnwise.states.names import ChatState
 
 
 def stands(state: ChatState = ChatState.waiting, *, version: int = 1, last_seq: int = 0, **more: Any) -> Facts:
-    """Return the facts of a chat in that state."""
     known: dict[str, Any] = {"chat_id": "c", "profile": PROFILE, "updated_at": NOW}
     return Facts(**known | more, state=state, version=version, last_seq=last_seq)
 

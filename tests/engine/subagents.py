@@ -80,7 +80,6 @@ def family(
     settings: Settings | None = None,
     **options: Any,
 ) -> list[Agent]:
-    """Return an agent that delegates to another, and that other."""
     subagent = research if isinstance(research, Agent) else Agent("research", research)
     return [Agent("lead", model, tools=[delegate(subagent, **options), *tools], settings=settings), subagent]
 

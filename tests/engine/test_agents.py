@@ -577,7 +577,6 @@ class Connected(ScriptedModel):
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Connected:
-    """Return one model for every name."""
     model = Connected()
     monkeypatch.setattr(models, "model_named", lambda name: model)
     return model

@@ -37,8 +37,6 @@ from turnwise.testing import ManualClock
 
 
 class Watcher(Observer):
-    """An observer that records every transition."""
-
     def __init__(self) -> None:
         self.seen: list[Trigger] = []
 

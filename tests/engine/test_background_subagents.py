@@ -15,7 +15,6 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
 def background(model: ScriptedModel, research: Research, **options: Any) -> list[Agent]:
-    """Return an agent with subagents in the background, and the subagent."""
     return family(model, research, background=True, **options)
 
 

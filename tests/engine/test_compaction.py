@@ -35,8 +35,6 @@ def compacting(**policy: Any) -> Settings:
 
 @pytest.fixture
 def open_full(open_chat: OpenChat) -> OpenChat:
-    """Open chats whose model has a context of 100 tokens."""
-
     def opened(script: Any, **options: Any) -> Any:
         known: dict[str, Any] = {"context_limit": 100, "settings": compacting(), "tools": [look]}
         return open_chat(script, **known | options)

@@ -596,7 +596,6 @@ async def test_chat_damaged_while_running_affects_no_other(
 
 
 async def _rested(engine: Engine, chat: Chat) -> str:
-    """Return the state in which a chat rests, or unreadable."""
     try:
         return (await engine.wait(chat.id, timeout=60)).state
     except ChatUnreadable:

@@ -71,7 +71,6 @@ def test_invalid_version_in_a_log_is_ignored(name: str) -> None:
 
 
 def message_to(**arguments: str) -> ToolCall:
-    """Return a call that sends a subagent another message."""
     return replace(delegated("call_2", subagent=None, subagent_action="message"), arguments=arguments)
 
 
@@ -236,7 +235,6 @@ def sql(database: Path, statement: str, *values: object) -> None:
 
 @asynccontextmanager
 async def opened(database: Path) -> AsyncIterator[ChatStore]:
-    """Open the store of a test without an engine."""
     store = stored_at(database)
     await store.open()
     try:

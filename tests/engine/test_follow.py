@@ -41,7 +41,6 @@ def at_rest(version: int, last_seq: int) -> Facts:
 
 
 async def read(shelf: Shelf, *, after: int = 0, **options: Any) -> list[int]:
-    """Return the numbers of the events up to the end."""
     return [event.seq async for event in follow(shelf.store, shelf.broadcaster, "c", after=after, **options)]
 
 

@@ -36,7 +36,6 @@ STOPPED = "Interrupted by the user before a result was there."
 
 
 async def stop(engine: Engine, chat_id: str) -> None:
-    """Interrupt, and wait until the interrupt is settled."""
     await engine.interrupt(chat_id, reason="enough")
     chat = await engine.wait(chat_id, until=[ChatState.interrupted])
     assert (chat.settled, chat.stop_reason, chat.open_calls) == (True, "interrupted", [])

@@ -169,7 +169,6 @@ WAITS: dict[str, Wait] = {
 
 
 async def wait_for_the_end(name: str, engine: Engine, chat_id: str, ended: dict[str, str]) -> None:
-    """Wait in the given way until the engine ends the wait."""
     with pytest.raises(EngineClosed) as closed:
         await WAITS[name](engine, chat_id)
     ended[name] = str(closed.value)

@@ -567,7 +567,6 @@ def url() -> Iterator[str]:
 
 
 async def result_of(open_engine: Any, strict_model: Any, tools: Any, *calls: Call) -> list[Any]:
-    """Make a model call the tools, and return the results."""
     async with open_engine(strict_model([Reply(calls=calls), "done"]), tools=tools) as engine:
         chat = await engine.create_chat()
         answer = await engine.ask(chat.id, "go")

@@ -21,7 +21,6 @@ ALONE = Settings(run_worker=False)
 
 
 async def chat_with_open_call(engine: Engine, tool: ClientTool = ASK) -> str:
-    """Return a chat whose model called the client."""
     chat = await engine.create_chat(client_tools=[tool])
     assert (await engine.ask(chat.id, "go")).chat.state == "requires_action"
     return chat.id

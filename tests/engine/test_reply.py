@@ -197,7 +197,6 @@ class Attempt:
         self.live = LiveParts(self.leased, self.builder, self.ended.append)
 
     def hear(self, text: str) -> None:
-        """Take a delta of the reply, as the job does."""
         if self.builder.add(ModelPart("text_delta", text=text)):
             self.live.schedule_flush()
 

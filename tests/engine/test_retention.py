@@ -29,7 +29,6 @@ BOTH = Settings(archive_after=30 * DAY, delete_after=60 * DAY)
 
 @asynccontextmanager
 async def on(database: Path, clock: ManualClock, *replies: Any, **options: Any) -> AsyncIterator[Engine]:
-    """Open an engine on the test's database and clock."""
     url = f"sqlite:///{database}"
     async with Engine(url, model=ScriptedModel([*replies]), clock=clock, **options) as engine:
         yield engine

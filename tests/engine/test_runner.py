@@ -71,7 +71,6 @@ async def _for_ever(_leased: LeasedChat) -> None:
 
 
 async def answers(leased: LeasedChat) -> None:
-    """Finish the step, and with it the turn."""
     await leased.fire(StepFinished(token=leased.token, reply=StepReply(parts=(TextPart(text="done"),))))
 
 
@@ -106,7 +105,6 @@ async def triggers(leased: LeasedChat) -> list[tuple[str, str]]:
 
 @asynccontextmanager
 async def running(runner: Runner) -> AsyncIterator[None]:
-    """Run the runner, and wait for its end."""
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runner.run)

@@ -75,7 +75,6 @@ class Swept:
         runtime.writer.change = self._change  # type: ignore[method-assign]
 
     def restart(self) -> Sweeper:
-        """Use a new sweeper."""
         self.sweeper = Sweeper(self.runtime, self.slots)
         return self.sweeper
 
@@ -87,7 +86,6 @@ class Swept:
         return await self.runtime.writer.commit(chat_id, lambda _: None, actor=actor)
 
     async def sweep(self) -> list[str]:
-        """Sweep; return the tries in the order of the ids."""
         self.tried.clear()
         await self.sweeper.sweep()
         return sorted(self.tried)

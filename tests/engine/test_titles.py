@@ -44,7 +44,6 @@ async def settled(engine: Engine) -> None:
 
 
 async def say(engine: Engine, chat_id: str, text: str = HI) -> TurnResult:
-    """Send a message; wait for the answer and the title."""
     result = await engine.ask(chat_id, text, timeout=60)
     await settled(engine)
     return result

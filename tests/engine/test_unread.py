@@ -29,8 +29,6 @@ STORIES = {
 
 
 class Story:
-    """A chat, driven step by step."""
-
     def __init__(self, engine: Engine, chat: Chat) -> None:
         self.engine, self.id = engine, chat.id
         self.marks: list[str] = []
@@ -62,7 +60,6 @@ ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
 
 def polite(request: ModelRequest) -> Reply:
-    """Answer at once, or ask first."""
     last = request.messages[-1]
     return Reply(calls=[Call("ask_user", {})]) if last.text == "Ask me!" else Reply("Hello.")
 

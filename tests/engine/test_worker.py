@@ -53,7 +53,6 @@ class Counting(ScriptedModel):
 
 
 async def filled(open_engine: Any, chats: int) -> list[str]:
-    """Return chats that wait for a worker."""
     async with open_engine(ScriptedModel([]), settings=Settings(run_worker=False)) as engine:
         waiting = [(await engine.create_chat()).id for _ in range(chats)]
         for chat_id in waiting:

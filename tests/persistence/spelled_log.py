@@ -13,7 +13,6 @@ from turnwise.states.writes import digest_of_lease
 
 
 def log_of(text: str) -> list[AuditRecord]:
-    """Return the records of a text."""
     return [_record(version, line.split()) for version, line in enumerate(text.strip().splitlines(), start=1)]
 
 

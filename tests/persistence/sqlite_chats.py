@@ -41,7 +41,6 @@ class Chats:
             yield cls(connection)
 
     def create(self, chat_id: str, plan: Plan) -> Committed:
-        """Create a chat from a plan's decision."""
         return run_sync(self.optimistic.create(chat_id, plan))
 
     def live(self, chat_id: str, *moves: plans.Move, owner: str | None = None) -> None:
@@ -60,7 +59,6 @@ class Chats:
         return SQLiteDatabase(self.on, lambda: self.at)
 
     def read(self, question: Callable[[ChatReads], Coroutine[Any, Any, _T]], chat_id: str = "chat") -> _T:
-        """Return one value that is read from a chat."""
         return run_sync(question(ChatReads(self.database, chat_id)))
 
     def sql(self, sql: str, *values: Any) -> list[Any]:

@@ -29,7 +29,6 @@ IDLE = Settings(run_worker=False)
 
 
 async def read_everything(engine: Engine, chat_id: str) -> str:
-    """Return everything that an engine returns about a chat."""
     events = [event async for event in engine.events(chat_id, follow=False)]
     views = [await engine.messages(chat_id, view=view) for view in ("user", "model", "raw")]
     chat, queue = await engine.get_chat(chat_id), await engine.queued(chat_id)

@@ -309,8 +309,6 @@ async def test_restore_follows_the_guide(tmp_path: Path) -> None:
 
 
 class _Clock:
-    """A clock that tests move."""
-
     def __init__(self) -> None:
         self.at = 100.0
 

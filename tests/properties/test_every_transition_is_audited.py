@@ -65,7 +65,6 @@ def live(walk: Walk) -> None:
 
 
 def change(lines: Lines, random: Random) -> None:
-    """Change one value in one line."""
     place = random.randrange(len(lines))
     fields = json.loads(lines[place])
     name = random.choice(sorted(fields))

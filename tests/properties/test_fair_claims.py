@@ -38,8 +38,6 @@ RUNS = ({"a": (), "b": ()}, {"a": ()}, {"a": (), "b": ()})
 
 
 class Chat:
-    """The test's record of a chat."""
-
     def __init__(self, name: str, owner: str | None, agent: str) -> None:
         self.name, self.key, self.agent, self.model = name, owner or "", agent, f"p:{agent}"
         self.state = "waits"

@@ -31,7 +31,6 @@ def request(messages: Sequence[Message]) -> ModelRequest:
 
 
 def lines_of(messages: Sequence[Message]) -> list[str]:
-    """Return role and content of each message, in a line."""
     return [f"{message.role}: {' + '.join(_words(message))}" for message in messages]
 
 

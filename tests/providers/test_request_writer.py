@@ -34,7 +34,6 @@ def sent(*messages: Message, **options: Any) -> list[Any]:
 
 
 def plain(part: Any) -> Any:
-    """Return a part without its timestamp."""
     return {
         key: value
         for key, value in vars(part).items()

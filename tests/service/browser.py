@@ -38,7 +38,6 @@ class Chromium:
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[Chromium]:
-        """Run a browser until the block ends."""
         program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
         if program is None:
             pytest.skip("Chromium is not installed: apt-get install chromium")

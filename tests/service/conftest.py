@@ -16,7 +16,6 @@ from turnwise.service import create_app
 
 @pytest.fixture
 async def demo() -> AsyncIterator[Served]:
-    """Serve the demo model on a store in memory."""
     async with served(Engine("sqlite://", model="demo")) as service:
         yield service
 
@@ -29,25 +28,21 @@ async def ada(demo: Served) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """Return the OpenAPI document of a service."""
     return create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
 
 
 @pytest.fixture(scope="session")
 def pages() -> Iterator[Pages]:
-    """Run the npm clients of front ends."""
     with Pages.running() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def npm_modules() -> Path:
-    """Return the folder of modules that npm has installed."""
     return installed()
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Chromium]:
-    """Run one browser for all tests of this process."""
     with Chromium.running() as browser:
         yield browser

@@ -66,7 +66,6 @@ class Pages:
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[Pages]:
-        """Run the process in the block."""
         with tempfile.TemporaryDirectory() as folder:
             scripts = Path(shutil.copytree(_NPM, Path(folder) / "npm"))
             (scripts / "node_modules").symlink_to(installed())

@@ -29,7 +29,6 @@ DIALECTS = ("agui", "ai-6", "ai-7")
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """Run a service in its own process."""
     with ServiceProcess.running(f"sqlite:///{tmp_path}/chats.db") as running:
         yield running
 
@@ -137,7 +136,6 @@ ASKING: Final = Reply("Which? ", calls=[Call("pick_date", {}, id="k")])
 
 
 def events_of(answer: httpx.Response) -> list[dict[str, Any]]:
-    """Return the events of an AI SDK or AG-UI stream."""
     assert answer.status_code == 200, answer.text
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
     return [json.loads(line) for line in lines if line != "[DONE]"]
@@ -156,7 +154,6 @@ def user(name: str, text: str) -> dict[str, Any]:
 
 
 def replied(*answers: tuple[str, str]) -> dict[str, Any]:
-    """Return a page's last message, in which calls have their results."""
     parts = [
         {"type": "tool-pick_date", "toolCallId": call_id, "state": "output-available", "output": output}
         for call_id, output in answers
@@ -189,7 +186,6 @@ async def run(client: httpx.AsyncClient, *messages: dict[str, Any], **fields: An
 
 
 async def history(service: Served, answer: httpx.Response) -> list[tuple[str, str]]:
-    """Return role and text of the messages in an answer's chat."""
     messages = await service.engine.messages(answer.headers["turnwise-chat"])
     return [(message.role, message.text) for message in messages]
 

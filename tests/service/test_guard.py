@@ -28,7 +28,6 @@ IN_PIECES: Final = 500
 
 @pytest.fixture
 async def small() -> AsyncIterator[Served]:
-    """Serve with small limits."""
     async with served(Engine("sqlite://", model="demo"), settings=SMALL) as service:
         yield service
 

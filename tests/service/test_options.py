@@ -25,7 +25,6 @@ async def created(client: httpx.AsyncClient, **body: Any) -> str:
 
 
 async def answered(client: httpx.AsyncClient, chat_id: str, content: str) -> dict[str, Any]:
-    """Send a message, wait until the chat rests, and return its receipt."""
     sent = await client.post(f"/chats/{chat_id}/messages", json={"content": content})
     assert sent.status_code == 202, sent.text
     await stream_of(client, chat_id, after=sent.json()["seq"], until_rest=True)

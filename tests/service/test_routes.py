@@ -30,7 +30,6 @@ async def create(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 async def asked(client: httpx.AsyncClient, chat_id: str, content: Any) -> list[dict[str, Any]]:
-    """Send a message, wait until the chat rests, and return its messages."""
     sent = await client.post(f"/chats/{chat_id}/messages", json={"content": content})
     assert sent.status_code == 202, sent.text
     await stream_of(client, chat_id, after=sent.json()["seq"], until_rest=True)

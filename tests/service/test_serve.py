@@ -43,7 +43,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ask(url: str, content: str) -> str:
-    """Create a chat, send a message, and return the chat's id."""
     chat = httpx.post(f"{url}/chats", json={}, headers=AUTHORIZED).json()["id"]
     sent = httpx.post(f"{url}/chats/{chat}/messages", json={"content": content}, headers=AUTHORIZED)
     assert sent.status_code == 202, sent.text

@@ -51,7 +51,6 @@ async def asking(asker: str) -> AsyncIterator[tuple[Served, str, Client]]:
 
 
 async def approve(operator: Client) -> None:
-    """Approve the inbox's call, once it is there."""
     with anyio.fail_after(60):
         async for _ in operator.watch():
             for item in await operator.inbox():

@@ -63,7 +63,6 @@ class Shop:
             return False
 
     async def questions(self) -> list[str]:
-        """Return the users' questions from the store."""
         settings = Settings(run_worker=False)
         async with Engine(f"sqlite:///{self.folder}/chats.db", model="demo", settings=settings) as engine:
             chats = (await engine.list_chats()).items

@@ -88,7 +88,6 @@ def changed(life: Life, **facts: Any) -> Life:
 
 
 def two_results(life: Life) -> Life:
-    """Return an executing life all of whose local calls are finished."""
     for call in life.facts.open_calls:
         if call.is_local:
             life.start(call.call_id)

@@ -90,7 +90,6 @@ DEFAULTS = Path(__file__).parent / "defaults.json"
 
 
 def kinds(of: type[Value] = Value) -> Iterator[type[Value]]:
-    """Yield the types of stored values."""
     for kind in of.__subclasses__():
         if kind.__module__.startswith("turnwise.states."):
             yield kind

@@ -57,7 +57,6 @@ def anything_for(trigger: type[Trigger], **arguments: Any) -> dict[str, Any]:
 
 
 def text_parts(text: str) -> tuple[Part, ...]:
-    """Return a text as parts."""
     return (TextPart(text=text),)
 
 
@@ -155,7 +154,6 @@ class Life:
         return self.fire(t.SubmitToolResults, results=answers)
 
     def help(self, call_id: str, **more: Any) -> Decision:
-        """Answer a subagent's call."""
         subagent = SubagentAnswer(chat_id=f"subagent-{call_id}", version=7, head="7" * 64, usage=USAGE)
         given = {"results": (ToolResult(call_id, "found"),), "subagents": (subagent,), **more}
         return self.fire(t.SubmitToolResults, **given)
@@ -288,7 +286,6 @@ def waiting(**limits: Any) -> Life:
 
 
 def pending(**limits: Any) -> Life:
-    """Return a chat with an unclaimed message."""
     life = Life(**limits)
     life.create()
     life.send()
@@ -296,7 +293,6 @@ def pending(**limits: Any) -> Life:
 
 
 def streaming(**limits: Any) -> Life:
-    """Return a chat in its first attempt."""
     life = pending(**limits)
     life.claim()
     return life

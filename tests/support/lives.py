@@ -212,7 +212,6 @@ class StoredLife(Life):
         self.facts = self.do(self.store.facts(self.chat_id))
 
     def rows(self) -> Any:
-        """Return every stored row of the chat."""
         return self.do(self.store.raw_rows(self.chat_id))
 
     def unchanged(self, work: Awaitable[Any]) -> Any:

@@ -82,7 +82,6 @@ class Mortals:
             down.set()
 
     async def kill(self) -> None:
-        """Kill the engine's process."""
         self.store.dead = True
         self.engine.die()
         self._scope.cancel()

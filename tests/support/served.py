@@ -47,7 +47,6 @@ class Served:
 
     @asynccontextmanager
     async def client(self, who: str = "ada", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-        """Open a client with a user's token."""
         headers = {"Authorization": f"Bearer {who}-token"}
         async with httpx.AsyncClient(
             base_url=self.url, headers=headers, timeout=30, verify=TRUSTED, **options
@@ -111,7 +110,6 @@ async def listening(app: FastAPI) -> AsyncIterator[str]:
 async def streaming(
     client: httpx.AsyncClient, chat_id: str, *, headers: Mapping[str, str] | None = None, **query: Any
 ) -> AsyncIterator[AsyncIterator[SentEvent]]:
-    """Open a chat's stream of events."""
     path = f"/chats/{chat_id}/events"
     async with client.stream("GET", path, params=query, headers=headers) as response:
         assert response.status_code == 200, await response.aread()

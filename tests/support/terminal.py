@@ -34,8 +34,6 @@ PATIENCE = 120
 
 
 class Finished(NamedTuple):
-    """The outcome of a command."""
-
     code: int
     out: str
     err: str
@@ -48,8 +46,6 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Terminal:
-    """Runs commands in a folder, with the tests' modules importable."""
-
     folder: Path
     store: str = "sqlite:///turnwise.db"
 
@@ -77,8 +73,6 @@ class Terminal:
 
 
 class _Screen(pyte.Screen):
-    """The visible screen."""
-
     def __init__(self, typed: Callable[[str], None]) -> None:
         super().__init__(COLUMNS, LINES)
         self._typed = typed
@@ -90,8 +84,6 @@ class _Screen(pyte.Screen):
 
 @dataclass
 class Keyboard:
-    """A command at its own terminal."""
-
     terminal: Terminal
     arguments: tuple[str, ...]
     program: Sequence[str] = tuple(PROGRAM)

@@ -33,8 +33,6 @@ SCRIPT = by_step([Reply("On it.", calls=CALLS), "Done."])
 
 
 class Shop:
-    """A product of two tools, and their acts outside."""
-
     def __init__(self) -> None:
         self.payments: list[str] = []
         self.notes: list[str] = []
@@ -57,12 +55,10 @@ class Shop:
         return f"noted {what}"
 
     def engine(self, store: ChatStore, clock: ManualClock) -> Engine:
-        """Start the product's process."""
         tools = [self.pay, tool(crash="at_least_once")(self.note)]
         return Engine(store, model=ScriptedModel(SCRIPT), tools=tools, clock=clock)
 
     async def check(self, engine: Engine) -> None:
-        """Check the product's own promises."""
         (chat,) = (await engine.list_chats()).items
         assert (chat.state, len(self.notes)) == ("waiting", 1)
         assert len(self.payments) <= 1, f"{len(self.payments)} payments"

@@ -32,7 +32,6 @@ class Chat:
     """The number of final frames with the end and its reason."""
 
     def frames(self, reply: PlainReply) -> list[str]:
-        """Return the frames of a reply's stream."""
         deltas: list[dict[str, Any]] = (
             [{"role": "assistant", "content": ""}, {"reasoning_content": reply.reasoning}] if reply.reasoning else []
         )
@@ -59,7 +58,6 @@ class Chat:
         ]
 
     def error(self, status: int, code: str, message: str, **headers: str) -> Answer:
-        """Return a refusal of a request."""
         return Answer.of({"error": {"message": message, "type": code, "code": code}}, status, **headers)
 
     def overloaded_frame(self) -> str:
@@ -77,14 +75,11 @@ class Chat:
 
 
 class Responses(Chat):
-    """OpenAI's Responses."""
-
     name = "openai-responses"
     model = "openai-responses:gpt-5@{url}/v1"
     finish_frames = 1
 
     def frames(self, reply: PlainReply) -> list[str]:
-        """Return the frames of a reply's stream."""
         output: list[dict[str, Any]] = []
         events: list[dict[str, Any]] = [{"type": "response.created", "response": self._response("in_progress", [])}]
         if reply.reasoning or reply.signature:
@@ -195,14 +190,11 @@ class Responses(Chat):
 
 
 class Anthropic:
-    """Anthropic's Messages."""
-
     name = "anthropic"
     model = "anthropic:claude-opus-5@{url}"
     finish_frames = 2
 
     def frames(self, reply: PlainReply) -> list[str]:
-        """Return the frames of a reply's stream."""
         blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         if reply.reasoning or reply.signature:
             deltas = [{"type": "thinking_delta", "thinking": word} for word in _words(reply.reasoning)]
@@ -232,7 +224,6 @@ class Anthropic:
         return [_event(event) for event in events]
 
     def error(self, status: int, code: str, message: str, **headers: str) -> Answer:
-        """Return a refusal of a request."""
         return Answer.of({"type": "error", "error": {"type": code, "message": message}}, status, **headers)
 
     def overloaded_frame(self) -> str:

@@ -205,7 +205,6 @@ class Gemini(Google):
     model = "google:gemini-2.5-pro@{url}"
 
     def error(self, status: int, code: str, message: str, **headers: str) -> Answer:
-        """Return a refusal of a request."""
         return Answer.of({"error": {"code": status, "message": message, "status": code}}, status, **headers)
 
 

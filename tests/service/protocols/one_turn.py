@@ -25,12 +25,10 @@ NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def numbered(*events: Event, first: int = 1) -> list[Event]:
-    """Return the events as stored, numbered in order."""
     return [replace(event, chat_id=CHAT, seq=number) for number, event in enumerate(events, first)]
 
 
 def user(text: str = "Hi!", *, synthetic: bool = False, imported: bool = False, turn: int = 3) -> Event:
-    """Return the event of a user message."""
     parts = (TextPart(text=text),)
     message = Message(
         id="m1", role="user", parts=parts, turn=turn, step=0, created_at=NOW, synthetic=synthetic, imported=imported
@@ -39,21 +37,18 @@ def user(text: str = "Hi!", *, synthetic: bool = False, imported: bool = False, 
 
 
 def reply(*parts: Part, step: int = 1, synthetic: bool = False, usage: Usage | None = None) -> Event:
-    """Return the event of a stored reply."""
     places: dict[str, Any] = {"turn": 3, "step": step, "created_at": NOW}
     message = Message(id=f"a{step}", role="assistant", parts=parts, synthetic=synthetic, usage=usage, **places)
     return MessageEvent(message=message)
 
 
 def tool(result: ToolResultPart, *, step: int = 1) -> Event:
-    """Return the event of a tool message with a result."""
     return MessageEvent(
         message=Message(id=f"r-{result.call_id}", role="tool", parts=(result,), turn=3, step=step, created_at=NOW)
     )
 
 
 def words(text: str, *, kind: Any = "text", index: int = 0, step: int = 1, attempt: int = 1) -> Event:
-    """Return a piece of text or reasoning."""
     return PartEvent(step=step, attempt=attempt, index=index, part=PartDelta(type=kind, delta=text))
 
 
@@ -79,7 +74,6 @@ def whole(type_: Any, *, index: int = 0, step: int = 1, attempt: int = 1, **comp
 
 
 def state(name: ChatState) -> Event:
-    """Return the event of a change of state."""
     return StatusEvent(state=name)
 
 

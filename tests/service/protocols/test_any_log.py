@@ -58,7 +58,6 @@ def logs(seed: int | None) -> list[list[Event]]:
 
 
 def turns_of(log: Sequence[Event]) -> list[list[Event]]:
-    """Return the events of each turn, from its message on."""
     turns: list[list[Event]] = []
     is_running = False
     for event in log:

@@ -33,7 +33,6 @@ class Machine(NamedTuple):
 
 @contextmanager
 def machine() -> Iterator[Machine]:
-    """Make a machine; remove it in the end."""
     network = os.getpid() % 250
     here, router, gateway, there = (f"198.{a}.{network}.{b}" for a, b in ((18, 1), (18, 2), (19, 1), (19, 2)))
     router_name, machine_name = f"{_NAME}r", f"{_NAME}m"

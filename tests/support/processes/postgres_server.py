@@ -28,8 +28,6 @@ _WAITING = "until test -e {file}; do sleep 0.05; done; false"
 
 
 class Server:
-    """A running server."""
-
     def __init__(self, server: Any) -> None:
         self._server = server
 
@@ -65,7 +63,6 @@ class Server:
         return parse_qs(urlsplit(self.address).query)["host"][0]
 
     def url(self, schema: str) -> str:
-        """Return the URL of a schema."""
         return f"{self.address}&schema={schema}"
 
     def new_url(self, name: str) -> str:
@@ -77,7 +74,6 @@ class Server:
         return Path(self._server.bin_path, name)
 
     def sql(self, sql: str) -> str:
-        """Execute SQL; return the server's output."""
         output: str = self._server.psql(sql)
         return output
 

@@ -33,7 +33,6 @@ class Process:
         return self.log.read_text()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and return the exit code."""
         self.popen.send_signal(number)
         return self.popen.wait(_PATIENCE)
 

@@ -19,8 +19,6 @@ TESTS = Path(__file__).parents[2]
 
 @dataclass
 class ServiceProcess:
-    """A service on one store, with one operator."""
-
     store: str
     words: tuple[str, ...] = ()
     port: int = 0
@@ -58,7 +56,6 @@ class ServiceProcess:
         self.port = int(found[1])
 
     def stop(self) -> int:
-        """Stop it; return its exit code."""
         self.process.terminate()
         return self._ended()
 
