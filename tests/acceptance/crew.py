@@ -93,8 +93,8 @@ class Crew:
         await anyio.wait_readable(process.sentinel)
         process.join()
 
-    def _start(self, target: Callable[..., None], doom: Doom | None, *given: Any) -> BaseProcess:
-        process: Any = _PROCESSES.Process(target=target, args=(self.place, doom or Doom(), *given), daemon=True)
+    def _start(self, target: Callable[..., None], doom: Doom | None, *args: Any) -> BaseProcess:
+        process: Any = _PROCESSES.Process(target=target, args=(self.place, doom or Doom(), *args), daemon=True)
         process.start()
         self._all.append(process)
         return process  # type: ignore[no-any-return]

@@ -107,9 +107,9 @@ def test_composition_works_on_one_postgresql(postgres: Server, tmp_path: Path) -
     with ExitStack() as stack:
         started: dict[str, Process] = {}
         for name in ("api-1", "worker-1", "worker-2", "api-2"):
-            given = services[name]["environment"]
-            assert set(given) == {"TURNWISE_STORE", "TURNWISE_TOKEN"}
-            assert given["TURNWISE_STORE"].startswith("postgresql://")
+            variables = services[name]["environment"]
+            assert set(variables) == {"TURNWISE_STORE", "TURNWISE_TOKEN"}
+            assert variables["TURNWISE_STORE"].startswith("postgresql://")
             environment = {"TURNWISE_STORE": store, "TURNWISE_TOKEN": TOKEN}
             words = [*services[name]["command"], *(["--port", "0"] if name.startswith("api") else [])]
             started[name] = stack.enter_context(running(tmp_path, *words, **environment))

@@ -40,11 +40,11 @@ SLACK_S = 5.0
 
 async def seconds_until(none: Callable[[], bool]) -> float:
     """Return how long it takes until no row is left; no event announces that."""
-    began = monotonic()
+    start = monotonic()
     with anyio.fail_after(60):
         while not none():  # noqa: ASYNC110 - no event comes from there
             await anyio.sleep(0.2)
-    return monotonic() - began
+    return monotonic() - start
 
 
 class Load:
@@ -153,13 +153,13 @@ async def test_old_primary_is_not_used_again(monkeypatch: pytest.MonkeyPatch, ca
 
 async def test_commits_that_are_taken_back_run_no_call_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The start of a call is lost with the primary while the call runs; the checkpoints show the loss."""
-    ran: list[str] = []
+    runs: list[str] = []
     go_on = anyio.Event()
 
     @tool
     async def pay(context: ToolContext) -> str:
         """Pay."""
-        ran.append(context.call_id)
+        runs.append(context.call_id)
         await go_on.wait()
         return "paid"
 
@@ -182,7 +182,7 @@ async def test_commits_that_are_taken_back_run_no_call_twice(tmp_path: Path, cap
         model.allow(9)
         await engine.wait(chat.id, until={ChatState.executing_tools})
         version = (await engine.get_chat(chat.id)).version
-        await seconds_until(lambda: bool(ran) and f'"count":{version},' in published.read_text())
+        await seconds_until(lambda: bool(runs) and f'"count":{version},' in published.read_text())
         await primary.stop()
         standby.start()
         await anyio.to_thread.run_sync(standby.promote)
@@ -193,7 +193,7 @@ async def test_commits_that_are_taken_back_run_no_call_twice(tmp_path: Path, cap
         model.allow(99)
         resting = await engine.wait(chat.id, timeout=60)
         assert resting.settled
-        assert len(ran) == len({*ran})
+        assert len(runs) == len({*runs})
         assert (await engine.verify(chat.id)).ok
     assert "store_went_back" in caplog.text
 
@@ -210,12 +210,12 @@ async def proxy(postgres: Server) -> AsyncIterator[SilentProxy]:
 @pytest.mark.parametrize("busy", ["a model", "a tool", "nothing"])
 async def test_engine_ends_while_its_database_is_silent(postgres: Server, proxy: SilentProxy, busy: str) -> None:
     """The engine closes within `shutdown_grace` + 5 s, in any state."""
-    began = anyio.Event()
+    running = anyio.Event()
 
     @tool
     async def work() -> str:
         """Work."""
-        began.set()
+        running.set()
         await anyio.sleep_forever()
         return ""
 
@@ -229,7 +229,7 @@ async def test_engine_ends_while_its_database_is_silent(postgres: Server, proxy:
         await engine.send_message(chat.id, "Go.")
         await engine.wait(chat.id, until={"streaming" if busy == "a model" else "executing_tools"})
     if busy == "a tool":
-        await began.wait()
+        await running.wait()
     proxy.fall_silent()
     await anyio.sleep(0.3)  # noqa: ASYNC251, RUF100 - gives pollers time to start
     started = monotonic()
@@ -239,12 +239,12 @@ async def test_engine_ends_while_its_database_is_silent(postgres: Server, proxy:
 
 async def test_silent_network_ends_tools_only_with_their_lease(postgres: Server, proxy: SilentProxy) -> None:
     """A shorter outage ends no tools, although two workers check each other's leases afterwards."""
-    began, ended = anyio.Semaphore(0), list[float]()
+    started, ended = anyio.Semaphore(0), list[float]()
 
     @tool(timeout=600)
     async def work() -> str:
         """Work."""
-        began.release()
+        started.release()
         try:
             await anyio.sleep_forever()
         finally:
@@ -259,7 +259,7 @@ async def test_silent_network_ends_tools_only_with_their_lease(postgres: Server,
             model = ScriptedModel([Reply(calls=[Call("work", {})])])
             engine = await stack.enter_async_context(Engine(url, model=model, tools=[work], settings=settings))
             await engine.send_message((await engine.create_chat()).id, "Go.")
-            await began.acquire()
+            await started.acquire()
         proxy.fall_silent()
         await anyio.sleep(5)  # noqa: ASYNC251, RUF100 - the outage
         proxy.speak()

@@ -90,8 +90,8 @@ class Torture:
 
     async def _torment(self, crew: Crew, client: Engine) -> None:
         async with anyio.create_task_group() as tasks:
-            began, count = anyio.current_time(), 0
-            while (done := self._done(anyio.current_time() - began)) < 1:
+            start, count = anyio.current_time(), 0
+            while (done := self._done(anyio.current_time() - start)) < 1:
                 self.deeds["died of their doom"] += crew.bury()
                 while len(crew.workers) < self.workers:
                     crew.hire(self._doom())

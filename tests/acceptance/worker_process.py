@@ -110,10 +110,10 @@ class DoomedStore:
         method = getattr(self._store, name)
         return functools.partial(self._write, method) if name in _WRITES else method
 
-    async def _write(self, method: Callable[..., Coroutine[Any, Any, Any]], *given: Any, **named: Any) -> Any:
+    async def _write(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **named: Any) -> Any:
         self._doom.at("before a commit")
         self._doom.at(f"before {method.__name__}")
-        committed = await method(*given, **named)
+        committed = await method(*args, **named)
         self._doom.at("after a commit")
         return committed
 
@@ -209,7 +209,7 @@ def answers(calls: list[Any]) -> list[ToolResult]:
     return [ToolResult(call.call_id, f"agreed to {call.call_id}") for call in calls if call.name == "ask"]
 
 
-def _quietly(place: Place, main: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
+def _quietly(place: Place, main: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
     log = os.open(place.words, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -217,7 +217,7 @@ def _quietly(place: Place, main: Callable[..., Coroutine[Any, Any, None]], *give
     logging.getLogger("turnwise").setLevel(logging.DEBUG)
     if place.host:
         socket.gethostname = lambda: place.host
-    anyio.run(main, place, *given)
+    anyio.run(main, place, *args)
 
 
 def engine_on(place: Place, doom: Doom, *, run_worker: bool) -> Engine:

@@ -53,7 +53,7 @@ def url_of(terminal: Terminal) -> str:
 def chat_with(terminal: Terminal, *replies: str | Reply, **settings: Any) -> str:
     """Create a chat in the terminal's store, send a message for each reply, and return its id."""
 
-    async def begin() -> str:
+    async def create() -> str:
         model = ScriptedModel(list(replies))
         async with Engine(url_of(terminal), model=model, settings=Settings(**settings)) as engine:
             chat = await engine.create_chat(client_tools=[ASK])
@@ -61,13 +61,13 @@ def chat_with(terminal: Terminal, *replies: str | Reply, **settings: Any) -> str
                 await engine.ask(chat.id, "the-question")
             return chat.id
 
-    return anyio.run(begin)
+    return anyio.run(create)
 
 
 def stuck(terminal: Terminal, *replies: str | Reply, run_worker: bool = True) -> str:
     """Create a chat in the terminal's store, wait until it rests if a worker runs, and return its id."""
 
-    async def begin() -> str:
+    async def create() -> str:
         model, settings = ScriptedModel(list(replies)), Settings(run_worker=run_worker)
         async with Engine(url_of(terminal), model=model, tools=[pay], settings=settings) as engine:
             chat = await engine.create_chat(client_tools=[ASK], title="the-title")
@@ -77,7 +77,7 @@ def stuck(terminal: Terminal, *replies: str | Reply, run_worker: bool = True) ->
                 await engine.send_message(chat.id, "the-question")
             return chat.id
 
-    return anyio.run(begin)
+    return anyio.run(create)
 
 
 def chat_of(terminal: Terminal, chat_id: str) -> Any:

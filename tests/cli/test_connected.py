@@ -94,8 +94,8 @@ def test_whole_chat_through_a_server(here: Terminal, url: str, folder: Path) -> 
     chat = created(url, "Hello", "ask me")
     assert "the answer is given" in did("submit", chat, "this one").words
     messages = json.loads(did("show", chat, "--json").out)["messages"]
-    (given,) = [part for message in messages for part in message["parts"] if part["type"] == "tool_result"]
-    (folder / "answers.json").write_text(json.dumps([{"call_id": given["call_id"], "output": given["output"]}]))
+    (result,) = [part for message in messages for part in message["parts"] if part["type"] == "tool_result"]
+    (folder / "answers.json").write_text(json.dumps([{"call_id": result["call_id"], "output": result["output"]}]))
     assert json.loads(did("submit", chat, "--json", "--results", "answers.json").out)["replayed"]
     assert "is accepted" in did("send", chat, "hang").words
     assert "interrupted" in did("interrupt", chat, "--reason", "enough").words

@@ -104,12 +104,12 @@ def test_unknown_consumer_is_refused(terminal: Terminal) -> None:
 def test_owner_is_listed_exported_and_erased(terminal: Terminal) -> None:
     """Two commands move everything of an owner to another store, and one erases it."""
 
-    async def begin() -> str:
+    async def create() -> str:
         async with Engine(url_of(terminal), model=ScriptedModel([]), settings=Settings(run_worker=False)) as engine:
             await engine.create_chat(owner="bob")
             return (await engine.create_chat(owner="ada", title="Refund", metadata={"ticket": 7})).id
 
-    chat_id = anyio.run(begin)
+    chat_id = anyio.run(create)
     found = json.loads(
         terminal.run("list", "--metadata", "ticket=7", "--title", "refund", "--no-archived", "--json").out
     )

@@ -154,7 +154,7 @@ def eventful(terminal: Terminal) -> str:
     async def refuse(_: Event) -> None:
         raise ValueError("billing knows no invoice of such a number")
 
-    async def made() -> str:
+    async def create() -> str:
         model = ScriptedModel([Reply(calls=[Call("refund_the_order", {"cents": 450})])])
         async with Engine(url_of(terminal), model=model, tools=[refund_the_order]) as engine:
             chat = await engine.create_chat(owner=OWNER, message="Give me my money back!")
@@ -169,7 +169,7 @@ def eventful(terminal: Terminal) -> str:
                 running.cancel_scope.cancel()
             return chat.id
 
-    return anyio.run(made)
+    return anyio.run(create)
 
 
 def test_last_is_the_latest_active_chat(terminal: Terminal) -> None:

@@ -46,8 +46,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     calls: list[Asked] = []
     takes = inspect.signature(service.serve)
 
-    async def serve(*given: Any, **named: Any) -> None:
-        asks = takes.bind(*given, **named)  # or it raises, as the service would
+    async def serve(*args: Any, **named: Any) -> None:
+        asks = takes.bind(*args, **named)  # or it raises, as the service would
         asks.apply_defaults()
         asks.arguments.pop("opened")()
         sockets = asks.arguments.pop("sockets")

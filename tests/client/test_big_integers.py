@@ -15,8 +15,8 @@ NUMBERS = [2**53 + 1, 2**64 + 1, -(10**30) - 7, 10**4299 + 1]
 OBJECT = {"type": "object", "properties": {}}
 
 
-def script(given: Mapping[str, Any]) -> ScriptedModel:
-    calls = [Call("double", json.dumps(given)), Call("ask", given), Call("pay", {"numbers": [1]})]
+def script(numbers: Mapping[str, Any]) -> ScriptedModel:
+    calls = [Call("double", json.dumps(numbers)), Call("ask", numbers), Call("pay", {"numbers": [1]})]
     return ScriptedModel([Reply(calls=calls), Reply("Done.")])
 
 

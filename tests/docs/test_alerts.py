@@ -123,8 +123,8 @@ CASES: Final = {
 
 def promtool(*arguments: str) -> str:
     assert PROMTOOL is not None
-    ran = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
-    return f"{ran.returncode}: {ran.stdout}{ran.stderr}"
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return f"{done.returncode}: {done.stdout}{done.stderr}"
 
 
 def test_prometheus_loads_the_alert_rules() -> None:

@@ -87,10 +87,10 @@ class Sessions:
                 self.runs += 1
                 if self.on_run is not None:
                     self.on_run()
-                given = self.results.get(asked["params"]["name"]) or {
+                result = self.results.get(asked["params"]["name"]) or {
                     "content": [{"type": "text", "text": f"given {self.runs}"}]
                 }
-                return self.failing.pop() if self.failing else Answer(200, rpc(asked["id"], result=given))
+                return self.failing.pop() if self.failing else Answer(200, rpc(asked["id"], result=result))
         return Answer(200, rpc(asked["id"], error={"code": NOT_FOUND, "message": "no such method"}))
 
 

@@ -273,8 +273,8 @@ async def test_agents_inherit_the_hooks_of_the_engine(open_engine: OpenEngine) -
         Agent("bare", models[1]),
         Agent("own", models[2], prepare_messages=lambda _: None, reminders=[lambda _: "mine"]),
     ]
-    given: dict[str, Any] = {"prepare_messages": _hidden, "reminders": [lambda _: "the engine's"]}
-    async with open_engine(models[0], agents=agents, **given) as engine:
+    options: dict[str, Any] = {"prepare_messages": _hidden, "reminders": [lambda _: "the engine's"]}
+    async with open_engine(models[0], agents=agents, **options) as engine:
         chat = await engine.create_chat(agent="default")
         for agent in ("default", "bare", "own"):
             await engine.configure(chat.id, agent=agent)

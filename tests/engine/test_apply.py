@@ -130,8 +130,8 @@ class Slow(Delegate):
         if name not in WAYS:
             return method
 
-        async def slowly(*given: Any, **options: Any) -> Any:
-            outcome = await method(*given, **options)
+        async def slowly(*args: Any, **options: Any) -> Any:
+            outcome = await method(*args, **options)
             self.committed.set()
             await self.answer.wait()
             return outcome

@@ -121,7 +121,7 @@ def test_repaired_arguments_are_logged_by_size() -> None:
 
 @pytest.mark.parametrize("declared", [rest, LOOK], ids=["typed", "by schema"])
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("arguments", "meant"),
     [
         ({"seconds": "30"}, {"seconds": 30}),
         ({"seconds": 30.0}, {"seconds": 30}),
@@ -135,14 +135,14 @@ def test_repaired_arguments_are_logged_by_size() -> None:
     ],
     ids=str,
 )
-def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, Any], meant: dict[str, Any]) -> None:
-    known = coerce(declared, given)
+def test_arguments_are_coerced_and_always_json(declared: Any, arguments: dict[str, Any], meant: dict[str, Any]) -> None:
+    known = coerce(declared, arguments)
     assert known == meant
     assert json.loads(json.dumps(known, allow_nan=False)) == known
 
 
 @pytest.mark.parametrize(
-    ("declared", "given", "words"),
+    ("declared", "arguments", "words"),
     [
         (LOOK, {ARGUMENT_TEXT: "x" * 50}, ["Not run: the arguments of look are no JSON object", "(50 characters)."]),
         (rest, {}, ["seconds: Field required", "Received fields: none."]),
@@ -158,9 +158,11 @@ def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, A
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_invalid_arguments_are_named_and_never_quoted(declared: Any, given: dict[str, Any], words: list[str]) -> None:
+def test_invalid_arguments_are_named_and_never_quoted(
+    declared: Any, arguments: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(BadArguments) as refused:
-        validate(declared, given)
+        validate(declared, arguments)
     message = str(refused.value)
     assert [word for word in words if word not in message] == [], message
     assert [word for word in ("private", "secret", "sss", "n" * 41, "http") if word in message] == []
@@ -179,13 +181,13 @@ def test_failing_validator_is_logged() -> None:
 
 
 def test_first_twenty_problems_and_fields_are_named() -> None:
-    for given in ({f"f{n:02}": 1 for n in range(20)}, {f"f{n:02}": 1 for n in range(21)}):
+    for arguments in ({f"f{n:02}": 1 for n in range(20)}, {f"f{n:02}": 1 for n in range(21)}):
         with pytest.raises(BadArguments) as refused:
-            validate(LOOK, given)
+            validate(LOOK, arguments)
         problems, _, fields = str(refused.value).partition("Received fields: ")
         assert fields.count("(int)") == 20
         assert ("f19" in fields, "f20" in fields) == (True, False)
-        assert [fields.endswith(", and 1 more."), "more" in fields] == [len(given) == 21] * 2
+        assert [fields.endswith(", and 1 more."), "more" in fields] == [len(arguments) == 21] * 2
         assert problems.count(";") < 20
 
 
@@ -366,8 +368,8 @@ def test_untrusted_schema_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> N
     assert problems_with({"x": "a"}, schema) == [f"x: must satisfy anyOf: {json.dumps([{'$ref': '#/$defs/D1'}] * 2)}"]
     too_long = ["arguments: takes too long to check against the schema"]
     assert problems_with({"x": "a"}, schema, trusted=False) == too_long
-    given = {"x": {"n": "1"}}
-    assert meant(given, schema, trusted=False) == given
+    arguments = {"x": {"n": "1"}}
+    assert meant(arguments, schema, trusted=False) == arguments
     assert meant({"x": "3"}, doubling(3), trusted=False) == {"x": 3}
 
 

@@ -171,26 +171,26 @@ async def test_cut_result_still_replays(open_engine: Any, strict_model: Any) -> 
 # Approvals
 
 
-ran: list[str] = []
+runs: list[str] = []
 
 
 @tool(policy="ask")
 async def pay(amount: int) -> str:
     """Pay money."""
-    ran.append(f"pay {amount}")
+    runs.append(f"pay {amount}")
     return f"paid {amount}"
 
 
 @tool
 async def look(at: str) -> str:
     """Look at something."""
-    ran.append(f"look at {at}")
+    runs.append(f"look at {at}")
     return at
 
 
 @pytest.fixture(autouse=True)
 def nothing_ran() -> None:
-    ran.clear()
+    runs.clear()
 
 
 def asking() -> ScriptedModel:
@@ -210,14 +210,14 @@ async def test_approved_call_runs_once(allowed: JsonValue) -> None:
         chat = await engine.create_chat()
         waiting = await engine.ask(chat.id, "pay")
         assert [(call.call_id, call.approval) for call in waiting.open_calls] == [("p", "asked")]
-        assert (waiting.chat.state, ran) == ("requires_action", ["look at it"])
+        assert (waiting.chat.state, runs) == ("requires_action", ["look at it"])
 
         receipt = await engine.submit_tool_results(chat.id, [ToolResult("p", allowed)])
         await engine.wait(chat.id)
         again = await engine.submit_tool_results(chat.id, [ToolResult("p", allowed)])
 
         assert (again.receipt_id, again.replayed) == (receipt.receipt_id, True)
-        assert ran == ["look at it", "pay 3"]
+        assert runs == ["look at it", "pay 3"]
         assert results(model) == [("p", "paid 3", False), ("l", "it", False)]
         with pytest.raises(ConflictingReplay):
             await engine.submit_tool_results(chat.id, [ToolResult("p", output=False)])
@@ -243,7 +243,7 @@ async def test_denied_call_never_runs(answer: ToolResult, output: str) -> None:
         await engine.ask(chat.id, "pay")
         await engine.submit_tool_results(chat.id, [answer])
         await engine.wait(chat.id)
-        assert ran == ["look at it"]
+        assert runs == ["look at it"]
         assert results(model)[0] == ("p", output, True)
         assert (await engine.verify(chat.id)).ok
 
@@ -258,7 +258,7 @@ async def test_approved_call_runs_with_edited_arguments() -> None:
         receipt = await engine.submit_tool_results(chat.id, [answer])
         await engine.wait(chat.id)
 
-        assert ran == ["look at it", "pay 5"]
+        assert runs == ["look at it", "pay 5"]
         history = await engine.messages(chat.id)
         assert history[1].calls[0].arguments == {"amount": 3}
         result = next(message.result for message in history if message.result and message.result.call_id == "p")
@@ -297,10 +297,10 @@ async def test_invalid_approval_is_refused(output: JsonValue, problem: str) -> N
         with pytest.raises(InvalidContent, match=problem):
             await engine.submit_tool_results(chat.id, [ToolResult("p", output)])
         assert await engine.get_chat(chat.id) == before
-        assert ran == ["look at it"]
+        assert runs == ["look at it"]
         await engine.submit_tool_results(chat.id, [ToolResult("p", output=True)])
         await engine.wait(chat.id)
-        assert ran == ["look at it", "pay 3"]
+        assert runs == ["look at it", "pay 3"]
 
 
 async def test_edits_for_an_unknown_tool_are_refused(tmp_path: Path) -> None:
@@ -324,16 +324,16 @@ TAKEN = {"a", "b", "b-4", "call"}
 SHORTENED = f"{'x' * 64}-{sha256(b'x' * 513).hexdigest()[:24]}"
 
 
-async def named(*given: str | None, step: int = 4) -> list[str | None]:
+async def named(*ids: str | None, step: int = 4) -> list[str | None]:
     async def is_taken(call_id: str) -> bool:
         return call_id in TAKEN
 
     names = CallNames(is_taken, step)
-    return [(await names.renamed(ModelPart("tool_call", id=one, name="look", arguments={}))).id for one in given]
+    return [(await names.renamed(ModelPart("tool_call", id=one, name="look", arguments={}))).id for one in ids]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("ids", "expected"),
     [
         (["a"], ["a-4"]),
         (["", None, ""], ["call-4", "call-4-2", "call-4-3"]),
@@ -345,9 +345,9 @@ async def named(*given: str | None, step: int = 4) -> list[str | None]:
         (["x" * 513, "x" * 513], [SHORTENED, f"{SHORTENED}-4"]),
     ],
 )
-async def test_taken_id_gets_the_step_and_then_a_number(given: list[str | None], expected: list[str]) -> None:
-    assert await named(*given) == expected
-    assert await named(*given) == expected, "the same reply in the same step gets the same names"
+async def test_taken_id_gets_the_step_and_then_a_number(ids: list[str | None], expected: list[str]) -> None:
+    assert await named(*ids) == expected
+    assert await named(*ids) == expected, "the same reply in the same step gets the same names"
 
 
 @pytest.mark.parametrize("missing", ["", None])
@@ -469,14 +469,14 @@ async def test_client_result_may_have_files(place: str, request: pytest.FixtureR
     async with Engine(lives_in(place, request).url, model=model) as engine:
         chat = await engine.create_chat(client_tools=[replace(WEIGH, output_schema=None)], message="How heavy?")
         await engine.wait(chat.id)
-        given = ToolResult("w1", "as on the photo", attachments=(photo, large))
-        first = await engine.submit_tool_results(chat.id, [given])
+        submitted = ToolResult("w1", "as on the photo", attachments=(photo, large))
+        first = await engine.submit_tool_results(chat.id, [submitted])
         await engine.wait(chat.id)
-        again = await engine.submit_tool_results(chat.id, [given])
+        again = await engine.submit_tool_results(chat.id, [submitted])
         assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
         other = FilePart.from_bytes(b"another photo", "image/png", name="parcel.png")
         with pytest.raises(ConflictingReplay):
-            await engine.submit_tool_results(chat.id, [replace(given, attachments=(other, large))])
+            await engine.submit_tool_results(chat.id, [replace(submitted, attachments=(other, large))])
         (result,) = [one.result for one in await engine.messages(chat.id) if one.result is not None]
         assert [file.name for file in result.attachments] == ["parcel.png", "log.txt"]
         stored = [b"".join([piece async for piece in engine.open_file(chat.id, file)]) for file in result.attachments]

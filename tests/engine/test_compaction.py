@@ -280,8 +280,8 @@ async def test_compaction_reports_the_remaining_context(open_full: OpenChat, cap
         assert 0 < folds[0].tokens_after < folds[0].context_tokens == 80
         (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("compacted ")]
         assert f"folded=2 carried=0 messages_after=1 context_tokens=80 tokens_after={folds[0].tokens_after}" in line
-        (made,) = await engine.compactions(chat.id)
-        assert (made.summary, made.raw) == (SUMMARY[1], "summary")
+        (compaction,) = await engine.compactions(chat.id)
+        assert (compaction.summary, compaction.raw) == (SUMMARY[1], "summary")
 
 
 async def test_compactions_and_usage_are_readable(open_full: OpenChat) -> None:
@@ -293,11 +293,11 @@ async def test_compactions_and_usage_are_readable(open_full: OpenChat) -> None:
             assert (usage.input_tokens, usage.output_tokens, usage.partial) == (140, 27, False)
             assert usage.compaction is not None
             assert (usage.compaction.input_tokens, usage.compaction.output_tokens) == (50, 20)
-        (made,) = await engine.compactions(chat.id)
-        assert (made.step, made.summary, made.carried) == (1, SUMMARY[1], 0)
-        assert made.usage is not None
-        assert made.usage.input_tokens == 50
-        assert contents(made.messages) == [SUMMARY]
+        (compaction,) = await engine.compactions(chat.id)
+        assert (compaction.step, compaction.summary, compaction.carried) == (1, SUMMARY[1], 0)
+        assert compaction.usage is not None
+        assert compaction.usage.input_tokens == 50
+        assert contents(compaction.messages) == [SUMMARY]
         entries = [
             (each.purpose, each.turn, each.step, each.usage.input_tokens) for each in await engine.usage(chat.id)
         ]

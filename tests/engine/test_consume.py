@@ -255,7 +255,7 @@ async def test_waiting_process_looks_once_in_a_poll(tmp_path: Path) -> None:
         other = Engine(store_on(url), model=ScriptedModel(lambda _: Reply("yes")), clock=clock)
         async with other:
             hold = other._store.hold_consumer
-            other._store.hold_consumer = lambda *given, **more: (looks.update(["look"]), hold(*given, **more))[1]
+            other._store.hold_consumer = lambda *args, **more: (looks.update(["look"]), hold(*args, **more))[1]
             waiting = asyncio.create_task(other.consume("them", Handled()))
             await until(lambda: looks["look"] == 1)
             for _ in range(5):
@@ -389,9 +389,9 @@ async def test_store_that_is_away_only_delays_events(
         await engine.wait(chat.id)
         wanted, call = await durable(engine, chat.id), getattr(engine._store, method)
 
-        async def fail_once(*given: Any, **more: Any) -> Any:
+        async def fail_once(*args: Any, **more: Any) -> Any:
             if not answers:
-                return await call(*given, **more)
+                return await call(*args, **more)
             if isinstance(answers[0], Exception):
                 raise answers.pop()
             return answers.pop()

@@ -86,17 +86,17 @@ def test_default_that_is_not_json_is_left_out() -> None:
     assert properties == {"where": {}, "shape": {"type": "integer", "default": 3}}
 
 
-@pytest.mark.parametrize("given", [{}, {"item": 1, "more": 2}, {"item": "x"}], ids=str)
-def test_invalid_arguments_are_refused(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("arguments", [{}, {"item": 1, "more": 2}, {"item": "x"}], ids=str)
+def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
     read = taking(int)
     with pytest.raises(ValidationError):
-        read.read(given)
+        read.read(arguments)
     with pytest.raises(ValidationError):
-        read.spelled(given)
+        read.spelled(arguments)
 
 
 @pytest.mark.parametrize(
-    ("hint", "given", "spelled"),
+    ("hint", "value", "spelled"),
     [
         (int, "30", 30),
         (date, "2026-01-02", "2026-01-02"),
@@ -107,14 +107,14 @@ def test_invalid_arguments_are_refused(given: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_arguments_are_spelled_as_the_function_receives_them(hint: Any, given: Any, spelled: Any) -> None:
-    signature, arguments = taking(hint), {"value": given}
+def test_arguments_are_spelled_as_the_function_receives_them(hint: Any, value: Any, spelled: Any) -> None:
+    signature, arguments = taking(hint), {"value": value}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = signature.spelled(arguments)
     assert found == {"value": spelled}
     assert type(found["value"]) is type(spelled)
-    assert arguments == {"value": given}
+    assert arguments == {"value": value}
 
 
 class Slot(BaseModel):
@@ -126,11 +126,11 @@ class Slot(BaseModel):
 
 
 def test_strict_type_reads_json_spellings() -> None:
-    given = {"day": "2026-01-02", "tags": ["a"]}
-    assert taking(Slot).read({"value": given}) == {"value": Slot(day=date(2026, 1, 2), tags={"a"})}
-    assert taking(Slot).spelled({"value": given}) == {"value": given}
+    value = {"day": "2026-01-02", "tags": ["a"]}
+    assert taking(Slot).read({"value": value}) == {"value": Slot(day=date(2026, 1, 2), tags={"a"})}
+    assert taking(Slot).spelled({"value": value}) == {"value": value}
     with pytest.raises(ValidationError):
-        taking(Slot).read({"value": given | {"count": "3"}})
+        taking(Slot).read({"value": value | {"count": "3"}})
 
 
 Mine = ToolContext[int]
@@ -301,7 +301,7 @@ async def each() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("function", "problem"),
     [
         (each, "yields; a tool returns one result"),
         (count, "yields; a tool returns one result"),
@@ -309,9 +309,9 @@ async def each() -> AsyncIterator[int]:
         (3, "must be a function|no function and no tool"),
     ],
 )
-def test_tool_refuses_what_gives_no_single_result(given: Any, problem: str) -> None:
+def test_tool_refuses_what_gives_no_single_result(function: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
-        tool(given)
+        tool(function)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), 1e12])
@@ -332,7 +332,7 @@ def test_tool_is_what_was_declared_and_careful_by_default() -> None:
     async def reconcile(_context: ToolContext) -> None: ...
 
     schema = {"type": "object", "description": "Whatever it costs."}
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "name": "spend",
         "description": "Spend.",
         "schema": schema,
@@ -343,8 +343,8 @@ def test_tool_is_what_was_declared_and_careful_by_default() -> None:
         "policy": "ask",
         "reconcile": reconcile,
     }
-    declared = tool(**given)(pay)
-    assert {name: getattr(declared, name) for name in given} == given
+    declared = tool(**options)(pay)
+    assert {name: getattr(declared, name) for name in options} == options
     assert (declared.run, declared.signature, declared.is_async) == (pay, None, False)
     for careful in (tool(pay), tool()(pay), Tool(name="pay", description="Pay.", schema=schema, run=pay)):
         assert (careful.name, careful.description, careful.run) == ("pay", "Pay.", pay)
@@ -403,7 +403,7 @@ def claude(*replies: Any, **options: Any) -> ScriptedModel:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("fields", "problem"),
     [
         ({"tool": {"name": "computer"}}, r"tool\.type: must be text, as anthropic documents it"),
         ({"tool": {"type": "computer_toolset_20260801"}}, r"tool\.name: must be text"),
@@ -413,16 +413,16 @@ def claude(*replies: Any, **options: Any) -> ScriptedModel:
         ({"betas": [7]}, r"betas\[0\]: must be"),
     ],
 )
-def test_invalid_definition_is_refused(given: dict[str, Any], problem: str) -> None:
+def test_invalid_definition_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
-        ProviderDefinition(**{"provider": "anthropic", "tool": SCREEN, **given})
+        ProviderDefinition(**{"provider": "anthropic", "tool": SCREEN, **fields})
 
 
 def test_definition_excludes_name_and_description() -> None:
     """The definition alone describes the tool; the model would never see a second description."""
-    for given in ({"name": "mouse"}, {"description": "Moves the mouse."}):
-        with pytest.raises(SettingsError, match=f"tool 'computer': has a definition.*leave out {next(iter(given))}="):
-            tool(definition=DEFINITION, **given)(use.run)
+    for option in ({"name": "mouse"}, {"description": "Moves the mouse."}):
+        with pytest.raises(SettingsError, match=f"tool 'computer': has a definition.*leave out {next(iter(option))}="):
+            tool(definition=DEFINITION, **option)(use.run)
     with pytest.raises(SettingsError, match="tool 'mouse': must be named 'computer'"):
         Tool(name="mouse", description="", schema={"type": "object"}, run=use.run, definition=DEFINITION)
     with pytest.raises(SettingsError, match="needs a name of 1 to 64 letters"):

@@ -22,20 +22,20 @@ from turnwise.states.values.digests import digest
 
 async def test_client_id_makes_chat_creation_idempotent(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model("ok")) as engine:
-        made: list[Chat] = []
+        chats: list[Chat] = []
 
         async def create() -> None:
-            made.append(await engine.create_chat(owner="ada", client_id="tab-1", title="T", message="hi"))
+            chats.append(await engine.create_chat(owner="ada", client_id="tab-1", title="T", message="hi"))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
                 tasks.start_soon(create)
-        assert {chat.id for chat in made} == {made[0].id}
+        assert {chat.id for chat in chats} == {chats[0].id}
 
-        await engine.wait(made[0].id)
+        await engine.wait(chats[0].id)
         for content in ("hi", None):
             again = await engine.create_chat(owner="ada", client_id="tab-1", title="another", message=content)
-            assert (again.id, again.title, again.turn) == (made[0].id, "T", 1)
+            assert (again.id, again.title, again.turn) == (chats[0].id, "T", 1)
         with pytest.raises(ConflictingReplay):
             await engine.create_chat(owner="ada", client_id="tab-1", message="bye")
         others = [

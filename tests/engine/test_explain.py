@@ -123,9 +123,9 @@ async def test_explain_names_whose_approval_is_awaited() -> None:
         chat = await engine.create_chat(agent="boss", message="Go!")
         await engine.wait(chat.id)
         with anyio.fail_after(60):
-            while not (made := await engine.subagents(chat.id)):  # noqa: ASYNC110 - no event
+            while not (subagents := await engine.subagents(chat.id)):  # noqa: ASYNC110 - no event
                 await anyio.sleep(0.01)
-        (theirs,) = made
+        (theirs,) = subagents
         await engine.wait(theirs.id, until={ChatState.requires_action})
         reason = (await engine.explain(chat.id)).reason
     assert reason.startswith("The chat waits for the approval of forget by an owner (b2). Waiting for subagents, too")
@@ -469,8 +469,8 @@ async def test_slow_question_blocks_no_other_chat(
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hi")
         quick = await ask(engine, chat.id)
-        given = getattr(__import__(f"turnwise.{module}", fromlist=[name]), name)
-        monkeypatch.setattr(f"turnwise.{place}", slow(given))
+        original = getattr(__import__(f"turnwise.{module}", fromlist=[name]), name)
+        monkeypatch.setattr(f"turnwise.{place}", slow(original))
         answers: list[Any] = []
         lived = 0
 

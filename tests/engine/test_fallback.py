@@ -77,7 +77,7 @@ async def test_price_and_window_are_those_of_the_model(open_engine: OpenEngine) 
         (answer,) = (one for one in asked.messages if one.role == "assistant")
         assert answer.usage == add_cost(second, Usage(input_tokens=40_000, output_tokens=10), answer.created_at)
         assert answer.usage.cost
-        assert [made.step for made in await engine.compactions(chat.id)] == [1], "40,000 of 45,000 tokens are too many"
+        assert [each.step for each in await engine.compactions(chat.id)] == [1], "40,000 of 45,000 tokens are too many"
         assert (await engine.ask(chat.id, "And now?")).messages[-1].provider == "anthropic"
 
 

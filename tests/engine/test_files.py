@@ -60,12 +60,12 @@ async def test_put_file_takes_bytes_paths_and_iterables(content: Any, tmp_path: 
         content = tmp_path / "notes.txt"
         content.write_bytes(b"one two")
     async with open_chat(ScriptedModel([]), settings=Settings(file_limit_bytes=7)) as (engine, chat, _):
-        given = content() if callable(content) else content
-        kind = None if isinstance(given, Path) else "text/plain"
-        file = await engine.put_file(chat.id, given, media_type=kind)
+        source = content() if callable(content) else content
+        kind = None if isinstance(source, Path) else "text/plain"
+        file = await engine.put_file(chat.id, source, media_type=kind)
         assert file == FilePart(
             media_type="text/plain",
-            name="notes.txt" if isinstance(given, Path) else None,
+            name="notes.txt" if isinstance(source, Path) else None,
             blob=digest_of(b"one two"),
             size=7,
         )
@@ -260,9 +260,9 @@ async def test_large_file_made_by_a_model_is_stored_as_a_reference(
     open_engine: OpenEngine, open_chat: OpenChat
 ) -> None:
     """The model gets the bytes back; a file that cannot be stored stays in the message."""
-    made = ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())
+    part = ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())
     model = ScriptedModel(
-        [Reply(parts=[made, ModelPart(type="finish")]), "again", Reply(parts=[made, ModelPart(type="finish")])]
+        [Reply(parts=[part, ModelPart(type="finish")]), "again", Reply(parts=[part, ModelPart(type="finish")])]
     )
     async with open_chat(model) as (engine, chat, _):
         await engine.ask(chat.id, "draw")

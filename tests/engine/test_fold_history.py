@@ -43,9 +43,9 @@ def changed(position: int, words: str) -> Message:
     return replace(BY_POSITION[position], parts=text_parts(words))
 
 
-def folded(given: list[Message], *carried: int) -> tuple[list[int | str], int]:
+def folded(output: list[Message], *carried: int) -> tuple[list[int | str], int]:
     """Return the remaining messages (positions of carried ones, else texts) and the number of folded ones."""
-    summary = summary_of(HISTORY, given, set(carried))
+    summary = summary_of(HISTORY, output, set(carried))
     return [one if isinstance(one, int) else one.text or one.role for one in summary.messages], summary.folded
 
 
@@ -54,7 +54,7 @@ def at(*positions: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("given", "carried", "left"),
+    ("output", "carried", "left"),
     [
         ([new()], (), (["In short."], 7)),
         ([new()], (7,), (["In short.", 7], 6)),
@@ -75,29 +75,29 @@ def at(*positions: int) -> list[Message]:
     ],
 )
 def test_fold_keeps_given_messages_and_their_calls(
-    given: list[Message], carried: tuple[int, ...], left: tuple[list[int | str], int]
+    output: list[Message], carried: tuple[int, ...], left: tuple[list[int | str], int]
 ) -> None:
-    assert folded(given, *carried) == left
+    assert folded(output, *carried) == left
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("output", "words"),
     [([], "nothing to go on from"), ([new(" ")], "nothing to go on from"), (list(HISTORY), "nothing was folded")],
 )
-def test_fold_of_nothing_or_everything_fails(given: list[Message], words: str) -> None:
+def test_fold_of_nothing_or_everything_fails(output: list[Message], words: str) -> None:
     with pytest.raises(ModelError, match=re.escape(words)) as refused:
-        summary_of(HISTORY, given, set())
-    assert refused.value.kind == ("nothing_folded" if given == list(HISTORY) else "bad_request")
+        summary_of(HISTORY, output, set())
+    assert refused.value.kind == ("nothing_folded" if output == list(HISTORY) else "bad_request")
     assert summary_of(HISTORY, [*HISTORY[1:], HISTORY[0]], set()).folded == 0
 
 
 def test_new_message_is_normalised_or_refused() -> None:
     """A strategy that uses `replace` bypasses the checks of messages."""
 
-    def made(metadata: Any) -> Message:
+    def message_with(metadata: Any) -> Message:
         return replace(new(), parts=(replace(text_parts("x")[0], metadata=metadata),))
 
-    (summary,) = summary_of(HISTORY, [made({1: "one"})], set()).messages
+    (summary,) = summary_of(HISTORY, [message_with({1: "one"})], set()).messages
     assert summary.parts[0].metadata == {"1": "one"}
     deep: dict[str, Any] = {}
     deep["deep"] = deep
@@ -105,7 +105,7 @@ def test_new_message_is_normalised_or_refused() -> None:
     wrong = {"JSON": {"x": {(1,): 2}}, "only JSON": deep, "nested deeper": nested, r"parts\[0\].metadata": "x"}
     for words, metadata in wrong.items():
         with pytest.raises(InvalidContent, match=words):
-            summary_of(HISTORY, [made(metadata)], set())
+            summary_of(HISTORY, [message_with(metadata)], set())
 
 
 def test_changed_message_keeps_its_position() -> None:

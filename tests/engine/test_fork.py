@@ -112,12 +112,12 @@ async def test_fork_state_equals_its_parents_at_every_version(open_engine: OpenE
             if facts.open_calls:
                 continue
             fork = await engine.fork(chat_id, at_version=version)
-            began = seen.facts[fork.id][1]
+            start = seen.facts[fork.id][1]
             wanted = (facts.history.boundary, facts.history.foldable, facts.history.tail)
-            assert (began.history.boundary, began.history.foldable, began.history.tail) == wanted, version
+            assert (start.history.boundary, start.history.foldable, start.history.tail) == wanted, version
             if not cut:  # a compaction that was cut is none of the fork's
-                assert began.compaction.count == facts.compaction.count, version
-            assert began.serial >= facts.serial
+                assert start.compaction.count == facts.compaction.count, version
+            assert start.serial >= facts.serial
             compared.add((facts.history.tail, bool(facts.history.boundary), facts.compaction.count))
     assert len(compared) >= 6
 

@@ -147,9 +147,9 @@ def test_refused_reply_is_no_answer(behind: list[Message]) -> None:
 
 
 def test_synthetic_user_message_awaits_no_answer() -> None:
-    own, made = message_of("user", "mine", position=1), message_of("user", "made", position=2, step=1)
-    assert [is_made(message) for message in (own, made)] == [False, True]
-    assert unanswered([own, made]) == (1,)
+    own, synthetic = message_of("user", "mine", position=1), message_of("user", "made", position=2, step=1)
+    assert [is_made(message) for message in (own, synthetic)] == [False, True]
+    assert unanswered([own, synthetic]) == (1,)
 
 
 def test_sources_and_blank_text_are_no_content() -> None:

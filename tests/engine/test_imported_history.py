@@ -401,14 +401,14 @@ def test_blank_and_signed_parts_are_left_out() -> None:
     blank, thought = {**TEXT, "text": " "}, {"type": "reasoning", "text": "hm", "signature": "s"}
     signed = {**thought, "text": ""}
     source, file = SourcePart(url="https://a.example"), FilePart(media_type="text/plain", data="aGk=")
-    for given, stored in (
+    for parts, stored in (
         ([blank, TEXT, signed], ["text"]),
         ([thought, blank], ["reasoning"]),
         ([CALL, blank, signed], ["tool_call"]),
         ([blank, source], ["source"]),
         ([file, signed], ["file"]),
     ):
-        taken = read("here", message("assistant", *given), 1000)
+        taken = read("here", message("assistant", *parts), 1000)
         assert [part.type for part in taken.parts] == stored
     for nothing in ([signed], [signed, blank]):
         assert read("here", message("assistant", *nothing), 1000) is None

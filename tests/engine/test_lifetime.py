@@ -234,9 +234,9 @@ async def test_closed_engine_refuses_every_call(strict_model: Any, when: str) ->
         if name in ("acting", "release_followers", "add_failure_callback"):
             continue
         required = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
-        given = {parameter.name: _some(parameter.name) for parameter in required}
+        arguments = {parameter.name: _some(parameter.name) for parameter in required}
         with pytest.raises(EngineClosed, match="async with"):
-            await _done(method, given)
+            await _done(method, arguments)
 
 
 async def test_engine_can_be_opened_again(strict_model: Any, database: Any) -> None:
@@ -254,8 +254,8 @@ def _some(parameter: str) -> Any:
     return {"metadata": {}, "results": [], "lines": lines, "handler": print, **numbers}.get(parameter, "x")
 
 
-async def _done(method: Callable[..., Any], given: dict[str, Any]) -> None:
-    outcome = method(**given)
+async def _done(method: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    outcome = method(**arguments)
     await (anext(outcome) if inspect.isasyncgen(outcome) else outcome)
 
 

@@ -58,18 +58,18 @@ async def test_only_complete_calls_run(
     point = ClientTool("point", "Point.", schema)
     ask_first = dataclasses.replace(pay, name="pay_if_allowed", policy="ask")
     texts = [*FATAL, *MENDED, *WHOLE]
-    names = {given: ["pay"] if given in running else ["pay", "pay_if_allowed", "point"] for given in texts}
+    names = {text: ["pay"] if text in running else ["pay", "pay_if_allowed", "point"] for text in texts}
     script: list[Any] = []
-    for given in texts:
-        calls = [end(f"c{place}", name, given) for place, name in enumerate(names[given])]
+    for text in texts:
+        calls = [end(f"c{place}", name, text) for place, name in enumerate(names[text])]
         script += [Reply(parts=[*calls, ModelPart("finish", stop_reason=word)]), "all done"]
     async with open_engine(strict_model(script), tools=[pay, ask_first]) as engine:
-        for given in texts:
+        for text in texts:
             chat = await engine.create_chat(client_tools=[point])
             result = await engine.ask(chat.id, "pay")
-            assert (result.text, result.chat.state, result.stop_reason) == ("all done", "waiting", "end_turn"), given
+            assert (result.text, result.chat.state, result.stop_reason) == ("all done", "waiting", "end_turn"), text
             outputs = [str(message.result.output) for message in result.messages if message.result is not None]
-            assert given in running or [output[:8] for output in outputs] == ["Not run:"] * 3, outputs
+            assert text in running or [output[:8] for output in outputs] == ["Not run:"] * 3, outputs
     assert paid == list(running.values())
 
 

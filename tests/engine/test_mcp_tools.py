@@ -73,7 +73,7 @@ def offered(name: str = "give", **more: Any) -> mcp.types.Tool:
     return mcp.types.Tool(name=name, input_schema=SCHEMA, **more)
 
 
-async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **arguments: Any) -> Any:
+async def output_of(tool: Tool, report: Callable[[Any], None] = lambda _: None, **arguments: Any) -> Any:
     """Run a tool as the engine does; return its result."""
     context = tool_context(report=report)
     assert tool.context_parameter is not None
@@ -149,10 +149,10 @@ async def test_adapted_tools_and_names_taken_by_others() -> None:
         """Look."""
         return "own"
 
-    def adapt(made: Tool) -> Tool | None:
-        if made.name == "broken":
+    def adapt(adapted: Tool) -> Tool | None:
+        if adapted.name == "broken":
             raise RuntimeError("no such tool")
-        return None if made.name == "unwanted" else replace(made, policy="ask")
+        return None if adapted.name == "unwanted" else replace(adapted, policy="ask")
 
     one = tools_of(serving(*map(offered, ["look", "give", "broken", "unwanted"])), adapt=adapt)
     other = tools_of(serving(*map(offered, ["give", "take"])))
@@ -227,7 +227,7 @@ async def test_server_is_called_by_its_own_tool_name() -> None:
 
     async with tools_of(serving(offered("give.one"), answer=answer), prefix="my.") as tools:
         (tool,) = tools.tools
-        assert (await ran(tool, n=3)).output == ""
+        assert (await output_of(tool, n=3)).output == ""
     assert tool.name == "my_give_one"
     assert received == [("give.one", {"n": 3})]
 
@@ -289,7 +289,7 @@ async def test_content_becomes_text_and_files(content: list[Any], output: str, f
     async with tools_of(serving(offered(), answer=lambda *_: answers.pop(0))) as tools:
         (tool,) = tools.tools
         for expected in (output, {}):
-            result = await ran(tool)
+            result = await output_of(tool)
             assert (result.output, result.attachments) == (expected, files)
 
 
@@ -359,14 +359,14 @@ async def test_expired_token_is_said_and_can_be_renewed() -> None:
     for auth in (bring, Renewed(old, new), OfHttpx(old, new)):
         async with serving_sessions(token=old) as server, MCPTools.http(server.url, auth=auth) as tools:
             (tool,) = tools.tools
-            assert (await ran(tool)).output == "given 1"
+            assert (await output_of(tool)).output == "given 1"
             server.token = new
             if auth is bring:
                 with pytest.raises(MCPUnreachable, match=r"refused the request: 401 Unauthorized; .*auth=") as refused:
-                    await ran(tool)
+                    await output_of(tool)
                 assert (refused.value.status, isinstance(refused.value, MCPAnswerLost)) == (401, False)
                 mine["Authorization"] = f"Bearer {new}"
-            assert (await ran(tool)).output == "given 2"
+            assert (await output_of(tool)).output == "given 2"
             assert server.session_count == 1
     async with serving_sessions(token=new) as server:
         with pytest.raises(MCPUnreachable, match="401 Unauthorized"):
@@ -399,7 +399,7 @@ async def test_failure_has_the_words_of_the_server(content: list[Any], structure
     async with tools_of(serving(offered(), answer=lambda *_: answer)) as tools:
         (tool,) = tools.tools
         with pytest.raises(MCPToolFailed, match=f"^{re.escape(problem)}$"):
-            await ran(tool)
+            await output_of(tool)
 
 
 class Breakable:
@@ -411,7 +411,7 @@ class Breakable:
         self.left = 0
 
     @property
-    def made(self) -> int:
+    def connections(self) -> int:
         return len(self._broken)
 
     def break_last(self) -> None:
@@ -442,20 +442,20 @@ async def test_calls_share_a_new_connection_after_a_broken_transport() -> None:
 
     async def add(tools: MCPTools) -> None:
         (adding,) = (tool for tool in tools.tools if tool.name == "add")
-        sums.append((await ran(adding, first=1, second=2)).output)
+        sums.append((await output_of(adding, first=1, second=2)).output)
 
     sums: list[Any] = []
     async with MCPTools(connect, name="numbers") as tools:
         (waiting,) = (tool for tool in tools.tools if tool.name == "wait_for_ever")
         with pytest.raises(MCPUnreachable, match="answer: ConnectionResetError: the wire was cut") as broken:
-            await ran(waiting, lambda _: connect.break_last())
+            await output_of(waiting, lambda _: connect.break_last())
         assert broken.value.server == "numbers"
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(add, tools)
         await add(tools)
     assert sums == ["3"] * 4
-    assert (connect.made, connect.left) == (2, 2)
+    assert (connect.connections, connect.left) == (2, 2)
 
 
 @pytest.mark.parametrize(("code", "is_gone"), [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False)])
@@ -472,9 +472,9 @@ async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool)
     async with MCPTools(connect, name="things") as tools:
         (tool,) = tools.tools
         with pytest.raises(MCPAnswerLost if is_gone else mcp.MCPError, match="not so"):
-            await ran(tool)
-        assert (await ran(tool)).output == "done"
-    assert connect.made == (2 if is_gone else 1)
+            await output_of(tool)
+        assert (await output_of(tool)).output == "done"
+    assert connect.connections == (2 if is_gone else 1)
 
 
 @pytest.mark.parametrize(
@@ -491,12 +491,12 @@ async def test_expired_http_session_is_replaced(stranger: Answer) -> None:
     async with serving_sessions(stranger) as server, MCPTools.http(server.url) as tools:
         (tool,) = tools.tools
         for restarts in range(2):
-            assert (await ran(tool)).output == f"given {restarts + 1}"
+            assert (await output_of(tool)).output == f"given {restarts + 1}"
             server.forget()
             with pytest.raises(MCPUnreachable, match=re.escape(server.url)) as forgotten:
-                await ran(tool)
+                await output_of(tool)
             assert not isinstance(forgotten.value, MCPAnswerLost), "the call was not made"
-        assert (await ran(tool)).output == "given 3"
+        assert (await output_of(tool)).output == "given 3"
     assert (server.session_count, server.runs) == (3, 3)
 
 
@@ -508,9 +508,9 @@ async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) ->
         server.failing = [lost]
         server.on_run = server.forget if is_restarted else None
         with pytest.raises(MCPAnswerLost, match=r"no readable answer: it answered 502 Bad Gateway$"):
-            await ran(tool)
+            await output_of(tool)
         assert server.runs == 1
-        assert (await ran(tool)).output == "given 2"
+        assert (await output_of(tool)).output == "given 2"
     assert server.session_count == (2 if is_restarted else 1)
 
 

@@ -72,7 +72,8 @@ async def test_invalid_answer_returns_to_the_model(open_engine: OpenEngine) -> N
 
 async def test_invalid_tool_answer_returns_to_the_model(open_engine: OpenEngine) -> None:
     wrong = [
-        Reply(calls=[Call("final_answer", given)]) for given in ({"refunded": True}, {"refunded": True, "cents": -1})
+        Reply(calls=[Call("final_answer", arguments)])
+        for arguments in ({"refunded": True}, {"refunded": True, "cents": -1})
     ]
     model = StrictModel(["Sure!", *wrong, CALL])
     async with open_engine(None, agents=[Agent("support", model, tools=[look], output=Resolution)]) as engine:
@@ -113,16 +114,16 @@ async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, takes:
         assert "-1" not in explanation.reason
 
 
-@pytest.mark.parametrize("given", [None, '{"refunded": true, "cents": 25', ""])
+@pytest.mark.parametrize("arguments", [None, '{"refunded": true, "cents": 25', ""])
 @pytest.mark.parametrize(
     ("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter"), ("abort", "unknown")]
 )
-async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reason: str, given: str | None) -> None:
+async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reason: str, arguments: str | None) -> None:
     """A truncated text may be valid, too: `1` of `12`. So may a call that is closed there: `25` of `2500`."""
-    if given is None:
+    if arguments is None:
         model, output = native(Reply('{"answer": 1}', stop_reason=word)), int
     else:
-        model, output = StrictModel([Reply(calls=[Call("final_answer", given)], stop_reason=word), "?"]), Resolution
+        model, output = StrictModel([Reply(calls=[Call("final_answer", arguments)], stop_reason=word), "?"]), Resolution
     async with open_engine(None, agents=[Agent("support", model, output=output)]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
         assert (result.output, result.stop_reason, result.chat.state) == (None, reason, "waiting")

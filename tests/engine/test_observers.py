@@ -392,10 +392,10 @@ def test_first_failures_are_an_increase(metrics: Watched) -> None:
 
 
 def test_unknown_tool_has_no_label_of_its_own(metrics: Watched) -> None:
-    made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
+    call = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
     done = CallOutcome(call_id="c", status=CallStatus.succeeded, output=1, is_error=False)
     for known, result in ((True, done), (True, None), (False, done), (True, FatalToolError("x"))):
-        run = ToolRun(chat_id="c", call=made, known=known)
+        run = ToolRun(chat_id="c", call=call, known=known)
         ended = metrics.observer.tool_started(run)
         run.result, run.seconds = result, 2.0
         ended()

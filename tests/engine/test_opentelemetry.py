@@ -278,8 +278,8 @@ def test_spans_nest_below_their_turn(traces: Traces) -> None:
         lambda: observer.tool_started(ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)),
         lambda: observer.compaction_started(compaction()),
     ]
-    for begin in begins:
-        ended = begin()
+    for start in begins:
+        ended = start()
         tracer.start_span("mine").end()
         ended()
         tracer.start_span("later").end()

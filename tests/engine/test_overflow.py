@@ -200,7 +200,7 @@ async def test_compaction_of_dead_worker_is_stored_once(database: Any, strict_mo
         assert (await engine.wait(chat.id)).state == "waiting"
         stored = [phase for phase in await phases(engine, chat.id) if phase == "stored"]
         assert stored == ["stored"]
-        assert [made.summary for made in await engine.compactions(chat.id)] == [SUMMARY_PREFIX + "two"]
+        assert [compaction.summary for compaction in await engine.compactions(chat.id)] == [SUMMARY_PREFIX + "two"]
         assert contents(heir.requests[-1].messages)[-1] == ("user", "and now?")
         assert (await engine.verify(chat.id)).ok
 

@@ -67,8 +67,8 @@ class AwayAfterwards(Delegate):
 
     is_to_go = is_away = False
 
-    async def change(self, *given: Any, **more: Any) -> Any:
-        committed = await self._store.change(*given, **more)
+    async def change(self, *args: Any, **more: Any) -> Any:
+        committed = await self._store.change(*args, **more)
         self.is_away = self.is_to_go
         if self.is_away:
             raise StoreError("no answer; it is not known whether anything was written", written="unknown", passing=True)

@@ -211,8 +211,8 @@ class Between(Delegate):
         if name != self.question:
             return real
 
-        async def answered(*given: Any, **more: Any) -> Any:
-            answer = await real(*given, **more)
+        async def answered(*args: Any, **more: Any) -> Any:
+            answer = await real(*args, **more)
             then, self.then = self.then, None
             if then is not None:
                 await then()

@@ -152,8 +152,8 @@ async def test_tool_timeout_is_no_missed_deadline(open_chat: OpenChat) -> None:
 
 
 @pytest.mark.parametrize("over", [False, True])
-@pytest.mark.parametrize("given", [[], ["a", "a"], ["a", "b", "b"], ["a", "c"], ["c"]])
-async def test_different_submission_is_no_replay(given: list[str], open_chat: OpenChat, *, over: bool) -> None:
+@pytest.mark.parametrize("names", [[], ["a", "a"], ["a", "b", "b"], ["a", "c"], ["c"]])
+async def test_different_submission_is_no_replay(names: list[str], open_chat: OpenChat, *, over: bool) -> None:
     calls = [Call("ask_user", {}, id="a"), Call("ask_user", {}, id="b")]
     async with open_chat(ScriptedModel([Reply(calls=calls), "done"]), client_tools=[ASK]) as (engine, chat, _):
         await engine.ask(chat.id, "go")
@@ -162,7 +162,7 @@ async def test_different_submission_is_no_replay(given: list[str], open_chat: Op
             await engine.wait(chat.id)
         async with untouched(engine, chat.id):
             with pytest.raises(IllegalTransition if over else ToolResultMismatch):
-                await engine.submit_tool_results(chat.id, [ToolResult(name, "yes") for name in given])
+                await engine.submit_tool_results(chat.id, [ToolResult(name, "yes") for name in names])
             for part_of_it in (["a"], ["b"], ["a", "b"]) if over else ():
                 again = await engine.submit_tool_results(chat.id, [ToolResult(name, "yes") for name in part_of_it])
                 assert (again.receipt_id, again.replayed) == (receipt.receipt_id, True)

@@ -187,11 +187,11 @@ async def test_hook_result_is_sent_and_none_changes_nothing(returned: Any, sent:
     assert await run_prepare_hook(lambda _messages: returned, [message(1)], CONTEXT) == sent
 
 
-@pytest.mark.parametrize(("given", "kind"), [([{"role": "user"}], "dict"), ([None], "NoneType"), ("x", "str")])
-async def test_hook_must_return_messages(given: Any, kind: str) -> None:
+@pytest.mark.parametrize(("returned", "kind"), [([{"role": "user"}], "dict"), ([None], "NoneType"), ("x", "str")])
+async def test_hook_must_return_messages(returned: Any, kind: str) -> None:
     right = rf"^prepare_messages has to return a list of Message, or None; it returned .*\b{kind}\b"
     with pytest.raises(TypeError, match=right):
-        await run_prepare_hook(lambda _messages: given, [], CONTEXT)
+        await run_prepare_hook(lambda _messages: returned, [], CONTEXT)
 
 
 # Reminders
@@ -210,18 +210,18 @@ async def test_request_names_producer_and_severity_of_reminders() -> None:
     assert named == [("hurry", "error"), ("hurry", "info")] * 2
 
 
-@pytest.mark.parametrize(("given", "kind"), [(5, "int"), (["x", 5], "int"), ({"a": 1}, "dict")])
-async def test_reminder_must_return_texts(given: Any, kind: str) -> None:
+@pytest.mark.parametrize(("returned", "kind"), [(5, "int"), (["x", 5], "int"), ({"a": 1}, "dict")])
+async def test_reminder_must_return_texts(returned: Any, kind: str) -> None:
     with pytest.raises(TypeError, match=rf"^a reminder has to return text, texts or None; it returned .*\b{kind}\b"):
-        await collect_reminders([lambda _state: given], loop_state(stands(), [], []))
+        await collect_reminders([lambda _state: returned], loop_state(stands(), [], []))
 
 
 async def test_reminder_texts_are_flattened() -> None:
     async def later(_state: LoopState) -> str:
         return "later"
 
-    given: list[Any] = ["a", ["b", "", None], ("c",), iter(["d"]), {"e"}, None, "", []]
-    reminders: list[Any] = [lambda _state, one=one: one for one in given]
+    returned: list[Any] = ["a", ["b", "", None], ("c",), iter(["d"]), {"e"}, None, "", []]
+    reminders: list[Any] = [lambda _state, one=one: one for one in returned]
     texts = [text for text, _ in await collect_reminders([*reminders, later], loop_state(stands(), [], []))]
     assert texts == [*"abcde", "later"]
 

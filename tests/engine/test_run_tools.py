@@ -256,12 +256,12 @@ async def test_call_with_erased_arguments_does_not_run(
 ) -> None:
     """The result would repeat erased content."""
     latch = Latch()
-    ran: list[str] = []
+    runs: list[str] = []
 
     @tool(parallel_safe=where == "here")
     async def look_up(what: str) -> str:
         """Look up."""
-        ran.append(what)
+        runs.append(what)
         await latch.pass_through()
         return f"looked up {what}"
 
@@ -280,7 +280,7 @@ async def test_call_with_erased_arguments_does_not_run(
         latch.open()
         await engine.wait(chat.id)
         results = [message.result.output for message in await engine.messages(chat.id) if message.result is not None]
-    assert (ran, results) == (["first"], ["looked up first", "Its arguments were erased."])
+    assert (runs, results) == (["first"], ["looked up first", "Its arguments were erased."])
 
 
 # Running calls

@@ -136,8 +136,8 @@ async def test_service_schedules_and_refuses_nonsense() -> None:
         for body, field in HOSTILE:
             refused = await ada.post(path, json={"content": "hi", **body})
             assert (refused.status_code, field in refused.json()["detail"]) == (400, True), refused.text
-        made = await ada.post(path, json={"content": "hi", "at": "2030-01-01T00:00:00Z", "id": "new-year"})
-        assert (made.status_code, made.json()["by"]) == (201, "user:ada")
+        response = await ada.post(path, json={"content": "hi", "at": "2030-01-01T00:00:00Z", "id": "new-year"})
+        assert (response.status_code, response.json()["by"]) == (201, "user:ada")
         weekly = await client.schedule(chat.id, "weekly", every="0 9 * * 1", timezone="Europe/Berlin")
         assert (weekly.every, weekly.timezone) == ("0 9 * * 1", "Europe/Berlin")
         assert [one.id for one in await client.schedules(chat.id)] == [weekly.id, "new-year"]

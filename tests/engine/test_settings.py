@@ -194,13 +194,13 @@ def test_all_settings_raise_the_documented_error(kind: Any) -> None:
     ids=str,
 )
 async def test_invalid_parameter_is_refused(name: str, value: Any, problem: str) -> None:
-    given = {name: value}
+    parameters = {name: value}
     refused = re.escape(f"parameters[{name!r}]: {problem}")
     with pytest.raises((InvalidArgument, SettingsError), match=refused):
-        Settings(parameters=given)
+        Settings(parameters=parameters)
     async with Engine("sqlite://", model="demo") as engine:
         with pytest.raises((InvalidArgument, SettingsError), match=refused):
-            await engine.create_chat(parameters=given)
+            await engine.create_chat(parameters=parameters)
         chat = await engine.create_chat()
         with pytest.raises((InvalidArgument, SettingsError), match=refused):
-            await engine.configure(chat.id, parameters=given)
+            await engine.configure(chat.id, parameters=parameters)

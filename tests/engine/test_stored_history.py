@@ -40,8 +40,8 @@ def stored(store: Asked) -> StoredHistory:
 
 
 def message(position: int, turn: int, **more: Any) -> Message:
-    given: dict[str, Any] = {"role": "user", "parts": (TextPart(text=f"at {position}"),), **more}
-    return Message(id=f"m{position}", turn=turn, step=1, created_at=NOW, position=position, **given)
+    fields: dict[str, Any] = {"role": "user", "parts": (TextPart(text=f"at {position}"),), **more}
+    return Message(id=f"m{position}", turn=turn, step=1, created_at=NOW, position=position, **fields)
 
 
 @pytest.mark.parametrize("hidden", [False, True])

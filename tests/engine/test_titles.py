@@ -103,8 +103,8 @@ async def test_neither_turn_nor_close_waits_for_a_title(
     async with open_chat(model, settings=settings) as (engine, chat, _):
         for _ in range(3):
             await engine.ask(chat.id, HI, timeout=60)
-        began = time.perf_counter()
-    assert time.perf_counter() - began < 30
+        start = time.perf_counter()
+    assert time.perf_counter() - start < 30
     assert asked(model) == 1  # one at a time for a chat
     async with open_engine(ScriptedModel("Because.", title=NAMED), settings=BY_MODEL) as engine:
         assert (await engine.get_chat(chat.id)).title is None

@@ -162,7 +162,7 @@ def test_approvals_and_client_calls_go_to_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "word"),
+    ("call_part", "word"),
     [
         (part("ask_user", n="soon"), "Invalid arguments for ask_user"),
         (part("pay"), "Invalid arguments for pay"),
@@ -170,11 +170,11 @@ def test_approvals_and_client_calls_go_to_the_client() -> None:
     ],
     ids=lambda value: str(getattr(value, "name", "")),
 )
-def test_invalid_call_is_refused_as_it_is_planned(given: ToolCallPart, word: str) -> None:
+def test_invalid_call_is_refused_as_it_is_planned(call_part: ToolCallPart, word: str) -> None:
     def stored(_context: ToolContext) -> None: ...
 
     toolbox = box(add, dataclasses.replace(pay, reconcile=stored))
-    planned = toolbox.plan_call(given, facts(ASK), 0)
+    planned = toolbox.plan_call(call_part, facts(ASK), 0)
     assert word in (planned.refusal or "")
     assert (planned.executor, planned.approval) == (Executor.local, None)
     assert (planned.crash, planned.reconciles) == ("at_least_once", False)
@@ -223,32 +223,38 @@ def test_argument_schemas_are_those_of_the_open_calls() -> None:
     assert box().argument_schemas(calls, (ASK,)) == {"pay": pay.schema, "ask_user": NUMBERS}
 
 
-async def outcome_of(toolbox: Toolbox, given: ToolCall, **fields: Any) -> CallOutcome:
-    return await toolbox.run(given, context(**fields), lambda: None)
+async def outcome_of(toolbox: Toolbox, call: ToolCall, **fields: Any) -> CallOutcome:
+    return await toolbox.run(call, context(**fields), lambda: None)
 
 
-async def ran(toolbox: Toolbox, given: ToolCall = CALL, **fields: Any) -> tuple[str, Any]:
-    outcome = await outcome_of(toolbox, given, **fields)
-    assert outcome.call_id == given.call_id
+async def status_and_output(toolbox: Toolbox, call: ToolCall = CALL, **fields: Any) -> tuple[str, Any]:
+    outcome = await outcome_of(toolbox, call, **fields)
+    assert outcome.call_id == call.call_id
     assert outcome.is_error == (outcome.status is not CallStatus.succeeded)
     return outcome.status.value, outcome.output
 
 
 async def test_call_runs_with_its_arguments_and_context() -> None:
-    assert await ran(box()) == ("succeeded", 2)
-    assert await ran(box(), call("look", "x", arguments={"where": "there"}), call_id="x") == ("succeeded", "x there")
-    assert await ran(box(), call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
+    assert await status_and_output(box()) == ("succeeded", 2)
+    assert await status_and_output(box(), call("look", "x", arguments={"where": "there"}), call_id="x") == (
+        "succeeded",
+        "x there",
+    )
+    assert await status_and_output(box(), call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
 
 
 async def test_approved_call_runs_although_its_tool_is_inactive() -> None:
     """A person has approved it; later offers to the model do not overrule that."""
     hides = box(active_tools=["look"])
-    assert await ran(hides, call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
-    assert await ran(hides, call("pay", "p", approval="granted", refusal="Erased.")) == ("failed", "Erased.")
+    assert await status_and_output(hides, call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
+    assert await status_and_output(hides, call("pay", "p", approval="granted", refusal="Erased.")) == (
+        "failed",
+        "Erased.",
+    )
 
 
 @pytest.mark.parametrize(
-    ("given", "settings", "word"),
+    ("call", "settings", "word"),
     [
         (call("add", "a", refusal="It was refused."), {}, "It was refused."),
         (call("gone", "a"), {}, "There is no tool named 'gone'"),
@@ -258,8 +264,8 @@ async def test_approved_call_runs_although_its_tool_is_inactive() -> None:
     ],
     ids=str,
 )
-async def test_forbidden_call_is_answered_and_not_run(given: ToolCall, settings: dict[str, Any], word: str) -> None:
-    status, output = await ran(box(**settings), given)
+async def test_forbidden_call_is_answered_and_not_run(call: ToolCall, settings: dict[str, Any], word: str) -> None:
+    status, output = await status_and_output(box(**settings), call)
     assert status == "failed"
     assert word in output
 
@@ -294,7 +300,7 @@ async def test_exception_group_of_one_error_is_that_error(raised: BaseException,
             await outcome_of(failing, given)
     else:
         status = "unknown" if str(output).endswith("may not have taken effect.") else "failed"
-        assert await ran(failing, given) == (status, output)
+        assert await status_and_output(failing, given) == (status, output)
 
 
 async def test_blocking_tool_runs_in_a_thread() -> None:
@@ -308,9 +314,9 @@ async def test_blocking_tool_runs_in_a_thread() -> None:
     threads: list[int] = []
     toolbox = box(tool(block))
     for n in (5, 0):
-        assert await ran(toolbox, call("block", "a", arguments={"n": n})) == ("succeeded", n)
+        assert await status_and_output(toolbox, call("block", "a", arguments={"n": n})) == ("succeeded", n)
     assert threading.get_ident() not in threads
-    status, _ = await ran(toolbox, call("block", "a", arguments={"n": 5}), cancelled=True)
+    status, _ = await status_and_output(toolbox, call("block", "a", arguments={"n": 5}), cancelled=True)
     assert (status, len(threads)) == ("unknown", 2)  # given up while it waited for a thread
 
 
@@ -321,7 +327,7 @@ class Point(BaseModel):
 async def kept_of(returned: Any) -> tuple[str, Any]:
     """Return the stored form of a tool's output."""
     give = tool(name="give", description="Give.")(lambda: returned)
-    return await ran(box(give), call("give", "a", arguments={}))
+    return await status_and_output(box(give), call("give", "a", arguments={}))
 
 
 @pytest.mark.parametrize(
@@ -598,8 +604,8 @@ async def test_tool_history_and_events_agree_on_arguments(open_engine: Any, stri
         """Take."""
         got.append((inner, more, at.isoformat()))
 
-    given = {"inner": '{"count": "3", "when": "2026-01-02", "secret": "s"}', "more": ["4", 5.0], "at": 0}
-    model = strict_model([Reply(calls=[Call("take", given)]), "done"])
+    arguments = {"inner": '{"count": "3", "when": "2026-01-02", "secret": "s"}', "more": ["4", 5.0], "at": 0}
+    model = strict_model([Reply(calls=[Call("take", arguments)]), "done"])
     result, events = await run(open_engine, model, [take])
     stored = result.messages[1].calls[0].arguments
     inner = {"count": 3, "when": "2026-01-02", "secret": "s"}

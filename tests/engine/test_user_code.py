@@ -268,11 +268,11 @@ def in_tiers(faults: dict[str, Fault], *plain: str) -> list[Any]:
 @pytest.mark.parametrize("fault", in_tiers(FAULTS, *PLAIN))
 @pytest.mark.parametrize("where", COMPONENTS)
 async def test_component_failure_stays_in_its_call(where: str, fault: str) -> None:
-    made: list[BaseException] = []
+    raised_errors: list[BaseException] = []
 
     def noted() -> BaseException:
-        made.append(FAULTS[fault]())
-        return made[-1]
+        raised_errors.append(FAULTS[fault]())
+        return raised_errors[-1]
 
     options = parts(where, noted)
     policy = CompactionPolicy(
@@ -305,7 +305,7 @@ async def test_component_failure_stays_in_its_call(where: str, fault: str) -> No
             assert answer.outcome == ("unknown" if cut_off else "failed")
         assert (await engine.verify(bad.id)).ok
         assert (await engine.ask(good.id, "still there?", timeout=60)).text == "fine"
-    assert made
+    assert raised_errors
 
 
 @pytest.fixture
@@ -361,16 +361,16 @@ def test_every_error_can_be_described() -> None:
 
 
 async def test_code_abandoned_before_its_start_never_runs() -> None:
-    calls, ran = UserCalls(), []
+    calls, runs = UserCalls(), []
 
     async def code() -> None:
-        ran.append(1)
+        runs.append(1)
 
     call = calls.start(code, "code")
     call.abandon()
     call.abandon()
     await calls.close()
-    assert (ran, call.task.done()) == ([], True)
+    assert (runs, call.task.done()) == ([], True)
 
 
 async def test_code_that_ignores_cancellation_keeps_no_core_busy(

@@ -36,8 +36,8 @@ def verifying() -> Iterator[AskVerifier]:
     def ask(
         text: str, *, key: str | None = None, public_key: str | None = None, table: bool = True
     ) -> tuple[bool, int | None]:
-        given = {"text": text, "key": key, "publicKey": public_key, "withMachine": table}
-        asked.write(json.dumps(given).encode() + b"\n")
+        question = {"text": text, "key": key, "publicKey": public_key, "withMachine": table}
+        asked.write(json.dumps(question).encode() + b"\n")
         asked.flush()
         verdict: dict[str, Any] = json.loads(reported.readline())
         assert verdict["ok"] or verdict["problem"]

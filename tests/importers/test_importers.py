@@ -183,10 +183,10 @@ EACH_KIND: list[tuple[Any, list[Any], list[tuple[Any, ...]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("convert", "given", "wanted"), EACH_KIND, ids=["langchain", "openai-agents", "pydantic-ai"])
-def test_each_kind_of_part_is_imported(convert: Any, given: Any, wanted: Any) -> None:
+@pytest.mark.parametrize(("convert", "source", "wanted"), EACH_KIND, ids=["langchain", "openai-agents", "pydantic-ai"])
+def test_each_kind_of_part_is_imported(convert: Any, source: Any, wanted: Any) -> None:
     """Blank messages and results of no call are left out; a call without a result gets one before the next message."""
-    imported = convert(given)
+    imported = convert(source)
     assert [(message.role, *message.parts) for message in imported.history] == wanted
     assert imported.system == ("Be kind." if convert is from_openai_agents else None)
 
@@ -196,14 +196,14 @@ def test_origin_and_times_of_pydantic_ai_are_kept() -> None:
     replies = [response, theirs.ModelResponse([theirs.TextPart("!")], model_name="other")]
     user = theirs.UserPromptPart("Hi", timestamp=AT.replace(tzinfo=None))
     before = datetime.now(UTC)
-    given = theirs.ModelMessagesTypeAdapter.dump_json([theirs.ModelRequest([user]), *replies])
-    question, reply = from_pydantic_ai(given).history
+    source = theirs.ModelMessagesTypeAdapter.dump_json([theirs.ModelRequest([user]), *replies])
+    question, reply = from_pydantic_ai(source).history
     assert (reply.model, reply.provider, reply.created_at, reply.text) == ("opus", "anthropic", AT, "Hi!")
     assert question.created_at >= before, "a time without a zone is none"
 
 
 @pytest.mark.parametrize(
-    ("convert", "given"),
+    ("convert", "source"),
     [
         (from_langchain, [{"type": "video", "data": {"type": "video"}}]),
         (from_langchain, [HumanMessage([{"type": "video", "url": "x"}])]),
@@ -219,11 +219,11 @@ def test_origin_and_times_of_pydantic_ai_are_kept() -> None:
         ),
     ],
 )
-def test_what_cannot_be_imported_is_named(convert: Any, given: Any) -> None:
+def test_what_cannot_be_imported_is_named(convert: Any, source: Any) -> None:
     with pytest.raises(
         InvalidArgument, match=r"^(messages|items)\[0\]: .*(video|image_url|image_generation_call|film)"
     ):
-        convert(given)
+        convert(source)
 
 
 TIME = "2026-01-01T00:00:00Z"
@@ -250,19 +250,19 @@ def _with(value: Any, at: tuple[Any, ...], odd: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("convert", "given"),
+    ("convert", "source"),
     [
         (from_langchain, messages_to_dict(LANGCHAIN)),
         (from_openai_agents, OPENAI),
         (from_pydantic_ai, PYDANTIC_AI),
     ],
 )
-def test_odd_value_anywhere_is_a_typed_error(convert: Any, given: Any) -> None:
+def test_odd_value_anywhere_is_a_typed_error(convert: Any, source: Any) -> None:
     """Or it is imported: a file of another library may hold anything."""
-    for at in _places(given):
+    for at in _places(source):
         for odd in (None, True, 1.5, "", "x", "\ud800", [], [None], {}, [{}], {"type": []}, object(), b"\xff"):
             try:
-                convert(_with(given, at, odd))
+                convert(_with(source, at, odd))
             except InvalidArgument as refused:
                 assert "nothing was written" in str(refused), at  # noqa: PT017 - not each of them is refused
     for wrong in (None, 7, {}, b"\xff", '{"a": 1}', "[" * 100_000):

@@ -90,14 +90,14 @@ def explore(feature: Feature | None = None, *, stop_at: int = 3, **limits: objec
     feature = feature or Feature()
     found = Exploration(feature)
     small = {"max_steps": 2, "max_reentries": 1}
-    given = Limits(**{**small, **feature.limits, **limits})  # type: ignore[arg-type]
+    bounds = Limits(**{**small, **feature.limits, **limits})  # type: ignore[arg-type]
     start = (key_of(BLANK), feature.key(BLANK), None)
     found._places[start] = BLANK
     waiting = deque([start])
     look_again = 100
     while waiting and len(found.problems) < stop_at:
         key = waiting.popleft()
-        waiting += _explore_one(found, key, given)
+        waiting += _explore_one(found, key, bounds)
         if len(found._steps) == look_again and not found.problems:  # a circle is there as soon as its places are
             look_again *= 2
             _find_endless_runs(found)

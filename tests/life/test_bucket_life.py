@@ -99,25 +99,25 @@ class TurnStore(MemoryStore):
 
     turns: Turns
 
-    async def put_async(self, *given: Any, **options: Any) -> Any:
+    async def put_async(self, *args: Any, **options: Any) -> Any:
         await self.turns.turn()
-        return await super().put_async(*given, **options)
+        return await super().put_async(*args, **options)
 
-    async def get_async(self, *given: Any, **options: Any) -> Any:
+    async def get_async(self, *args: Any, **options: Any) -> Any:
         await self.turns.turn()
-        return await super().get_async(*given, **options)
+        return await super().get_async(*args, **options)
 
-    async def head_async(self, *given: Any) -> Any:
+    async def head_async(self, *args: Any) -> Any:
         await self.turns.turn()
-        return await super().head_async(*given)
+        return await super().head_async(*args)
 
     async def delete_async(self, paths: str | Sequence[str]) -> None:
         for path in paths:  # no store promises to delete several at once
             await self.turns.turn()
             await super().delete_async([path])
 
-    def list(self, *given: Any, **options: Any) -> Any:
-        return _Listing(self.turns, partial(super().list, *given, **options))
+    def list(self, *args: Any, **options: Any) -> Any:
+        return _Listing(self.turns, partial(super().list, *args, **options))
 
 
 class _Listing:

@@ -48,14 +48,14 @@ def live(books: Books) -> None:
 class Books(Walk):
     """Records accepted messages in order; refusals change nothing."""
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         self.accepted: set[str] = set()
         self.ahead: set[str] = set()
         """Messages that may precede others that were accepted earlier."""
         self.interrupting: set[str] = set()
         """Those of them that were sent to interrupt, and never moved."""
         self.resumed = 0
-        super().__init__(*given)
+        super().__init__(*args)
         self.chance_of_overflow = 0.25
 
     @property

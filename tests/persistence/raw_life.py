@@ -29,8 +29,8 @@ async def moments(url: str, *more: plans.Move | str) -> list[tuple[Rows, Facts]]
         await plans.created(store, CHAT, owner="ann")
         found = []
         for move in (*LIFE, *more):
-            made = await _edit(store, move) if isinstance(move, str) else move
-            committed = await store.change(CHAT, plans.plan(made))
+            change = await _edit(store, move) if isinstance(move, str) else move
+            committed = await store.change(CHAT, plans.plan(change))
             if committed.facts.state is ChatState.streaming and committed.facts.step.attempt_open:
                 step = committed.facts.step
                 token = committed.facts.fence

@@ -179,11 +179,11 @@ def lines() -> list[str]:
     return anyio.run(export)
 
 
-async def refused(given: list[str], key: bytes | None = None) -> ImportRefused:
+async def refused(content: list[str], key: bytes | None = None) -> ImportRefused:
     """Return the refusal of these lines; assert that nothing was written."""
     async with on("sqlite://", settings=IDLE) as engine:
         with pytest.raises(ImportRefused, match="nothing was written") as refusal:
-            await engine.import_chat(given, key=key)
+            await engine.import_chat(content, key=key)
         assert await engine.chat_ids() == []
         return refusal.value
 
@@ -313,10 +313,10 @@ _FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.parametrize("forgery", _FORGERIES)
 async def test_rehashed_forgery_is_refused(lines: list[str], forgery: str) -> None:
     change, told_of = _FORGERIES[forgery]
-    given = [*forged(lines, change)]
-    error = await refused(given)
+    content = [*forged(lines, change)]
+    error = await refused(content)
     assert told_of in str(error), error
-    assert 1 <= error.line <= len(given) + 1
+    assert 1 <= error.line <= len(content) + 1
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "5~x", "-x", "a b", "日本", "x\n", "\x1b[2J", "x" * 256])

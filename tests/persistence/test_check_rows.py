@@ -85,10 +85,10 @@ AT_WORK = "at work"
 
 def _others(value: Any, known: list[Any], *, flag: bool) -> list[Any]:
     """Return other values of the same type, as a forger would choose them, and null."""
-    made = [] if value is None else [type(value)(1 - value)] if flag else [_other(value), _another(value)]
+    values = [] if value is None else [type(value)(1 - value)] if flag else [_other(value), _another(value)]
     found = [known_one for known_one in known if known_one not in (value, None)][:1]
     empty = {str: "[]" if str(value)[:1] == "[" else "", list: [], bytes: b""}.get(type(value))
-    others = [*made, *found, *([empty] if empty is not None else []), None]
+    others = [*values, *found, *([empty] if empty is not None else []), None]
     return [other for number, other in enumerate(others) if other != value and other not in others[:number]]
 
 
@@ -218,12 +218,12 @@ async def _lived(store: Any) -> list[str]:
         at_rest = await live(engine)
     async with opened(store):  # without a worker, which would take the other one
         calls = plans.reply("I look", local=["a", "b"])
-        begin = plans.move(CallStarted(token=plans.HOLDER, call_id="a"))
+        start = plans.move(CallStarted(token=plans.HOLDER, call_id="a"))
         message = SendMessage(parts=(TextPart(text="hi"),), client_id="k", content_digest=digest("hi"))
         sent = plans.move(message, limits=Limits(context_limit=1000, capped_model="a:model"))
         later = ScheduledMessage(id="s", parts=(TextPart(text="wake up"),), due=datetime(2100, 1, 1, tzinfo=UTC))
         scheduled = plans.move(Schedule(message=later))
-        await plans.created(store, AT_WORK, sent, plans.claim(), calls, begin, plans.send("later"), scheduled)
+        await plans.created(store, AT_WORK, sent, plans.claim(), calls, start, plans.send("later"), scheduled)
     return [AT_WORK, at_rest]
 
 

@@ -229,13 +229,13 @@ async def test_chat_moves_with_its_files(back: bool, postgres_url: str, tmp_path
 
 def _chain(lines: list[str]) -> list[str]:
     """Recompute the hashes of the lines."""
-    prev, made = GENESIS, []
+    prev, chained = GENESIS, []
     for line in lines:
         fields = json.loads(line)
         fields.pop("hash")
         prev = chain_hash(prev, fields)
-        made.append(json.dumps(fields | {"hash": prev}))
-    return made
+        chained.append(json.dumps(fields | {"hash": prev}))
+    return chained
 
 
 def _pieces(lines: list[str]) -> list[int]:

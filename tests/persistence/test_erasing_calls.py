@@ -70,12 +70,12 @@ async def test_call_is_erased_with_its_edited_arguments(either_url: str) -> None
 @pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"path": "elsewhere"}}])
 async def test_call_without_arguments_is_not_run(either_url: str, answer: Any) -> None:
     """A call without its arguments is a different one: a tool's defaults could cause an unwanted action."""
-    ran: list[str] = []
+    runs: list[str] = []
 
     @tool(policy="ask")
     async def wipe(path: str = "/") -> str:
         """Wipe."""
-        ran.append(path)
+        runs.append(path)
         return "wiped"
 
     model = ScriptedModel([Reply(calls=[Call("wipe", {"path": ASKED}, id="w")]), Reply("done")])
@@ -86,7 +86,7 @@ async def test_call_without_arguments_is_not_run(either_url: str, answer: Any) -
         await engine.submit_tool_results(chat.id, [ToolResult("w", answer)])
         await engine.wait(chat.id)
         (result,) = [message.result for message in await engine.messages(chat.id) if message.result]
-        assert (ran, result.is_error, result.output) == ([], True, "Its arguments were erased.")
+        assert (runs, result.is_error, result.output) == ([], True, "Its arguments were erased.")
         assert (await engine.verify(chat.id)).ok
 
 
@@ -97,8 +97,8 @@ async def test_call_without_arguments_is_not_run(either_url: str, answer: Any) -
 async def test_cached_call_does_not_restore_erased_arguments(pair: Pair, either_url: str, by: str) -> None:
     """The cache is valid while the worker holds the chat, until any process erases content."""
     here, elsewhere = pair
-    begin = (plans.send("look"), plans.claim(), plans.reply("I look", local=[ASKED]))
-    await plans.created(here, "chat", *begin)
+    steps = (plans.send("look"), plans.claim(), plans.reply("I look", local=[ASKED]))
+    await plans.created(here, "chat", *steps)
     message = (await here.history("chat"))[1]
     erasing = Erasing(messages=(replace(message, parts=(), erased=True),))
     asked = json.dumps({"at": ASKED}, separators=(",", ":"))

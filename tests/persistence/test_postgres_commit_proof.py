@@ -57,13 +57,13 @@ async def test_lost_commit_is_recognised_by_its_hash(
     await plans.created(one, "chat")
     ask, left = asyncpg.Connection.fetch, ["once"]
 
-    async def overtaken(connection: asyncpg.Connection, query: str, *given: Any, **options: Any) -> Any:
+    async def overtaken(connection: asyncpg.Connection, query: str, *args: Any, **options: Any) -> Any:
         if left and query.startswith("-- name: commit"):
             left.clear()
             await other.change("chat", plans.plan(plans.send("from elsewhere")))
             connection.terminate()
             raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-        return await ask(connection, query, *given, **options)
+        return await ask(connection, query, *args, **options)
 
     monkeypatch.setattr(asyncpg.Connection, "fetch", overtaken)
     committed = await one.change("chat", rename("from here"))
@@ -90,8 +90,8 @@ async def test_reads_see_one_snapshot(
     before = await READS[read](one)
     ask, left = asyncpg.Connection.fetch, ["once"]
 
-    async def disturbed(connection: asyncpg.Connection, query: str, *given: Any, **options: Any) -> Any:
-        answer = await ask(connection, query, *given, **options)
+    async def disturbed(connection: asyncpg.Connection, query: str, *args: Any, **options: Any) -> Any:
+        answer = await ask(connection, query, *args, **options)
         if left and "profile" in query + str(answer):
             left.clear()
             await other.change("chat", plans.plan(plans.reply("hi")))

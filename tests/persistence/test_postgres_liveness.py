@@ -67,10 +67,10 @@ async def cut_session(beside: asyncpg.Connection, worker: str) -> None:
 
 def next_session(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> anyio.Event:
     """Return an event that is set once a store has another session, and its locks."""
-    began, another = store._liveness.began, anyio.Event()
+    began_session, another = store._liveness.began, anyio.Event()
 
     async def noted(session: asyncpg.Connection) -> None:
-        await began(session)
+        await began_session(session)
         another.set()
 
     monkeypatch.setattr(store._liveness, "began", noted)

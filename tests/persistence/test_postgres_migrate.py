@@ -149,12 +149,12 @@ def tried_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]
     """Return a function that waits until a store has tried three more times to migrate, with short lock timeouts."""
     changed, tries = anyio.Condition(), 0
 
-    async def tried(*given: Any) -> bool:
+    async def tried(*args: Any) -> bool:
         nonlocal tries
         async with changed:
             tries += 1
             changed.notify_all()
-        return await migrate.migrate(*given)
+        return await migrate.migrate(*args)
 
     async def three_more() -> None:
         async with changed:

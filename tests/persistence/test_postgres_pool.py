@@ -23,12 +23,12 @@ async def make_pool(postgres_server: str) -> AsyncIterator[MakePool]:
     """Make pools of one connection, and close them in the end."""
     async with AsyncExitStack() as stack:
 
-        def made(*, size: int = 1, schema: str = "public") -> Pool:
+        def pool(*, size: int = 1, schema: str = "public") -> Pool:
             new = Pool(postgres_server, size=size, schema=schema, statement_timeout=30)
             stack.push_async_callback(new.close)
             return new
 
-        yield made
+        yield pool
 
 
 @pytest.fixture
@@ -45,15 +45,15 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def failing(*errors: Exception) -> tuple[Callable[[Any], Awaitable[str]], list[asyncpg.Connection]]:
     """Return work that fails in these ways before it succeeds, and the connections that it gets."""
-    left, given = list(errors), list[asyncpg.Connection]()
+    left, connections = list(errors), list[asyncpg.Connection]()
 
     async def work(connection: asyncpg.Connection) -> str:
-        given.append(connection._con)
+        connections.append(connection._con)
         if left:
             raise left.pop(0)
         return str(await connection.fetchval("SELECT 'done'"))
 
-    return work, given
+    return work, connections
 
 
 LOST = asyncpg.ConnectionDoesNotExistError("gone")
@@ -95,31 +95,31 @@ async def test_passing_error_is_retried_with_backoff(
 ) -> None:
     opened = make_pool()
     await opened.open()
-    work, given = failing(error, error, error)
+    work, connections = failing(error, error, error)
     assert await opened.run(work) == "done"
     assert waited == [0.02, 0.04, 0.08]
-    assert len(set(map(id, given))) == 4
-    assert [connection.is_closed() for connection in given] == [True, True, True, False]
+    assert len(set(map(id, connections))) == 4
+    assert [connection.is_closed() for connection in connections] == [True, True, True, False]
 
 
 async def test_call_on_an_ended_connection_is_retried(make_pool: MakePool, waited: list[float]) -> None:
     """The driver raises a bare `AttributeError` if another task ends the connection between two of its steps."""
     opened = make_pool()
     await opened.open()
-    given: list[asyncpg.Connection] = []
+    connections: list[asyncpg.Connection] = []
 
     async def work(connection: asyncpg.Connection) -> str:
-        given.append(connection._con)
-        if len(given) == 1:
-            given[0].terminate()
-            given[0]._protocol.bind_execute()
+        connections.append(connection._con)
+        if len(connections) == 1:
+            connections[0].terminate()
+            connections[0]._protocol.bind_execute()
         return str(await connection.fetchval("SELECT 'done'"))
 
     async def fail(_: asyncpg.Connection) -> None:
         raise AttributeError("a bug")
 
     assert await opened.run(work) == "done"
-    assert (waited, given[0] is given[1]) == ([0.02], False)
+    assert (waited, connections[0] is connections[1]) == ([0.02], False)
     with pytest.raises(AttributeError, match="a bug"):
         await opened.run(fail)
 
@@ -136,14 +136,14 @@ async def test_call_on_an_ended_connection_is_retried(make_pool: MakePool, waite
 async def test_refusal_is_not_retried(make_pool: MakePool, waited: list[float], error: Exception) -> None:
     opened = make_pool()
     await opened.open()
-    work, given = failing(error)
+    work, connections = failing(error)
     with pytest.raises(StoreError, match="nothing was written") as refused:
         await opened.run(work)
     assert not isinstance(refused.value, Unreachable)
     assert refused.value.__cause__ is error
     assert await opened.run(work) == "done"
     assert waited == []
-    assert given[0] is given[1]
+    assert connections[0] is connections[1]
 
 
 async def test_read_only_connection_renews_the_pool(make_pool: MakePool, waited: list[float]) -> None:

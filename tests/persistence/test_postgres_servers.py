@@ -40,7 +40,7 @@ def test_servers_of_a_url(rest: str, found: list[Any], attributes: list[str | No
 
 
 @pytest.fixture
-def hole() -> Iterator[int]:
+def silent_port() -> Iterator[int]:
     """Listen on a port and never answer; return the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
@@ -59,33 +59,33 @@ async def make_pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[.
     monkeypatch.setattr(servers, "SUSPECT_AFTER_S", 0.2)
     async with AsyncExitStack() as stack:
 
-        def made(rest: str, **options: Any) -> Pool:
+        def pool(rest: str, **options: Any) -> Pool:
             new = Pool(f"postgresql://postgres@{rest}", size=3, schema="public", statement_timeout=30, **options)
             stack.push_async_callback(new.close)
             return new
 
-        yield made
+        yield pool
 
 
 async def one(connection: Any) -> Any:
     return await connection.fetchval("SELECT 1")
 
 
-@pytest.mark.parametrize("order", ["hole first", "hole last"])
+@pytest.mark.parametrize("order", ["silent first", "silent last"])
 async def test_lost_host_has_a_time_of_its_own(
-    make_pool: Callable[..., Pool], postgres: Postgres, hole: int, order: str
+    make_pool: Callable[..., Pool], postgres: Postgres, silent_port: int, order: str
 ) -> None:
     """It is tried once; then the others come first for a while."""
-    hosts = ["127.0.0.1", postgres.socket], [str(hole), "5432"]
-    if order == "hole last":
+    hosts = ["127.0.0.1", postgres.socket], [str(silent_port), "5432"]
+    if order == "silent last":
         hosts = hosts[0][::-1], hosts[1][::-1]
     opened = make_pool(f"/postgres?host={','.join(hosts[0])}&port={','.join(hosts[1])}")
-    began = monotonic()
+    start = monotonic()
     await opened.open()
-    assert monotonic() - began < 5
-    began = monotonic()
+    assert monotonic() - start < 5
+    start = monotonic()
     await asyncio.gather(*(opened.run(one) for _ in range(3)))
-    assert monotonic() - began < 0.3
+    assert monotonic() - start < 0.3
 
 
 async def test_first_time_out_ends_every_connection(
@@ -182,11 +182,11 @@ async def test_calls_end_before_the_process_does(make_pool: Callable[..., Pool],
         await connection.fetchval("SELECT 1")
 
     opened.end_calls_within(0.05)
-    began = monotonic()
+    start = monotonic()
     with pytest.raises(StoreError, match="not known"):
         await opened.write(ask)
     await opened.close()
-    assert monotonic() - began < 2
+    assert monotonic() - start < 2
 
 
 async def test_timeline_below_a_known_one_is_refused(
@@ -243,9 +243,9 @@ async def test_standbys_alone_are_waited_for(
     """A store that opens waits as any other call does, since a standby may be promoted."""
     monkeypatch.setattr(pool, "RETRY_S", 0.2)
     opened = make_pool(f"/postgres?host={postgres.socket}&target_session_attrs=standby")
-    began = monotonic()
+    start = monotonic()
     with pytest.raises(StoreError, match=r"no server of the URL is what `target_session_attrs` asks for") as refused:
         await opened.open()
-    assert monotonic() - began >= 0.2
+    assert monotonic() - start >= 0.2
     assert refused.value.passing
     assert isinstance(refused.value.__cause__, asyncpg.TargetServerAttributeNotMatched)

@@ -152,9 +152,9 @@ async def test_cut_off_claim_holds_others_up_for_seconds(open_store: OpenStore) 
     cut_off = await store._pool.connect()
     await cut_off.execute("BEGIN")
     await cut_off.execute("SELECT FROM chats FOR UPDATE")
-    began = monotonic()
+    start = monotonic()
     await store.change("chat", plans.plan(plans.move(Interrupt())))
-    assert monotonic() - began < IDLE_IN_TRANSACTION_S + 2
+    assert monotonic() - start < IDLE_IN_TRANSACTION_S + 2
     cut_off.terminate()
 
 

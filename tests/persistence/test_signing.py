@@ -86,9 +86,9 @@ def test_invalid_signature_never_verifies(signature: object) -> None:
 
 def rsa() -> bytes:
     from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - for one case
-    from cryptography.hazmat.primitives.asymmetric import rsa as made  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.asymmetric import rsa as keys  # noqa: PLC0415 - as above
 
-    key = made.generate_private_key(65537, 2048)
+    key = keys.generate_private_key(65537, 2048)
     private = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
     return private + key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
 

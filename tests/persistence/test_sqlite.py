@@ -322,10 +322,10 @@ def _unreadable(problem: str = "bad") -> ChatUnreadable:
 
 def _pause(skipped: SkippedChats, clock: _Clock) -> float:
     """Move the clock until the chat may be tried again; return the seconds."""
-    began = clock.at
+    start = clock.at
     while skipped.skips("chat", 3):
         clock.at += 0.5
-    return clock.at - began
+    return clock.at - start
 
 
 def test_retry_pause_doubles_up_to_a_minute() -> None:
@@ -488,11 +488,11 @@ class Attempts:
     def __init__(self, code: int, failures: float) -> None:
         self.code = code
         self.failures = failures
-        self.made = 0
+        self.count = 0
 
     def __call__(self) -> str:
-        self.made += 1
-        if self.made > self.failures:
+        self.count += 1
+        if self.count > self.failures:
             return "done"
         error = sqlite3.OperationalError("no")
         error.sqlite_errorcode = self.code
@@ -502,11 +502,11 @@ class Attempts:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Record the pauses, which end at once."""
-    made: list[float] = []
-    began = time.monotonic()
-    monkeypatch.setattr(time, "sleep", made.append)
-    monkeypatch.setattr(time, "monotonic", lambda: began + sum(made))
-    return made
+    slept: list[float] = []
+    start = time.monotonic()
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: start + sum(slept))
+    return slept
 
 
 @pytest.mark.parametrize(
@@ -515,7 +515,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_busy_error_is_retried(code: int, pauses: list[float]) -> None:
     attempts = Attempts(code, failures=12)
     assert retry_while_busy(attempts) == "done"
-    assert attempts.made == 13
+    assert attempts.count == 13
     assert len(pauses) == 12
     longest = [min(0.001 * 2**number, 0.1) for number in range(12)]
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True)), "it backs off"
@@ -526,7 +526,7 @@ def test_other_error_is_not_retried(code: int, pauses: list[float]) -> None:
     attempts = Attempts(code, failures=1)
     with pytest.raises(sqlite3.OperationalError):
         retry_while_busy(attempts)
-    assert (attempts.made, pauses) == (1, [])
+    assert (attempts.count, pauses) == (1, [])
 
 
 def test_retries_end(pauses: list[float]) -> None:

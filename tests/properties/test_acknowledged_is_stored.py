@@ -50,9 +50,9 @@ class SlowStore(MortalStore):
         done = super().__getattr__(name)
         return partial(self._later, done) if name in SLOW else done
 
-    async def _later(self, done: Callable[..., Awaitable[Any]], *given: Any, **options: Any) -> Any:
+    async def _later(self, done: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
         await anyio.sleep(0.002)
-        return await done(*given, **options)
+        return await done(*args, **options)
 
 
 class Witness:

@@ -222,10 +222,10 @@ def let_die(engine: Engine, dying: set[Engine]) -> None:
     for name in ("advance_consumer", "release_consumer"):
         method = getattr(store, name)
 
-        async def call(*given: Any, method: Any = method, **options: Any) -> Any:
+        async def call(*args: Any, method: Any = method, **options: Any) -> Any:
             if engine in dying:
                 raise StoreError("it is dead")
-            return await method(*given, **options)
+            return await method(*args, **options)
 
         setattr(store, name, call)
 

@@ -84,10 +84,10 @@ def try_everything(life: StoredLife, zombie: Process, token: int) -> None:
     part = PartEvent(chat_id=life.chat_id, step=step.number, attempt=step.attempt, index=0, part=words)
     works = [zombie.store.append_events(life.chat_id, token, state, [part]) for state in LEASED]
     works.append(zombie.store.append_events(life.chat_id, token, life.facts.state, []))
-    given = {"token": token, "error": ERROR, "delay": 1.0, "retry_at": life.now + timedelta(seconds=1)}
+    arguments = {"token": token, "error": ERROR, "delay": 1.0, "retry_at": life.now + timedelta(seconds=1)}
     for trigger in OF_HOLDERS:
         known = trigger.__dataclass_fields__
-        own = {name: value for name, value in anything_for(trigger, **given).items() if name in known}
+        own = {name: value for name, value in anything_for(trigger, **arguments).items() if name in known}
         works.append(zombie.writer.change(life.chat_id, trigger(**own), actor=zombie.actor))
     outcomes = life.database.at_once(*works)
     assert {type(outcome) for outcome in outcomes[:4]} == {StaleLease}

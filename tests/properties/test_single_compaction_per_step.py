@@ -90,9 +90,9 @@ def boundaries(walk: Walk) -> Counter[int]:
 
 
 def check(walk: Walk) -> None:
-    made = boundaries(walk)
-    assert max(made.values(), default=1) == 1
-    assert made.total() == walk.facts.compaction.count
+    counts = boundaries(walk)
+    assert max(counts.values(), default=1) == 1
+    assert counts.total() == walk.facts.compaction.count
     assert walk.facts.step.stage is not Stage.refused or walk.facts.state is not S.streaming
     last = walk.life.decisions[-1]
     is_estimated = last.target is S.compacting and last.facts.compaction.estimated
@@ -169,7 +169,9 @@ async def live_in_engine(url: str, random: Random, met: Counter[str]) -> None:
                 else:
                     await engine.send_message(chat_id, f"text {number}")
             await engine.wait(chat_id)
-        check_requests(model, [made.step for made in await engine.compactions(chat_id) if made.summary], met)
+        check_requests(
+            model, [compaction.step for compaction in await engine.compactions(chat_id) if compaction.summary], met
+        )
         assert (await engine.verify(chat_id)).ok
 
 

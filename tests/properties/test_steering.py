@@ -51,14 +51,14 @@ def live(walk: Steered) -> None:
 class Steered(Walk):
     """Steers often, and remembers the steering messages."""
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         self.sent: set[str] = set()
         """Steering messages that were neither withdrawn nor cut."""
         self.moved: set[str] = set()
         """Those that were promoted to the next turn."""
         self.seen = 0
         """The number of checked decisions."""
-        super().__init__(*given)
+        super().__init__(*args)
 
     def send(self) -> None:
         self.say(self.random.choice(["steer", "steer", "queue"]))

@@ -73,10 +73,10 @@ class OnTable:
 class Woken(Walk):
     """Schedules, moves the clock, and sweeps with two processes at once."""
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         self.sent: dict[tuple[str, datetime], str] = {}
         """The message of each time."""
-        super().__init__(*given)
+        super().__init__(*args)
 
     def meddle(self) -> None:
         facts = self.facts

@@ -96,7 +96,7 @@ async def test_stream_has_reasoning_text_and_call_fragments() -> None:
     parts = [part async for part in DemoModel().stream(asked)]
     reply = join(parts)
     assert [part.type for part in reply.parts] == ["reasoning", "text", "tool_call", "tool_call"]
-    assert [(made.call_id, made.name) for made in reply.calls] == [("call_3_1", "read_file"), ("call_3_2", "add")]
+    assert [(call.call_id, call.name) for call in reply.calls] == [("call_3_1", "read_file"), ("call_3_2", "add")]
     assert reply.text == "Let me ask read_file and add."
     assert sum(part.type == "text_delta" for part in parts) == 6
     fragments = "".join(str(part.arguments) for part in parts if part.type == "tool_call_delta")
@@ -244,6 +244,6 @@ def test_message_gives_each_tool_its_nearest_arguments(
 @pytest.mark.parametrize("again", ["“", "”", "“a", '"', ".", "-1", "\n"])
 def test_repetitive_message_is_parsed_in_linear_time(text: str, again: str) -> None:
     """A quadratic search would block the event loop for minutes."""
-    began = time.process_time()
+    start = time.process_time()
     assert wishes(text.format(again * (100_000 // len(again))), [FIND])
-    assert time.process_time() - began < 5
+    assert time.process_time() - start < 5

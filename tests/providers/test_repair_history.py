@@ -154,13 +154,13 @@ def test_invalid_history_is_repaired_and_logged(
 def test_inserted_messages_are_synthetic_and_for_the_model() -> None:
     """It is not stored, and no adapter may take it for a message of the chat."""
     history = [msg("assistant", call("a")), msg("assistant", "Hm.")]
-    began, asked, answer, _, told_to_go_on = HistoryRepair().repair(request(history))
+    first, asked, answer, _, last = HistoryRepair().repair(request(history))
     assert asked.calls
     assert (answer.result.is_error, answer.result.outcome, answer.result.name) == (True, "unknown", "look")
-    for made in (began, answer, told_to_go_on):
-        assert (made.synthetic, made.audience, made.partial, made.position) == (True, "model", False, 0)
-    assert len({made.id for made in (asked, answer)}) == 2
-    assert (began.role, began.text, told_to_go_on.role) == ("user", "Continue.", "user")
+    for inserted in (first, answer, last):
+        assert (inserted.synthetic, inserted.audience, inserted.partial, inserted.position) == (True, "model", False, 0)
+    assert len({inserted.id for inserted in (asked, answer)}) == 2
+    assert (first.role, first.text, last.role) == ("user", "Continue.", "user")
 
 
 def test_empty_parts_and_sources_are_left_out() -> None:

@@ -84,23 +84,23 @@ def test_invalid_json_arguments_become_text(hopeless: str) -> None:
 
 def test_deep_nesting_refuses_only_the_one_call() -> None:
     """A small model in a loop writes such arguments: only that call is refused."""
-    builder = ReplyBuilder(read=lambda _name, given, _call: {"length": len(given)})
+    builder = ReplyBuilder(read=lambda _name, text, _call: {"length": len(text)})
     for part in (call("whole", '{"a": [[]]}'), call("endless", "[" * 200_000), FINISH):
         builder.add(part)
-    assert [made.arguments for made in builder.reply().calls] == [{"length": 11}, {"length": 200_000}]
+    assert [one.arguments for one in builder.reply().calls] == [{"length": 11}, {"length": 200_000}]
     assert builder.unfinished_calls() == {"endless"}
 
 
 def test_duplicate_call_id_is_renamed() -> None:
     reply = join([call("a", {"q": 1}), call("a", {"q": 2}), start("a"), fragment("a", '{"q": 3}'), FINISH])
-    assert [(made.call_id, made.arguments["q"]) for made in reply.calls] == [("a", 1), ("a-2", 2), ("a-3", 3)]
+    assert [(one.call_id, one.arguments["q"]) for one in reply.calls] == [("a", 1), ("a-2", 2), ("a-3", 3)]
 
 
 def test_missing_call_id_is_made_from_the_index() -> None:
     parts = [text("x"), start(None, "f"), fragment(None, "{}"), start("", "g"), call(None, {"n": 1}, "f")]
     reply = join([*parts, call(None, {"n": 2}, "g"), FINISH])
     expected = [("call_1", "f", {"n": 1}), ("call_2", "g", {"n": 2})]
-    assert [(made.call_id, made.name, made.arguments) for made in reply.calls] == expected
+    assert [(one.call_id, one.name, one.arguments) for one in reply.calls] == expected
 
 
 def test_provider_result_follows_its_call() -> None:
@@ -246,7 +246,7 @@ def replies(draw: st.DrawFn) -> list[Part]:
 @st.composite
 def cut(draw: st.DrawFn, whole: str) -> list[str]:
     places = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=4)))
-    return [whole[begin:end] for begin, end in zip([0, *places], [*places, len(whole)], strict=True)]
+    return [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
 
 
 @st.composite
@@ -307,7 +307,7 @@ def test_shown_deltas_fold_to_the_reply_without_signatures(
 
 
 @pytest.mark.parametrize(
-    ("parts", "made"),
+    ("parts", "expected"),
     [
         ((start("c", ""), call("c", {"q": 1}, "look")), ToolCallPart(call_id="c", name="look", arguments={"q": 1})),
         ((ModelPart("tool_call_start", id="c"), FINISH), ToolCallPart(call_id="c", name="", arguments={})),
@@ -328,15 +328,15 @@ def test_shown_deltas_fold_to_the_reply_without_signatures(
         ),
     ],
 )
-def test_call_merges_all_of_its_pieces(parts: Sequence[ModelPart], made: ToolCallPart) -> None:
-    assert join(parts).parts == (made,)
+def test_call_merges_all_of_its_pieces(parts: Sequence[ModelPart], expected: ToolCallPart) -> None:
+    assert join(parts).parts == (expected,)
 
 
 HALF = "a\ud800b"
 
 
 @pytest.mark.parametrize(
-    ("given", "made"),
+    ("part", "stored"),
     [
         (call("c", {}, HALF), ToolCallPart(call_id="c", name="a\ufffdb", arguments={})),
         (call("c", '{"q": "a\\ud800b"}'), ToolCallPart(call_id="c", name="find", arguments={"q": "a\ufffdb"})),
@@ -350,12 +350,12 @@ HALF = "a\ud800b"
     ],
     ids=["a call", "the JSON of arguments", "the start of a call", "a signature", "a source", "a file"],
 )
-def test_lone_surrogates_are_replaced(given: ModelPart, made: Part) -> None:
+def test_lone_surrogates_are_replaced(part: ModelPart, stored: Part) -> None:
     builder = ReplyBuilder()
-    assert builder.add(given)
+    assert builder.add(part)
     assert builder.take_shown()
     builder.add(FINISH)
-    assert builder.partial_parts() == (made,)
+    assert builder.partial_parts() == (stored,)
 
 
 @pytest.mark.parametrize("delta", [text, thought], ids=["text", "reasoning"])
@@ -374,8 +374,8 @@ def test_surrogate_pair_split_across_deltas_is_joined(delta: Callable[[str], Mod
 
 
 def _words_in(builder: ReplyBuilder) -> str:
-    (made,) = builder.partial_parts()
-    return made.text
+    (part,) = builder.partial_parts()
+    return part.text
 
 
 @pytest.mark.parametrize("odd", [5, {"a": 1}, object()], ids=lambda odd: type(odd).__name__)
@@ -432,19 +432,19 @@ def test_python_values_become_stored_json() -> None:
         result("w", ODD, metadata=ODD),
         ModelPart("text_delta", text="so", metadata=ODD),
     ]
-    made = join([*parts, FINISH]).parts
-    assert made == (
+    stored = join([*parts, FINISH]).parts
+    assert stored == (
         ToolCallPart(call_id="w", name="find", arguments=AS_READ, executor=Executor.provider, metadata=AS_READ),
         ToolResultPart(call_id="w", name="find", output=AS_READ, metadata=AS_READ),
         TextPart(text="so", metadata=AS_READ),
     )
-    assert [decode(encode(part), type=Part) for part in made] == [*made]
+    assert [decode(encode(part), type=Part) for part in stored] == [*stored]
 
 
-@pytest.mark.parametrize("given", [call("c", {"a": object()}), result("w", {"a": object()})], ids=["call", "result"])
-def test_value_without_json_is_a_retryable_model_error(given: ModelPart) -> None:
+@pytest.mark.parametrize("part", [call("c", {"a": object()}), result("w", {"a": object()})], ids=["call", "result"])
+def test_value_without_json_is_a_retryable_model_error(part: ModelPart) -> None:
     builder = ReplyBuilder()
     builder.add(start("w"))
     with pytest.raises(ModelError, match="is not what it must be") as failed:
-        builder.add(given)
+        builder.add(part)
     assert failed.value.retryable

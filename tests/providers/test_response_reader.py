@@ -172,8 +172,8 @@ def unmeasured() -> RequestUsage:
     return RequestUsage(unmeasured_requests=1)
 
 
-def tokens(given: int, made: int) -> Usage:
-    return Usage(input_tokens=given, output_tokens=made)
+def tokens(input_tokens: int, output_tokens: int) -> Usage:
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens)
 
 
 def ended(response: theirs.ModelResponse) -> theirs.ModelResponse:

@@ -48,11 +48,11 @@ def _install(folder: Path) -> None:
     command = ["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"]
     options: dict[str, Any] = {"cwd": folder, "env": certificates | os.environ, "capture_output": True}
     try:
-        ran = subprocess.run(command, **options, text=True, timeout=150, check=False)
+        done = subprocess.run(command, **options, text=True, timeout=150, check=False)
     except subprocess.TimeoutExpired:
         pytest.skip("npm's registry does not answer in time")
-    if ran.returncode:
-        pytest.skip(f"npm cannot install: {ran.stderr[-300:]}")
+    if done.returncode:
+        pytest.skip(f"npm cannot install: {done.stderr[-300:]}")
     (folder / "done").touch()
 
 
@@ -121,17 +121,17 @@ class Page:
     name: dict[str, str]
     has: dict[str, Any] = field(default_factory=dict)
 
-    async def __call__(self, step: str, *given: Any, until: str | None = None) -> dict[str, Any]:
+    async def __call__(self, step: str, *args: Any, until: str | None = None) -> dict[str, Any]:
         """Take a step.
 
         It is `say`, `answer`, `approve`, `resume`, `regenerate`, `reload`, `edit`, `leave`, `interrupt` or `settle`.
 
         Args:
             step: what to do.
-            given: the text, the output, whether it is allowed.
+            args: the text, the output, whether it is allowed.
             until: end the step when the answer holds this text; what was begun goes on.
         """
-        asked = {**self.name, "step": step, "given": given, "until": until}
+        asked = {**self.name, "step": step, "given": args, "until": until}
         self.has = await anyio.to_thread.run_sync(self.pages.ask, asked)
         return self.has
 

@@ -36,13 +36,13 @@ async def test_allowed_origin_may_call_and_read_headers() -> None:
             await stranger.options("/chats/c1", headers=asking | {"Origin": origin})
             for origin in (ORIGIN, "https://evil.example")
         ]
-        made = await ada.post("/chats", json={}, headers={"Origin": ORIGIN})
+        response = await ada.post("/chats", json={}, headers={"Origin": ORIGIN})
     allowed = before.headers["access-control-allow-methods"].split(", ")
     assert before.status_code == 200
     assert {"GET", "POST", "PATCH", "DELETE"} <= set(allowed)
     assert before.headers["access-control-allow-headers"] == "if-match, x-odd"
-    assert before.headers["access-control-allow-origin"] == made.headers["access-control-allow-origin"] == ORIGIN
-    exposed = made.headers["access-control-expose-headers"]
+    assert before.headers["access-control-allow-origin"] == response.headers["access-control-allow-origin"] == ORIGIN
+    exposed = response.headers["access-control-expose-headers"]
     assert exposed == "ETag, Link, Location, Retry-After, Turnwise-Chat, X-Problem-After"
     assert (other.status_code, "access-control-allow-origin" in other.headers) == (400, False)
 

@@ -57,8 +57,8 @@ def signed(key: Any = KEY, algorithm: str = "RS256", header: dict[str, Any] | No
 def by_hand(header: dict[str, Any], claims: dict[str, Any], signature: bytes | None = None, secret: bytes = b"") -> str:
     """Return a token that no library would make."""
     body = ".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
-    made = hmac.digest(secret, body.encode(), "sha256") if signature is None else signature
-    return f"{body}.{_encoded(made)}"
+    code = hmac.digest(secret, body.encode(), "sha256") if signature is None else signature
+    return f"{body}.{_encoded(code)}"
 
 
 def _encoded(data: bytes) -> str:

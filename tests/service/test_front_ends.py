@@ -233,9 +233,9 @@ async def test_agui_result_brings_files() -> None:
     async with served(Engine("sqlite://", model=ScriptedModel(answer))) as service, service.client() as ada:
         await run(ada, conversation[0])
         answers = [await run(ada, *conversation) for _ in range(2)]
-    (given,) = [part for one in seen[1].messages for part in one.parts if isinstance(part, ToolResultPart)]
+    (result_part,) = [part for one in seen[1].messages for part in one.parts if isinstance(part, ToolResultPart)]
     assert [words(one) for one in answers] == ["Nice.", "Nice."]
-    assert (given.output, [(file.media_type, file.data) for file in given.attachments]) == (
+    assert (result_part.output, [(file.media_type, file.data) for file in result_part.attachments]) == (
         "as on it", [("image/png", "iVBORw==")]
     )  # fmt: skip
 

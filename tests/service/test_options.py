@@ -94,9 +94,9 @@ async def test_page_position_reveals_no_foreign_chat(demo: Served, ada: httpx.As
         await created(ada)
     async with demo.client("bob") as bob:
         living, gone = await created(bob), await created(bob)
-        made = (await bob.get(f"/chats/{gone}")).json()["created_at"]
+        created_at = (await bob.get(f"/chats/{gone}")).json()["created_at"]
         assert (await bob.delete(f"/chats/{gone}")).status_code == 200
-    second = int(datetime.fromisoformat(made).timestamp())
+    second = int(datetime.fromisoformat(created_at).timestamp())
     ids = {one: one for one in (living, gone, f"c{'0' * 25}", "garbage", "")} | {f"{second}000000~{gone}": gone}
     answers = [(await ada.get("/chats", params={"after": after}), own_id) for after, own_id in ids.items()]
     assert {answer.status_code for answer, _ in answers} == {400}
@@ -107,17 +107,17 @@ async def test_page_position_reveals_no_foreign_chat(demo: Served, ada: httpx.As
 async def test_chat_is_created_once_per_owner_and_key(demo: Served, ada: httpx.AsyncClient) -> None:
     key = {"Idempotency-Key": "tab-1"}
     async with demo.client("bob") as bob, demo.client("operator") as operator:
-        made, again, bobs = [await who.post("/chats", json={"message": "A"}, headers=key) for who in (ada, ada, bob)]
+        first, again, bobs = [await who.post("/chats", json={"message": "A"}, headers=key) for who in (ada, ada, bob)]
         other = await ada.post("/chats", json={"message": "B"}, headers=key)
         for_ada = await operator.post("/chats", json={"owner": "ada"}, headers=key)
         own = await ada.post("/chats", json={"owner": "ada"})
         refused = await ada.post("/chats", json={"owner": "bob"})
         for_nobody = await operator.post("/chats", json={})
-        beside = await ada.post("/chats", json={"parent": made.json()["id"]})
-    chat_id = made.json()["id"]
+        beside = await ada.post("/chats", json={"parent": first.json()["id"]})
+    chat_id = first.json()["id"]
     assert [answer.json()["id"] for answer in (again, for_ada)] == [chat_id, chat_id]
     assert (bobs.json()["id"] != chat_id, other.status_code) == (True, 409)
-    assert made.headers["location"] == f"chats/{chat_id}"
+    assert first.headers["location"] == f"chats/{chat_id}"
     assert [answer.json()["owner"] for answer in (own, for_nobody)] == ["ada", None]
     assert (refused.status_code, refused.json()["needed"]) == (403, "'operator' for the field 'owner' of 'create_chat'")
     assert beside.json()["parent"] == chat_id

@@ -89,10 +89,10 @@ async def test_owners_use_what_they_may() -> None:
         ]
         refused = [(await ada.post("/chats", json={"title": "A parcel"} | one)).status_code for one in wrong]
         assert (refused, (await service.engine.list_chats()).items) == ([403] * 4, [])
-        made = await ada.post(
+        response = await ada.post(
             "/chats", json={"title": "A parcel", "agent": "default", "owner": "ada", "system": None, "client_tools": []}
         )
-        path = f"/chats/{made.json()['id']}"
+        path = f"/chats/{response.json()['id']}"
         replied = await ada.post(f"{path}/ask", json={"content": "Hello!"}, headers={"Idempotency-Key": "1"})
         forked = await ada.post(f"{path}/fork", json={"at_version": 2})
         denied = await ada.patch(path, json={"title": "Mine"})
@@ -102,7 +102,7 @@ async def test_owners_use_what_they_may() -> None:
             await ada.post("/ai-sdk/chat", json={"id": "page", "messages": HELLO, "trigger": "regenerate-message"}),
         ]
         logs = [await service.engine.audit(one.headers["turnwise-chat"]) for one in pages[:2]]
-        statuses = [one.status_code for one in (made, replied, forked, denied, *pages)]
+        statuses = [one.status_code for one in (response, replied, forked, denied, *pages)]
     assert all(created.at == sent.at for created, sent, *_ in logs), "a chat and its message are one commit"
     assert statuses == [201, 200, 201, 403, 200, 200, 200]
     assert denied.json()["needed"] == "'operator' for 'update_chat'"

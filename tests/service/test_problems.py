@@ -138,8 +138,8 @@ def test_problem_headers() -> None:
         errors.StoreError("cannot connect"): {},
     }
     for error, headers in cases.items():
-        given = problem_response(error).headers
-        known = {name: value for name, value in given.items() if name not in ("content-type", "content-length")}
+        sent = problem_response(error).headers
+        known = {name: value for name, value in sent.items() if name not in ("content-type", "content-length")}
         assert known == headers, error
 
 

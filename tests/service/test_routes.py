@@ -155,8 +155,8 @@ async def test_foreign_chat_is_indistinguishable_from_none() -> None:
         for row in ROUTES:
             name, answers = f"{row.method} {row.path}", []
             for chat_id in (chat["id"], f"c{'0' * 25}"):
-                given = {"chat_id": chat_id, "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
-                path = row.path.format(**given, thread_id="tab-1", name="c")
+                names = {"chat_id": chat_id, "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
+                path = row.path.format(**names, thread_id="tab-1", name="c")
                 body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in path else None)
                 query = {"chat": chat_id} if "/files" in path else {"follow": "false"} if path == "/events" else None
                 answer = await bob.request(row.method, path, json=body, params=query, headers={"Idempotency-Key": "k"})

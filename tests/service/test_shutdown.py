@@ -149,10 +149,10 @@ async def test_sigterm_ends_open_streams(tmp_path: Path, options: tuple[str, ...
     async with running(tmp_path, *options) as (url, process):
         readers = Readers(url)
         async with readers.opened():
-            began = time.monotonic()
+            start = time.monotonic()
             process.send_signal(signal.SIGTERM)
             await anyio.to_thread.run_sync(process.wait)
-            took = time.monotonic() - began
+            took = time.monotonic() - start
     readers.check()
     assert took < 3, (tmp_path / "log").read_text()
 
@@ -162,10 +162,10 @@ async def test_reload_ends_open_streams(tmp_path: Path) -> None:
     async with running(tmp_path, "--reload") as (url, _):
         readers = Readers(url)
         async with readers.opened():
-            began = time.monotonic()
+            start = time.monotonic()
             (tmp_path / "shop.py").write_text(PROGRAM + "\n")
         readers.check()
-        assert time.monotonic() - began < 4, "StatReload looks every 0.25 s"
+        assert time.monotonic() - start < 4, "StatReload looks every 0.25 s"
         await up(url)
 
 

@@ -34,11 +34,11 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.ends: list[str | None] = []
-        self.began = anyio.Event()
+        self.started = anyio.Event()
 
     def encode(self, event: Event) -> Iterator[dict[str, Any]]:
         self.events.append(event)
-        self.began.set()
+        self.started.set()
         yield {"seq": event.seq}
 
     def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
@@ -62,7 +62,7 @@ async def follow_lost_turn(path: Path, *, hold_back: bool) -> tuple[list[Event],
             lines.extend([line async for line in stream])
 
         tasks.start_soon(follow)
-        await recorder.began.wait()
+        await recorder.started.wait()
         async with Engine(f"sqlite:///{path}", model=ScriptedModel("A whole answer.")) as worker:
             await worker.wait("c", timeout=60)
         stored = [event async for event in reader.events("c", follow=False)]
@@ -166,7 +166,7 @@ async def test_resumed_turn_streams_to_its_last_end(later: str) -> None:
             chat = (await engine.ask(chat.id, "Italy?", timeout=60)).chat
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_listen, engine, TurnRange(0, chat=chat), recorder)
-            await recorder.began.wait()
+            await recorder.started.wait()
             await anyio.wait_all_tasks_blocked()
             model.gate.set()
     texts = [event.message.text for event in recorder.events if isinstance(event, MessageEvent)]
@@ -200,7 +200,7 @@ IDLE = Settings(run_worker=False)
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def model_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the names of created models; each of them is the demo model."""
     names: list[str] = []
 
@@ -229,7 +229,7 @@ async def everything(service: Served) -> list[Chat]:
 
 
 @pytest.mark.parametrize(("who", "model"), [("ada", THIEF), ("operator", "demo ")])
-async def test_undeclared_model_is_refused(made: list[str], who: str, model: str) -> None:
+async def test_undeclared_model_is_refused(model_names: list[str], who: str, model: str) -> None:
     """It is not even created: its name may name an address for the provider's key."""
     engine = Engine("sqlite://", agents=[Agent("support", "demo"), Agent("sales", "openai:gpt-5")], settings=IDLE)
     settings = replace(GENEROUS, models=["demo:mine"])
@@ -246,10 +246,10 @@ async def test_undeclared_model_is_refused(made: list[str], who: str, model: str
     detail = f"model: {wanted}; it was {model!r}; nothing was stored"
     assert {problem_of(answer) for answer in answers} == {(400, "urn:turnwise:problem:settings-error", detail)}
     assert after == before
-    assert sorted(made) == ["demo", "openai:gpt-5"]
+    assert sorted(model_names) == ["demo", "openai:gpt-5"]
 
 
-async def test_declared_models_are_accepted(made: list[str]) -> None:
+async def test_declared_models_are_accepted(model_names: list[str]) -> None:
     agents = [Agent("support", "openai:gpt-5"), Agent("sales")]
     engine = Engine("sqlite://", model="demo", agents=agents, settings=IDLE)
     async with served(engine, settings=replace(GENEROUS, models=[THIEF])) as service, service.client() as ada:

@@ -85,7 +85,7 @@ def call(  # noqa: PLR0913 - one of each kind
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("arguments", "problem"),
     [
         ({"text": 1}, "text: must be a string; it was 1"),
         ({"key": "é" * 513}, "key: must be 1,024 bytes at most; it was 1,026"),
@@ -115,15 +115,15 @@ def call(  # noqa: PLR0913 - one of each kind
         ({"words": ["a", "c"]}, r"words\[1\]: must be one of 'a', 'b'; it was 'c'"),
     ],
 )
-def test_wrong_type_is_refused_with_its_argument(given: dict[str, Any], problem: str) -> None:
+def test_wrong_type_is_refused_with_its_argument(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{problem}.*; nothing was written$") as refused:
-        call(**{"text": "x", **given})
-    assert refused.value.argument.startswith(next(iter(given)))
+        call(**{"text": "x", **arguments})
+    assert refused.value.argument.startswith(next(iter(arguments)))
     assert isinstance(refused.value, SettingsError)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         {"text": "\0"},
         {"text": "\ud800"},
@@ -134,9 +134,9 @@ def test_wrong_type_is_refused_with_its_argument(given: dict[str, Any], problem:
         {"value": {"\0": 1}},
     ],
 )
-def test_unstorable_value_is_refused(given: dict[str, Any]) -> None:
+def test_unstorable_value_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidContent):
-        call(**{"text": "x", **given})
+        call(**{"text": "x", **arguments})
 
 
 def test_checked_values_become_plain_copies() -> None:

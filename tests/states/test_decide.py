@@ -222,7 +222,7 @@ def test_full_queue_still_accepts_an_interrupting_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "missing", "extra", "duplicate"),
+    ("names", "missing", "extra", "duplicate"),
     [
         (("a",), ("b",), (), ()),
         (("a", "b", "x"), (), ("x",), ()),
@@ -232,9 +232,9 @@ def test_full_queue_still_accepts_an_interrupting_message() -> None:
     ],
 )
 def test_submission_must_name_exactly_the_open_calls(
-    given: tuple[str, ...], missing: tuple[str, ...], extra: tuple[str, ...], duplicate: tuple[str, ...]
+    names: tuple[str, ...], missing: tuple[str, ...], extra: tuple[str, ...], duplicate: tuple[str, ...]
 ) -> None:
-    results = tuple(ToolResult(name, 1) for name in given)
+    results = tuple(ToolResult(name, 1) for name in names)
     life = asking(client("a"), client("b", 1))
     error = refused(life, ToolResultMismatch, lambda life: life.fire(t.SubmitToolResults, results=results))
     assert (error.missing, error.extra, error.duplicate) == (missing, extra, duplicate)

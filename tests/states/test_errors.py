@@ -71,7 +71,7 @@ def test_model_error_is_retryable_by_kind(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "number"),
+    ("value", "number"),
     [
         (5, 5),
         (0.5, 0.5),
@@ -84,8 +84,8 @@ def test_model_error_is_retryable_by_kind(kind: str) -> None:
         (10**400, None),
     ],
 )
-def test_model_error_parses_retry_after_and_status(given: Any, number: float | None) -> None:
-    error = ModelError("network", retry_after=given, status=given)
+def test_model_error_parses_retry_after_and_status(value: Any, number: float | None) -> None:
+    error = ModelError("network", retry_after=value, status=value)
     assert (error.retry_after, error.retryable) == (number, True)
     assert error.status == (number if number != 0.5 else None)
     assert [type(one) for one in (error.retry_after, error.status) if one is not None] in ([float, int], [float], [])

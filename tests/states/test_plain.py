@@ -59,9 +59,9 @@ def test_unstorable_number_is_refused(number: float) -> None:
 
 
 def test_plain_returns_an_independent_copy() -> None:
-    given = {"c": (1, {"d": None}), "e": MappingProxyType({"f": [True]})}
-    taken = plain(given)
-    given["e"]["f"].append(False)
+    original = {"c": (1, {"d": None}), "e": MappingProxyType({"f": [True]})}
+    taken = plain(original)
+    original["e"]["f"].append(False)
     assert taken == {"c": [1, {"d": None}], "e": {"f": [True]}}
 
 
@@ -87,12 +87,12 @@ def test_other_text_passes(content: str) -> None:
 
 def test_copied_shares_nothing() -> None:
     inner: list[Any] = [1, {"deep": [None, True, 1.5, "x"]}]
-    given = {"list": inner, "text": "x", "odd": (inner,), "set": {1}}
-    copy = copied(given)
-    assert copy == given
+    original = {"list": inner, "text": "x", "odd": (inner,), "set": {1}}
+    copy = copied(original)
+    assert copy == original
     inner[1]["deep"].append("later")
     inner.append("later")
-    given["set"].add(2)  # type: ignore[attr-defined]
+    original["set"].add(2)  # type: ignore[attr-defined]
     assert copy == {
         "list": [1, {"deep": [None, True, 1.5, "x"]}],
         "text": "x",
@@ -200,7 +200,7 @@ def test_output_limit_at_its_edges() -> None:
 def test_shared_limit_is_split_evenly(outputs: list[JsonValue], even: int) -> None:
     limit = even * len(outputs)
     result = shared_within(outputs, limit)
-    whole, sizes = [list(map(size_in_json, given)) for given in (outputs, result)]
+    whole, sizes = [list(map(size_in_json, values)) for values in (outputs, result)]
     cuts = [place for place, output in enumerate(result) if output is not outputs[place]]
     assert sum(sizes) <= limit
     assert bool(cuts) == (sum(whole) > limit), "what fits is left as it is"

@@ -194,10 +194,10 @@ call_ids = st.sampled_from(["a", "b"])
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
-    made = []
+    drawn = []
     for name in draw(st.lists(call_ids, unique=True)):
         kind = draw(st.sampled_from([local, client, delegated]))
-        made.append(
+        drawn.append(
             kind(
                 name,
                 status=draw(st.sampled_from(CallStatus)),
@@ -206,7 +206,7 @@ def calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
                 deadline=draw(st.sampled_from([None, NOW, NOW + timedelta(seconds=1)])),
             )
         )
-    return tuple(made)
+    return tuple(drawn)
 
 
 queues = st.sampled_from(

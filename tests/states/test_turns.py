@@ -94,7 +94,7 @@ def before_a_compaction() -> Life:
 
 
 @pytest.mark.parametrize(
-    ("given", "fails"),
+    ("build", "fails"),
     [
         (beside_a_client_call, False),
         (beside_a_tool, False),
@@ -103,9 +103,9 @@ def before_a_compaction() -> Life:
         (before_a_compaction, True),
     ],
 )
-def test_answered_turn_cannot_be_resumed(given: Callable[[], Life], *, fails: bool) -> None:
+def test_answered_turn_cannot_be_resumed(build: Callable[[], Life], *, fails: bool) -> None:
     """Continuing would ask for another answer, and replace the first."""
-    life = given()
+    life = build()
     if fails:
         life.fail()
     else:
@@ -549,9 +549,9 @@ def test_an_edit_empties_the_queue(state: ChatState) -> None:
 
 def test_receipt_of_the_next_message_is_not_queued() -> None:
     steered, stopped = queued(streaming()), unsettled()
-    made = [*(steered.send(text, client_id=text, when_busy="interrupt") for text in ("next", "after it"))]
-    made += [*(stopped.send(text, client_id=text) for text in ("a new question", "another"))]
-    receipts = [write for decision in made for write in decision.writes if isinstance(write, RecordReceipt)]
+    decisions = [*(steered.send(text, client_id=text, when_busy="interrupt") for text in ("next", "after it"))]
+    decisions += [*(stopped.send(text, client_id=text) for text in ("a new question", "another"))]
+    receipts = [write for decision in decisions for write in decision.writes if isinstance(write, RecordReceipt)]
     assert [receipt.queued for receipt in receipts] == [False, True, False, True]
 
 

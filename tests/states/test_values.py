@@ -125,8 +125,8 @@ def open_in(value: Any) -> list[Any]:
 def test_explicit_default_has_the_same_digest() -> None:
     """A string that equals a default is that default: digests are compared after decoding."""
     read = msgspec.convert(msgspec.to_builtins(asdict(CALL)), ToolCall)
-    given = msgspec.structs.replace(read, crash=str(b"at_most_once", "ascii"))
-    assert changed_fields(given) == changed_fields(CALL) == changed_fields(read)
+    explicit = msgspec.structs.replace(read, crash=str(b"at_most_once", "ascii"))
+    assert changed_fields(explicit) == changed_fields(CALL) == changed_fields(read)
     assert changed_fields(CALL).keys() == {
         *["call_id", "name", "arguments", "executor", "index", "step", "status", "answer"]
     }

@@ -97,9 +97,9 @@ class Life:
 
     def fire(self, trigger: type[Trigger], **arguments: Any) -> Decision:
         """Decide and apply; refused triggers leave the life unchanged."""
-        given = {"now": self.now, "limits": self.limits, **arguments}
-        self.asked.append((self.facts, trigger, given))
-        decision = decide(self.facts, trigger, **given)
+        complete = {"now": self.now, "limits": self.limits, **arguments}
+        self.asked.append((self.facts, trigger, complete))
+        decision = decide(self.facts, trigger, **complete)
         self.facts = decision.facts
         self.decisions.append(decision)
         for event in decision.events:
@@ -155,8 +155,8 @@ class Life:
 
     def help(self, call_id: str, **more: Any) -> Decision:
         subagent = SubagentAnswer(chat_id=f"subagent-{call_id}", version=7, head="7" * 64, usage=USAGE)
-        given = {"results": (ToolResult(call_id, "found"),), "subagents": (subagent,), **more}
-        return self.fire(t.SubmitToolResults, **given)
+        arguments = {"results": (ToolResult(call_id, "found"),), "subagents": (subagent,), **more}
+        return self.fire(t.SubmitToolResults, **arguments)
 
     def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:
         """Edit a message, with the cut that a store would find."""

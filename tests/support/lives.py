@@ -486,7 +486,7 @@ class Lives:
         return self.met
 
 
-def drawn_limits(random: Random, given: dict[str, Any]) -> dict[str, Any]:
+def drawn_limits(random: Random, fixed: dict[str, Any]) -> dict[str, Any]:
     drawn = {
         "max_steps": random.choice([None, None, 3]),
         "promote_after_interrupt": random.choice([False, True]),
@@ -495,7 +495,7 @@ def drawn_limits(random: Random, given: dict[str, Any]) -> dict[str, Any]:
         "queue_limit": 3,
         "max_reentries": 2,
     }
-    return drawn | given
+    return drawn | fixed
 
 
 @contextmanager

@@ -36,8 +36,8 @@ def folding() -> Iterator[AskNode]:
     asked, replies = process.stdin, process.stdout
 
     def ask(events: Sequence[Any], transcript: Any = None) -> Any:
-        given = {"events": events} if transcript is None else {"events": events, "transcript": transcript}
-        asked.write(msgspec.json.encode(given) + b"\n")
+        question = {"events": events} if transcript is None else {"events": events, "transcript": transcript}
+        asked.write(msgspec.json.encode(question) + b"\n")
         asked.flush()
         return json.loads(replies.readline())
 

@@ -27,9 +27,9 @@ A_CHAT = chat_of(Facts(chat_id="c", profile=Profile(created_at=datetime(2026, 1,
 
 def tool_context(**fields: Any) -> ToolContext[Any]:
     """Return the context of a tool call, by default the first call of an empty chat."""
-    given: dict[str, Any] = {"chat_id": "c", "call_id": "x", "step": 1, "attempt": 1, "idempotency_key": "k"}
+    defaults: dict[str, Any] = {"chat_id": "c", "call_id": "x", "step": 1, "attempt": 1, "idempotency_key": "k"}
     return ToolContext(
-        **{**given, "report": lambda _progress: None, "chat": A_CHAT, "deps": None, "put_file": None, **fields}
+        **{**defaults, "report": lambda _progress: None, "chat": A_CHAT, "deps": None, "put_file": None, **fields}
     )
 
 

@@ -222,7 +222,7 @@ async def test_acknowledged_commit_that_is_lost_is_found(shop: Shop, monkeypatch
 
 async def test_killed_process_does_nothing_more(shop: Shop) -> None:
     """A kill is no cancellation: it runs no `finally`, and no concurrent tool."""
-    ran_on: list[str] = []
+    survivors: list[str] = []
 
     @tool(parallel_safe=True, crash="at_least_once")
     async def pay(cents: int) -> str:
@@ -241,7 +241,7 @@ async def test_killed_process_does_nothing_more(shop: Shop) -> None:
         """Note slowly."""
         for _ in range(40):
             await asyncio.sleep(0)
-        ran_on.append(what)
+        survivors.append(what)
         return what
 
     def engine(store: ChatStore, clock: ManualClock) -> Engine:
@@ -251,11 +251,11 @@ async def test_killed_process_does_nothing_more(shop: Shop) -> None:
         (chat,) = (await engine.list_chats()).items
         results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
         assert "locked before: False" in str(results[0].output)
-        assert len(ran_on) == 1
+        assert len(survivors) == 1
 
     def reset() -> None:
         shop.reset()
-        ran_on.clear()
+        survivors.clear()
 
     with pytest.raises(CrashTestFailed) as failed:
         await crash_everywhere(engine, order, check=check, reset=reset, only="await 2 of tool pay")

@@ -92,9 +92,13 @@ def send_everything(patch: Patch) -> None:
     reply = SimulatedModel._parts
 
     def parts(self: SimulatedModel, request: ModelRequest) -> list[ModelPart]:
-        given = reply(self, request)
-        reasons = given[0].type == "reasoning_delta"
-        return given if reasons else [ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"), *given]
+        parts_of_reply = reply(self, request)
+        reasons = parts_of_reply[0].type == "reasoning_delta"
+        return (
+            parts_of_reply
+            if reasons
+            else [ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"), *parts_of_reply]
+        )
 
     patch.setattr(SimulatedModel, "_parts", parts)
     patch.setattr(history, "is_sent", lambda _part, *, partial: True)
@@ -137,7 +141,7 @@ def hand_out_the_engines_own(patch: Patch) -> None:
 
 
 def leave_results_out_of_streams(patch: Patch) -> None:
-    begin = TurnReader.__init__
+    init = TurnReader.__init__
 
     async def without(following: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
         async with aclosing(following) as events:
@@ -145,12 +149,12 @@ def leave_results_out_of_streams(patch: Patch) -> None:
                 if not isinstance(event, ToolResultEvent):
                     yield event
 
-    patch.setattr(TurnReader, "__init__", lambda self, events, receipt: begin(self, without(events), receipt))
+    patch.setattr(TurnReader, "__init__", lambda self, events, receipt: init(self, without(events), receipt))
 
 
 def answer_queued_messages(patch: Patch) -> None:
     result = handlers.turn_result
-    patch.setattr(handlers, "turn_result", lambda *given: dataclasses.replace(result(*given), message_state="taken"))
+    patch.setattr(handlers, "turn_result", lambda *args: dataclasses.replace(result(*args), message_state="taken"))
 
 
 def number_transcripts_too_low(patch: Patch) -> None:
@@ -232,8 +236,8 @@ def give_up_what_fails(patch: Patch) -> None:
 def deliver_backwards(patch: Patch) -> None:
     changed = SQLiteStore.changed_events
 
-    async def reversed_events(self: SQLiteStore, *given: Any, **options: Any) -> list[Any]:
-        return (await changed(self, *given, **options))[::-1]
+    async def reversed_events(self: SQLiteStore, *args: Any, **options: Any) -> list[Any]:
+        return (await changed(self, *args, **options))[::-1]
 
     patch.setattr(SQLiteStore, "changed_events", reversed_events)
 
@@ -280,7 +284,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
 
 
 def only(name: str) -> Toolmaker:
-    return lambda *given: [known for known in simulated_tools(*given) if known.name == name]
+    return lambda *args: [known for known in simulated_tools(*args) if known.name == name]
 
 
 TOOLS: dict[str, Toolmaker] = {"10 tools: at most once, started again": only("pay")}

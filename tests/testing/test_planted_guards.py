@@ -68,7 +68,7 @@ def let_tools_raise(patch: Patch) -> None:
 
 
 def only(*names: str) -> Toolmaker:
-    return lambda *given: [known for known in simulated_tools(*given) if known.name in names]
+    return lambda *args: [known for known in simulated_tools(*args) if known.name in names]
 
 
 @dataclass(frozen=True)

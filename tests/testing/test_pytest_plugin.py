@@ -65,5 +65,5 @@ def test_another_suite_uses_the_plugin_as_the_guide_has_it(tmp_path: Path) -> No
         (tmp_path / name).write_text(guide.partition(f"```python\n# {name}\n")[2].partition("```")[0])
     others = ["-p", "no:langsmith_plugin", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *others]
-    ran = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

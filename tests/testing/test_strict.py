@@ -32,11 +32,11 @@ def result(call_id: str) -> ToolResultPart:
 
 
 def request(*messages: tuple[Any, tuple[Part, ...]], **options: Any) -> ModelRequest:
-    made = [
+    history = [
         Message(id=f"m{place}", role=role, parts=parts, turn=1, step=1, created_at=datetime(2026, 1, 1, tzinfo=UTC))
         for place, (role, parts) in enumerate(messages, start=1)
     ]
-    return ModelRequest(purpose="step", chat_id="c", messages=made, step=options.pop("step", 1), **options)
+    return ModelRequest(purpose="step", chat_id="c", messages=history, step=options.pop("step", 1), **options)
 
 
 def test_valid_conversation_has_no_fault() -> None:
@@ -120,16 +120,16 @@ async def test_tool_alone_answers_as_in_an_engine() -> None:
     assert [one[:2] for one in alone] == [one[:2] for one in in_engine] == [(date(2026, 5, 1), 2)]
 
 
-@pytest.mark.parametrize("given", ['{"day": "2026-05-01"}', '{"day": "2026-05-01",}'])
-async def test_tool_alone_takes_the_text_of_a_model(given: str) -> None:
-    assert await book(given, deps=[]) == {"day": "2026-05-01", "seats": 1}
+@pytest.mark.parametrize("argument", ['{"day": "2026-05-01"}', '{"day": "2026-05-01",}'])
+async def test_tool_alone_takes_the_text_of_a_model(argument: str) -> None:
+    assert await book(argument, deps=[]) == {"day": "2026-05-01", "seats": 1}
 
 
-@pytest.mark.parametrize("given", ["", "{}", {"day": "soon"}, {"day": "2026-05-01", "seats": None}])
-async def test_tool_alone_refuses_arguments_that_do_not_fit(given: Any) -> None:
+@pytest.mark.parametrize("argument", ["", "{}", {"day": "soon"}, {"day": "2026-05-01", "seats": None}])
+async def test_tool_alone_refuses_arguments_that_do_not_fit(argument: Any) -> None:
     deps: list[Any] = []
     with pytest.raises(InvalidArgument, match="Invalid arguments for book") as refused:
-        await book(given, deps=deps)
+        await book(argument, deps=deps)
     assert refused.value.argument == "arguments"
     assert deps == []
 

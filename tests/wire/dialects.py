@@ -245,7 +245,8 @@ class Google(Chat):
     def frames(self, reply: PlainReply, finish: str = "STOP", **counts: int) -> list[str]:
         """Return the frames of a reply's stream: start, content, end."""
         called = [
-            {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in reply.calls
+            {"functionCall": {"name": name, "args": json.loads(arguments), "id": id_}}
+            for id_, name, arguments in reply.calls
         ]
         parts = [*([{"text": reply.text}] if reply.text else []), *called]
         return [self._frame([]), self._frame(parts), self._frame([], finish, candidatesTokenCount=20, **counts)]

@@ -155,12 +155,12 @@ async def test_finish_reason_decides_whether_a_reply_counts(
     reason: StopReason, dialect: Dialect, word: str, server: Server, connect: Connect
 ) -> None:
     """A closed stream is an answer after one request; complete calls run unless it was refused."""
-    ran: list[str] = []
+    paths: list[str] = []
 
     @tool
     async def look(path: str) -> str:
         """Look."""
-        ran.append(path)
+        paths.append(path)
         return "seen"
 
     asks = PlainReply("", calls=[("c1", "look", '{"path": "/srv"}')])
@@ -173,7 +173,7 @@ async def test_finish_reason_decides_whether_a_reply_counts(
         assert first.messages[-1].finish_reason == (word or None)
         last = await engine.ask(chat.id, "Look.", timeout=60)
         assert (last.text, last.stop_reason, len(server.asked)) == ("Done.", "end_turn", 3)
-        assert ran == ([] if reason is StopReason.content_filter else ["/srv"])
+        assert paths == ([] if reason is StopReason.content_filter else ["/srv"])
         assert (await engine.verify(chat.id)).ok
 
 

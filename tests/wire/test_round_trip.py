@@ -359,9 +359,9 @@ def conversation(calls: int) -> Iterator[list[Message]]:
     history = [message("user", "one")]
     yield [*history]
     for step in range(3):
-        made = [ToolCallPart(call_id=f"c{step}-{n}", name="look", arguments={"n": n}) for n in range(calls)]
-        history.append(message("assistant", "I look.", *made))
-        history += [result_of(call.call_id, "look", f"saw {call.call_id}") for call in made]
+        asked_calls = [ToolCallPart(call_id=f"c{step}-{n}", name="look", arguments={"n": n}) for n in range(calls)]
+        history.append(message("assistant", "I look.", *asked_calls))
+        history += [result_of(call.call_id, "look", f"saw {call.call_id}") for call in asked_calls]
         yield [*history]
     history += [message("assistant", "Done."), message("user", "two"), message("user", "and three")]
     yield [*history]

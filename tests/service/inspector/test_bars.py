@@ -70,6 +70,6 @@ def test_bars_stay_ordered_whatever_the_clock() -> None:
     assert _run(ANY_CLOCK) == []
 
 
-def _run(script: str, *given: str) -> Any:
-    asked = [NODE, "--input-type=module", "-e", script, str(INSPECTOR), *given]
+def _run(script: str, *arguments: str) -> Any:
+    asked = [NODE, "--input-type=module", "-e", script, str(INSPECTOR), *arguments]
     return json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)

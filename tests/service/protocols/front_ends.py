@@ -136,7 +136,7 @@ def agui_messages(  # noqa: C901, PLR0912, PLR0915
         assert (number == 0) == (kind == "RUN_STARTED"), sent
         assert not ended, f"{sent} comes after the end"
         by_id = {message["id"]: message for message in messages}
-        made = {call["id"]: call for message in messages for call in message.get("toolCalls", ())}
+        calls_by_id = {call["id"]: call for message in messages for call in message.get("toolCalls", ())}
         match kind:
             case "TEXT_MESSAGE_START":
                 assert sent["messageId"] not in texts, sent
@@ -166,7 +166,7 @@ def agui_messages(  # noqa: C901, PLR0912, PLR0915
                 spans.remove(sent["messageId"])
             case "TOOL_CALL_START":
                 call_id = sent["toolCallId"]
-                assert call_id not in calls | made.keys(), sent
+                assert call_id not in calls | calls_by_id.keys(), sent
                 calls.add(call_id)
                 parent = sent["parentMessageId"]
                 if parent not in by_id:
@@ -176,11 +176,11 @@ def agui_messages(  # noqa: C901, PLR0912, PLR0915
                 holder.setdefault("toolCalls", []).append({"id": call_id, "type": "function", "function": function})
             case "TOOL_CALL_ARGS":
                 assert sent["toolCallId"] in calls, sent
-                made[sent["toolCallId"]]["function"]["arguments"] += sent["delta"]
+                calls_by_id[sent["toolCallId"]]["function"]["arguments"] += sent["delta"]
             case "TOOL_CALL_END":
                 calls.remove(sent["toolCallId"])
             case "TOOL_CALL_RESULT":
-                assert sent["toolCallId"] in made, sent
+                assert sent["toolCallId"] in calls_by_id, sent
                 assert sent["messageId"] not in by_id, sent
                 messages.append({"id": sent["messageId"], "role": "tool", "content": sent["content"]})
             case "MESSAGES_SNAPSHOT":

@@ -92,17 +92,22 @@ def test_discarded_call_ends_in_an_error(version: Any, message: list[Event]) -> 
 @pytest.mark.parametrize("version", [6, 7])
 def test_stored_file_is_sent_by_digest(version: Any) -> None:
     """No address would work without a token: the page requests the bytes."""
-    drawn, made = "a" * 64, "b" * 64
+    drawn, produced = "a" * 64, "b" * 64
     picture = FilePart(media_type="image/png", blob=drawn, size=100_000, name="p.png")
     given_files = ToolResultPart(call_id="k", name="look", output="drawn", attachments=(picture,))
-    lived = (user(), reply(call(), FilePart(media_type="image/png", blob=made, size=7)), tool(given_files), finished())
+    lived = (
+        user(),
+        reply(call(), FilePart(media_type="image/png", blob=produced, size=7)),
+        tool(given_files),
+        finished(),
+    )
     assert [one["data"] for one in encode(*lived, version=version) if one["type"] == "data-file"] == [
-        {"digest": made, "mediaType": "image/png", "size": 7},
+        {"digest": produced, "mediaType": "image/png", "size": 7},
         {"digest": drawn, "mediaType": "image/png", "size": 100_000, "name": "p.png"},
     ]
     encoder = AISDKEncoder(version=version, file_address=lambda file: f"/files/{file.blob}")
     chunks = [chunk for event in numbered(*lived) for chunk in encoder.encode(event)]
-    assert [one["url"] for one in chunks if one["type"] == "file"] == [f"/files/{made}", f"/files/{drawn}"]
+    assert [one["url"] for one in chunks if one["type"] == "file"] == [f"/files/{produced}", f"/files/{drawn}"]
     assert not [one for one in chunks if one["type"] == "data-file"]
 
 

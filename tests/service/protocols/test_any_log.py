@@ -104,7 +104,7 @@ def test_whole_turn_leaves_the_stored_messages(seed: int | None, pruned: str) ->
             by_step = steps_of(parts)
             assert [text for text, _ in by_step if text] == [text for text in texts if text]
             in_order = by_id if is_cut(remaining) else list
-            assert in_order(call for _, made in by_step for call in made) == in_order(calls)
+            assert in_order(call for _, sent_calls in by_step for call in sent_calls) == in_order(calls)
             had: list[dict[str, Any]] = []
             for anew in (False, True):
                 encoder = AGUIEncoder("t", "r", history=had)
@@ -112,8 +112,8 @@ def test_whole_turn_leaves_the_stored_messages(seed: int | None, pruned: str) ->
                 had = agui_messages([*encoder.begin(anew=anew), *encoded, *encoder.end()], had)
                 assert contents(had, "assistant") == [text for text in texts if text]
                 assert contents(had, "reasoning") == thoughts
-                made = (arguments_of(call) for message in had for call in message.get("toolCalls", ()))
-                assert in_order(made) == in_order(calls)
+                sent_calls = (arguments_of(call) for message in had for call in message.get("toolCalls", ()))
+                assert in_order(sent_calls) == in_order(calls)
             compared += 1
     assert compared
 

@@ -27,8 +27,8 @@ def user(message_id: str, content: Any) -> dict[str, Any]:
 
 
 def assistant(*calls: str) -> dict[str, Any]:
-    made = [{"id": call, "type": "function", "function": {"name": "look", "arguments": "{}"}} for call in calls]
-    return {"id": "a", "role": "assistant", "content": "", "toolCalls": made}
+    tool_calls = [{"id": call, "type": "function", "function": {"name": "look", "arguments": "{}"}} for call in calls]
+    return {"id": "a", "role": "assistant", "content": "", "toolCalls": tool_calls}
 
 
 def result(call_id: str, **fields: Any) -> dict[str, Any]:
