@@ -223,8 +223,8 @@ async def test_announced_calls_that_do_not_come_are_retried(
     dialect: Dialect, words: tuple[str, str], server: Server, connect: Connect
 ) -> None:
     """A call without a name is one that does not come: the turn must not end without a word."""
-    announced = [frame.replace(f'"{words[0]}"', f'"{words[1]}"') for frame in dialect.frames(Said(""))]
-    server.script = [Answer(announced), Answer(dialect.frames(Said()))]
+    announced = [frame.replace(f'"{words[0]}"', f'"{words[1]}"') for frame in dialect.frames(PlainReply(""))]
+    server.script = [Answer(announced), Answer(dialect.frames(PlainReply()))]
     async with Engine("sqlite://", model=await connect(dialect), settings=SETTINGS) as engine:
         assert (await engine.ask(await new_chat(engine), "Hi.")).text == "Hello world."
 
