@@ -45,7 +45,6 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> Size:
-        """Its width and height."""
         return Size(self.width, self.height)
 
 
@@ -91,7 +90,6 @@ class Layout(msgspec.Struct, frozen=True):
         return (self.options, sizes, labels) == (dict(graph.options), dict(graph.nodes), graph.labels)
 
     def route(self, source: str, target: str) -> Route:
-        """Return the way of an arrow."""
         return self.edges[edge_id(source, target)]
 
     def moved(self, right: float, down: float) -> Layout:
@@ -112,7 +110,6 @@ class StaleLayout(RuntimeError):
 
 
 def edge_id(source: str, target: str) -> str:
-    """Return the name of an arrow."""
     return f"{source} > {target}"
 
 

@@ -65,13 +65,11 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """The width of the longest line."""
         lines = (sum(pen.width(words) for words, pen in line) + _GAP * (len(line) - 1) for line in self.lines)
         return ceil(max(lines, default=0))
 
     @property
     def height(self) -> int:
-        """The height of all lines."""
         return ceil(sum(_leading(line) for line in self.lines))
 
     def drawn(self, at: Point, anchor: Anchor = "start", **attributes: str | float | None) -> list[str]:

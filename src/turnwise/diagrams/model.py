@@ -56,7 +56,6 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def actions_in_words(self) -> str:
-        """All actions, in words."""
         return ", ".join(map(words, self.actions))
 
     def __str__(self) -> str:

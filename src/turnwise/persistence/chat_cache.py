@@ -45,11 +45,9 @@ class ChatCache:
         return _Turn(self._locks, chat_id)
 
     def get(self, chat_id: str) -> CachedChat | None:
-        """Return the last known facts of a chat, or `None`."""
         return self._cached.get(chat_id)
 
     def put(self, current: CachedChat) -> None:
-        """Cache a chat."""
         chat_id, queue = current.facts.chat_id, current.facts.queue
         with self._changing:
             before = self._cached.get(chat_id)
@@ -67,19 +65,16 @@ class ChatCache:
         return sum(self._sizes.values()) - self._sizes.get(newest, 0) > _BYTES
 
     def move(self, chat_id: str, event_seq: int) -> None:
-        """Update the number of a chat's last event."""
         with self._changing:
             current = self._cached.get(chat_id)
             if current is not None:
                 self._cached[chat_id] = replace(current, facts=current.facts.with_last_seq(event_seq))
 
     def known(self) -> list[str]:
-        """Return the chats in the cache."""
         with self._changing:
             return [*self._cached]
 
     def forget(self, chat_id: str) -> None:
-        """Forget a chat."""
         with self._changing:
             self._cached.pop(chat_id, None)
             self._sizes.pop(chat_id, None)

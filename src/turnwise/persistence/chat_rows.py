@@ -63,7 +63,6 @@ class Place(NamedTuple):
         return Place(table, self.row, tuple(name.removeprefix(f"{table}.") for name in own))
 
     def __str__(self) -> str:
-        """Return the place as `table[row].column`."""
         where = f"{self.table}[{self.row}]" if self.row else self.table
         return f"{where}.{'|'.join(self.columns)}" if self.columns else where
 
@@ -80,7 +79,6 @@ def blobs_named_in(body: object) -> set[str]:
 
 
 def blobs_of(rows: ChatRows) -> set[str]:
-    """Return the digests of the blobs that the rows of a chat refer to."""
     bodies = (row["body"] for table in REFERRING for row in rows.tables[table])
     return {digest for body in (*bodies, rows.chat["facts"]) for digest in blobs_named_in(body)}
 

@@ -72,7 +72,6 @@ class CachedChat(msgspec.Struct, frozen=True):
 
     @property
     def token(self) -> int | None:
-        """The token of the lease; `None` without one."""
         return self.facts.lease.token if self.facts.lease else None
 
     @property
@@ -108,7 +107,6 @@ class Commit(msgspec.Struct, frozen=True):
 
     @property
     def chat_id(self) -> str:
-        """The id of the chat."""
         return self.row.id
 
     @property
@@ -118,7 +116,6 @@ class Commit(msgspec.Struct, frozen=True):
 
     @property
     def erasing(self) -> bool:
-        """Whether one of the decisions erases something."""
         return erasing(self.committed.decisions)
 
 
@@ -129,7 +126,6 @@ def decisions_on(current: CachedChat, plan: Plan, funds: Funds | None) -> tuple[
 
 
 def erasing(decisions: Iterable[Decision]) -> bool:
-    """Whether one of the decisions erases something."""
     return any(erases(decision.writes) for decision in decisions)
 
 
@@ -197,7 +193,6 @@ class Tables:
         self.entries: list[Entry] = []
 
     def put(self, table: str, **row: Any) -> None:
-        """Add a row."""
         self.rows.setdefault(table, []).append({"chat_id": self._chat_id, **row})
 
     def add(self, write: w.Write, version: int, number: int) -> None:  # noqa: C901, PLR0912 - one case per kind of write
@@ -266,7 +261,6 @@ class Tables:
 
     @property
     def queued(self) -> list[Row]:
-        """The rows of queued messages to put."""
         return [row for row in self.queue.values() if row is not None]
 
     @property
@@ -276,5 +270,4 @@ class Tables:
 
     @property
     def dropped(self) -> list[Row]:
-        """The ids of queued messages to drop."""
         return [{"chat_id": self._chat_id, "id": name} for name, row in self.queue.items() if row is None]

@@ -49,7 +49,6 @@ _ERASING: Final = frozenset({EraseMessage, EraseEdits, EraseText})
 
 
 def erases(writes: Sequence[Write]) -> bool:
-    """Whether one of the writes erases something."""
     return not _ERASING.isdisjoint(map(type, writes))
 
 

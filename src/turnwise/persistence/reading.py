@@ -51,7 +51,6 @@ class Expiry(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the lease has run out."""
         return self.expires <= self.now
 
 
@@ -104,7 +103,6 @@ class StoredChange(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str | None:
-        """The owner of a chat that is there."""
         facts = self.chat.facts if isinstance(self.chat, PartialRead) else self.chat
         return None if facts is None else facts.profile.owner
 

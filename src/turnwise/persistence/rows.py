@@ -64,7 +64,6 @@ class Body(Generic[_T]):
         return msgspec.json.Decoder(self._kind)
 
     def dump(self, value: _T) -> str:
-        """Return the value as JSON."""
         return msgspec.json.encode(value).decode()
 
     def load(self, body: str, chat_id: str) -> _T:

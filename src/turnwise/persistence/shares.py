@@ -89,7 +89,6 @@ class Counts:
             self.add(fair_key, Lane(agent, model), chats)
 
     def add(self, fair_key: str, lane: Lane, chats: int = 1) -> None:
-        """Count chats."""
         self.of["owner"][fair_key] += chats
         self.of["agent"][lane.agent] += chats
         self.of["model"][lane.model] += chats
@@ -102,12 +101,10 @@ class Counts:
         )
 
     def key_is_open(self, fair_key: str) -> bool:
-        """Whether another chat of the key may work."""
         return self._caps.per_key is None or self.of["owner"][fair_key] < self._caps.per_key
 
     @property
     def full_keys(self) -> list[str]:
-        """The keys with as many chats at work as they may have."""
         return [key for key in self.of["owner"] if not self.key_is_open(key)]
 
 

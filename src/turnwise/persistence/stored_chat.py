@@ -206,7 +206,6 @@ class _Salvage:
         self._issues: list[IntegrityIssue] = []
 
     def done(self) -> PartialRead:
-        """Return the readable facts and the issues."""
         stored = self._stored
         state = self._check("chats.state", stored.state, isinstance(stored.state, str), "a text")
         is_declared = state in _STATES

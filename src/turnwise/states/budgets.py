@@ -28,7 +28,6 @@ class Amount(Value, frozen=True):
     """US dollars."""
 
     def __add__(self, other: Amount) -> Amount:
-        """Return the sum."""
         return Amount(self.tokens + other.tokens, EXACT.add(self.cost, other.cost))
 
 
@@ -88,7 +87,6 @@ class StoredBudget(Value, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The key under which it is stored."""
         return key_of_chat(self.chat_id) if self.chat_id is not None else key_of_owner(self.owner or "")
 
     @property
@@ -141,17 +139,14 @@ class StoredBudget(Value, frozen=True, kw_only=True):
 
 
 def key_of_owner(owner: str) -> str:
-    """Return the key of an owner's budget."""
     return f"owner:{owner}"
 
 
 def key_of_chat(chat_id: str) -> str:
-    """Return the key of a chat's budget."""
     return f"chat:{chat_id}"
 
 
 def keys_of(chat_id: str, owner: str | None) -> list[str]:
-    """Return the keys of the budgets that a chat may spend."""
     return [key_of_chat(chat_id), *([] if owner is None else [key_of_owner(owner)])]
 
 
@@ -175,7 +170,6 @@ class Funds(Value, frozen=True):
         return next(((budget, reason) for budget, reason in found if reason is not None), None)
 
     def after(self, chat_id: str, writes: Iterable[Write]) -> Funds:
-        """Return the budgets after the writes of a decision on a chat."""
         budgets = self.budgets
         for write in writes:
             if isinstance(write, Reserve):

@@ -87,7 +87,6 @@ class Draft(Generic[_Kind_co]):
 
     @property
     def now(self) -> datetime:
-        """The time of the decision."""
         return self.at.now
 
     @property

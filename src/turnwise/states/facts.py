@@ -86,7 +86,6 @@ class Profile(Value, frozen=True, kw_only=True):
 
     @property
     def queried(self) -> dict[str, Any]:
-        """The fields by which chats are found."""
         return {name: getattr(self, name) for name in QUERIED}
 
 
@@ -143,7 +142,6 @@ class TurnFacts(Value, frozen=True):
         return self.usage + self.subagents_usage if self.subagents_usage.known else self.usage
 
     def having_waited(self, *, since: datetime, until: datetime) -> TurnFacts:
-        """Return the turn after such a wait."""
         return replace(self, waited=self.waited + (until - since).total_seconds())
 
 
@@ -296,7 +294,6 @@ class Facts(Value, frozen=True, kw_only=True):
 
     @property
     def last_ended_turn(self) -> int:
-        """The number of the last turn that has ended."""
         return self.turn.number - int(self.turn.open)
 
     @property

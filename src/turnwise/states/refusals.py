@@ -106,13 +106,11 @@ def refuse_unclear_approval(draft: Draft[t.SubmitToolResults]) -> None:
 
 
 def refuse_unknown_queued(draft: Draft[OfQueued]) -> None:
-    """Refuse to touch a message that is not in the queue."""
     if all(queued.id != draft.trigger.queued_id for queued in draft.queue):
         raise errors.MessageNotFound(draft.before.chat_id, draft.trigger.queued_id, expected="queued message")
 
 
 def refuse_unknown_schedule(draft: Draft[t.Unschedule]) -> None:
-    """Refuse to take back what is not scheduled."""
     if all(message.id != draft.trigger.schedule_id for message in draft.schedules):
         raise errors.MessageNotFound(draft.before.chat_id, draft.trigger.schedule_id, expected="scheduled message")
 
@@ -128,13 +126,11 @@ def refuse_full_schedules(draft: Draft[t.Schedule]) -> None:
 
 
 def refuse_empty_compaction(draft: Draft[t.Trigger]) -> None:
-    """Refuse to compact nothing."""
     if not draft.history.foldable:
         raise errors.NothingToCompact(draft.before.chat_id)
 
 
 def refuse_unstorable_profile(draft: Draft[t.Create]) -> None:
-    """Refuse a profile that cannot be written as JSON."""
     _ = PutProfile(draft.trigger.profile).digest
 
 

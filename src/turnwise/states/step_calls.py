@@ -45,7 +45,6 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     """The step to which all of them belong; `None` if there is none, or they belong to several."""
 
     def __new__(cls, calls: Iterable[ToolCall] = ()) -> Self:
-        """Return these calls, in call order."""
         made = super().__new__(cls, sorted(calls, key=attrgetter("index")))
         made._ids = _Ids(made)
         made._count()
@@ -53,12 +52,10 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
 
     @property
     def are_distinct(self) -> bool:
-        """Whether each id stands for one call."""
         return len(self._ids.places) == len(self)
 
     @property
     def has_open(self) -> bool:
-        """Whether a call lacks its result."""
         return self.open_local + self.open_outside > 0
 
     @property
@@ -104,7 +101,6 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         return self._ids is others._ids
 
     def get(self, call_id: str) -> ToolCall | None:
-        """Return the call of that id, if there is one."""
         place = self._ids.places.get(call_id)
         return None if place is None else self[place]
 

@@ -347,17 +347,14 @@ class ScheduleFired(Trigger, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the message."""
         return self.message.parts
 
     @property
     def when_busy(self) -> WhenDue:
-        """What becomes of it while the chat works."""
         return self.message.when_busy
 
     @property
     def wakeup(self) -> Wakeup:
-        """The origin of the message."""
         return self.message.wakeup
 
 

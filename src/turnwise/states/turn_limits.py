@@ -60,7 +60,6 @@ def may_compact(facts: Facts, limits: Limits) -> bool:
 
 
 def compaction_is_on(limits: Limits) -> bool:
-    """Return whether compaction was not switched off."""
     return limits.context_limit != 0 and limits.threshold_percent < _ALL
 
 
@@ -104,7 +103,6 @@ def _tokens(usage: Usage) -> int:
 
 
 def stop_after_succeeded(calls: Iterable[ToolCall]) -> bool:
-    """Return whether a stop-after tool has succeeded."""
     return any(call.stop_after and call.status is CallStatus.succeeded for call in calls)
 
 

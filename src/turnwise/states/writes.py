@@ -34,7 +34,6 @@ class _Stored(Value, frozen=True, gc=True, dict=True):
 
     @cached_property
     def body(self) -> str:
-        """What is stored, as JSON."""
         return _body_of(self if self._stores is None else getattr(self, self._stores))
 
     @cached_property
@@ -57,7 +56,6 @@ class _OfMessage(_Stored, frozen=True):
 
     @property
     def id(self) -> str:
-        """The message's id."""
         return self.message.id
 
 
@@ -92,7 +90,6 @@ class CutHistory(Value, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The digest of the place."""
         return digest(self.position)
 
 
@@ -105,12 +102,10 @@ class EraseText(Value, frozen=True):
 
     @property
     def kind(self) -> str:
-        """`erase:` and what."""
         return f"erase:{self.what}"
 
     @property
     def digest(self) -> str:
-        """The digest of the id."""
         return digest(self.id)
 
 
@@ -145,7 +140,6 @@ class PutCall(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """The call's id."""
         return self.call.call_id
 
     @property
@@ -164,12 +158,10 @@ class NoteSubagent(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """The subagent and its version, as `chat:version`."""
         return f"{self.chat_id}:{self.version}"
 
     @property
     def digest(self) -> str:
-        """The hash of the subagent's record of that version."""
         return self.head
 
 
@@ -181,12 +173,10 @@ class NoteFallback(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """The provider, the model and the kind of its failure, as `provider:model:kind`."""
         return f"{self.failure.provider}:{self.failure.model}:{self.failure.kind}"
 
     @property
     def digest(self) -> str:
-        """The digest of all that is known of the failure."""
         return digest(msgspec.to_builtins(self.failure))
 
 
@@ -200,7 +190,6 @@ class NoteDeadline(Value, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The digest of the time."""
         return digest_of_time(self.deadline)
 
 
@@ -215,12 +204,10 @@ class PutQueued(_Stored, frozen=True):
 
     @property
     def kind(self) -> str:
-        """`enqueue`, or `enqueue:steer` for a message that steers the turn under way."""
         return "enqueue:steer" if self.queued.steers else "enqueue"
 
     @property
     def id(self) -> str:
-        """The message's id."""
         return self.queued.id
 
 
@@ -235,12 +222,10 @@ class MoveQueued(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """The message and the one before which it stands now, as `id:before`."""
         return f"{self.queued_id}:{self.before}"
 
     @property
     def digest(self) -> str:
-        """The digest of both ids."""
         return digest(self.id)
 
 
@@ -253,12 +238,10 @@ class DropQueued(Value, frozen=True):
 
     @property
     def kind(self) -> str:
-        """`dequeue:` and why."""
         return f"dequeue:{self.why}"
 
     @property
     def digest(self) -> str:
-        """The digest of the id."""
         return digest(self.id)
 
 
@@ -270,12 +253,10 @@ class PutSchedule(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """The schedule's id."""
         return self.message.id
 
     @property
     def digest(self) -> str:
-        """The digest of when it is due."""
         return digest_of_time(self.message.due)
 
 
@@ -288,7 +269,6 @@ class FireSchedule(Value, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The digest of when it was due."""
         return digest_of_time(self.due)
 
 
@@ -300,7 +280,6 @@ class DropSchedule(Value, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The digest of the id."""
         return digest(self.id)
 
 
@@ -314,7 +293,6 @@ class NoteReason(Value, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The salted digest of the words."""
         return salted(self.salt, canonical(self.reason))
 
 
@@ -331,17 +309,14 @@ class InsertBoundary(Value, frozen=True):
 
     @property
     def kind(self) -> str:
-        """`boundary:` and the reason."""
         return f"boundary:{self.reason}"
 
     @property
     def id(self) -> str:
-        """The step, as text."""
         return str(self.step)
 
     @property
     def digest(self) -> str:
-        """The digest of where it stands and what it carries."""
         return digest([self.position, self.carried])
 
 
@@ -354,12 +329,10 @@ class GrantLease(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """The fencing token, as text."""
         return str(self.lease.token)
 
     @property
     def digest(self) -> str:
-        """The digest of worker and token."""
         return digest_of_lease(self.lease.token, self.lease.worker)
 
 
@@ -371,12 +344,10 @@ class DropLease(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """The fencing token that is dead now, as text."""
         return str(self.token)
 
     @property
     def digest(self) -> str:
-        """The digest of the token."""
         return digest(self.token)
 
 
@@ -397,7 +368,6 @@ class RecordUsage(_Stored, frozen=True):
 
     @property
     def id(self) -> str:
-        """Purpose, step and attempt."""
         return f"{self.purpose}:{self.step}:{self.attempt}"
 
 
@@ -413,12 +383,10 @@ class Reserve(Value, frozen=True):
 
     @property
     def id(self) -> str:
-        """Step and attempt."""
         return f"{self.step}:{self.attempt}"
 
     @property
     def digest(self) -> str:
-        """The digest of the estimate."""
         return digest([self.tokens, None if self.cost is None else str(self.cost)])
 
 
@@ -448,7 +416,6 @@ class RecordReceipt(_Stored, frozen=True):
 
     @property
     def id(self) -> str:
-        """The client's id for the message."""
         return self.client_id
 
     def is_for(self, content_digest: str) -> bool:
@@ -497,12 +464,10 @@ def digest_of_call(call: ToolCall) -> str:
 
 
 def digest_of_lease(token: int, worker: str) -> str:
-    """Return the digest of a lease by its token and its holder."""
     return digest({"token": token, "worker": worker})
 
 
 def digest_of_time(time: datetime) -> str:
-    """Return the digest of a time, in UTC."""
     return digest(time.isoformat())
 
 

@@ -119,7 +119,6 @@ class WholeChat(msgspec.Struct, frozen=True):
 
     @property
     def chat_id(self) -> str:
-        """The id of the chat."""
         return str(self.rows.chat["id"])
 
 
@@ -145,7 +144,6 @@ def spelled(fields: Mapping[str, Any]) -> str:
 
 
 def is_checkpoint(line: str) -> bool:
-    """Whether a line looks like the last one of a chat."""
     try:
         return {"rows", "head"} <= object_of(line).keys()
     except ValueError:
@@ -187,11 +185,9 @@ class ArchiveWriter:
             yield self._next(fields)
 
     def piece(self, digest: str, number: int, data: bytes) -> str:
-        """Return the line of a piece of a file."""
         return self._next({"blob": digest, "number": number, "data": b64encode(data).decode()})
 
     def checkpoint(self, key: bytes | None) -> str:
-        """Return the last line."""
         checkpoint: dict[str, Any] = {"rows": dict(self._counts), "head": self._chat.rows.chat["head"]}
         if self._chat.blobs:
             checkpoint["blobs"] = len(self._chat.blobs)

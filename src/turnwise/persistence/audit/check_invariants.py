@@ -24,7 +24,6 @@ _Answer = Callable[[Replayed], str | None]
 
 
 def broken_invariant(chat: Replayed) -> str | None:
-    """Return the invariant of its state that the chat violates; `None` if the log shows none."""
     for answer in _ASKED[chat.state]:
         problem = answer(chat)
         if problem is not None:
@@ -33,7 +32,6 @@ def broken_invariant(chat: Replayed) -> str | None:
 
 
 def local_call_open(chat: Replayed) -> str | None:
-    """Return that a local call has no result, if there is one."""
     for call_id, call in chat.writes.open_calls.items():
         if not call.is_outside:
             return f"the local call {call_id!a:.40} has no result, but {chat.state} demands one"

@@ -142,7 +142,6 @@ class WriteChecker:
         self.queue.insert(self.queue.index(before), moved)
 
     def take_queued(self, write: WriteRecord) -> None:
-        """The first message of the queue moves into the history."""
         if self.queue[:1] != [write.id]:
             self._refuse(f"it takes {write.id!a:.40}, which is not the head of the queue")
         self._taken = self.queue.pop(0)
@@ -159,7 +158,6 @@ class WriteChecker:
         self.delete_queued(write)
 
     def delete_queued(self, write: WriteRecord) -> None:
-        """A message leaves the queue for good."""
         if write.id not in self.queue:
             self._refuse(f"it deletes {write.id!a:.40}, which does not wait in the queue")
         self.queue.remove(write.id)
@@ -174,16 +172,13 @@ class WriteChecker:
     # Schedules
 
     def put_schedule(self, write: WriteRecord) -> None:
-        """A message is scheduled."""
         self.schedules.add(write.id)
 
     def fire_schedule(self, write: WriteRecord) -> None:
-        """A scheduled message is due."""
         if write.id not in self.schedules and not self._repaired and self._record.trigger != t.Repaired.name:
             self._refuse(f"schedule {write.id!a:.40} fires, which is not there")
 
     def drop_schedule(self, write: WriteRecord) -> None:
-        """A message is scheduled no longer."""
         self.fire_schedule(write)
         self.schedules.discard(write.id)
 
@@ -203,7 +198,6 @@ class WriteChecker:
             self.acting_step = self._record.step
 
     def plan_and_start_call(self, write: WriteRecord) -> None:
-        """A call is planned, and starts at once."""
         self.plan_call(write)
         self.start_call(write)
 
@@ -216,7 +210,6 @@ class WriteChecker:
         self.acting_step = self._record.step
 
     def set_deadline(self, write: WriteRecord) -> None:
-        """A client call gets its deadline."""
         if self._find_open(write).runner != "client":
             self._refuse(f"call {write.id!a:.40} gets a deadline, but is not the client's")
 
@@ -287,7 +280,6 @@ class WriteChecker:
         self.lease = write.digest
 
     def drop_lease(self, write: WriteRecord) -> None:
-        """The current lease ends."""
         if self._record.trigger != t.Repaired.name and write.id != str(self.token):
             self._refuse(f"it drops token {write.id!a:.40}, but the live one is {self.token}")
         self.token = self.lease = None

@@ -39,7 +39,6 @@ class Aside(NamedTuple):
     """The salt of the reason's digest."""
 
     def dump(self) -> str | None:
-        """Return the aside as JSON; `None` if it is empty."""
         fields = {name: value for name, value in zip(self._fields, self, strict=True) if value}
         return msgspec.json.encode(fields).decode() if fields else None
 

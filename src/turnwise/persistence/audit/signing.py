@@ -105,7 +105,6 @@ class PublicKeys:
 
     @property
     def ids(self) -> Mapping[str, object]:
-        """The keys by id."""
         return self._keys
 
     def bear_out(self, content: bytes, signature: object, *, key_id: object = None) -> bool:

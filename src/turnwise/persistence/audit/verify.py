@@ -142,7 +142,6 @@ class _Walk:
         self._replay = Replay()
 
     def along(self, records: Iterable[audit_log.AuditRecord]) -> Verdict:
-        """Check the records, up to the first that is wrong."""
         try:
             for record in records:
                 self._take(record)
@@ -155,11 +154,9 @@ class _Walk:
         return Verdict(ok=True)
 
     def stopped(self, problem: str) -> Verdict:
-        """Return the verdict that the next record is wrong or missing."""
         return Verdict(ok=False, problem=f"{problem}.", position=self.count + 1)
 
     def compared(self, elsewhere: Published | None) -> Verdict:
-        """Return the verdict on a sound log, given the checkpoints that were published, if any."""
         return Verdict(ok=True) if elsewhere is None else verify_published(self.chat_id, self.hashes, elsewhere)
 
     def _take(self, record: audit_log.AuditRecord) -> None:

@@ -169,7 +169,6 @@ class BucketFiles(FileStore):
         raise BlobGone(digest, "was removed while it was read") if done else BlobGone(digest)
 
     async def size(self, digest: str) -> int | None:
-        """Return the size of all pieces."""
         pieces = await self._standing(digest)
         return sum(piece.size for piece in pieces) if pieces else None
 

@@ -138,7 +138,6 @@ class FolderFiles(FileStore):
             file.close()
 
     async def size(self, digest: str) -> int | None:
-        """Return the size of the file."""
         status = await self._do(lambda: self._found(digest, Path.stat))
         return None if status is None else status.st_size
 
@@ -157,7 +156,6 @@ class FolderFiles(FileStore):
             await self._do(lambda: _move(leaving, place))
 
     async def tidy(self, seconds: float) -> None:
-        """Unlink files that were given no name."""
         await self._do(lambda: self._tidy(time.time() - seconds))
 
     def _tidy(self, before: float) -> None:

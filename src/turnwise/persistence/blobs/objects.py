@@ -72,7 +72,6 @@ class Objects:
             return
 
     async def get(self, key: str) -> memoryview | None:
-        """Return the content of an object; `None` if there is none of that key."""
         try:
             answer = await self._do(self._store.get_async(self._before + key), may_lack=True)
             return memoryview(await self._do(answer.bytes_async()))
@@ -80,7 +79,6 @@ class Objects:
             return None
 
     async def is_there(self, key: str) -> bool:
-        """Whether there is an object of that key."""
         try:
             await self._do(self._store.head_async(self._before + key), may_lack=True)
         except FileNotFoundError:

@@ -32,19 +32,16 @@ class Spool:
         self._found = hashlib.sha256()
 
     def __enter__(self) -> Self:
-        """Return the spool."""
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Delete everything."""
         if self._folder is not None:
             self._folder.cleanup()
 
     @property
     def blobs(self) -> Mapping[str, int]:
-        """The blobs so far, with their sizes."""
         return self._sizes
 
     def add(self, digest: str, number: int, piece: bytes) -> str | None:

@@ -84,7 +84,6 @@ class EventAppender:
         self._holders = StatementBatches(pool, _holders, reads=True)
 
     async def close(self) -> None:
-        """Wait until everything that was accepted is stored."""
         await self._entries.close()
         await self._holders.close()
 

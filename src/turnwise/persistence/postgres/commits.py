@@ -44,7 +44,6 @@ class Commits:
         """Stores the first commit of a chat together with those of others; answers whether the chat was created."""
 
     async def close(self) -> None:
-        """Wait until everything that was accepted is stored."""
         await self.batches.close()
         await self.creations.close()
 

@@ -206,7 +206,6 @@ class DatabaseClock:
         return None if self._ahead is None else _EPOCH + timedelta(seconds=passed() + self._ahead)
 
     def database(self, connection: asyncpg.Connection) -> PostgresDatabase:
-        """Return a connection as a database with this clock."""
         return PostgresDatabase(connection, self._now)
 
     @property

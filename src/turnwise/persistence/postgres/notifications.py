@@ -48,7 +48,6 @@ class PendingNotifications:
         self.arrival.set()
 
     def take(self) -> list[str | None]:
-        """Return and clear the collected notices."""
         chat_ids = [*self._chat_ids]
         self._chat_ids.clear()
         self.arrival.clear()

@@ -77,7 +77,6 @@ def refusal(store: str, error: Exception, *, lost: bool = False) -> Refused:
 
 
 def problem_of(store: str, error: Exception) -> str:
-    """Describe a database error of a store."""
     meanings = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
     fallback = "the server cannot be reached" if isinstance(error, GONE) and may_pass(error) else "the database refused"
     return f"the store {store}: {next(meanings, fallback)} (PostgreSQL: {words_of(error)})"

@@ -53,7 +53,6 @@ class Known:
         self._refused: set[tuple[Server, int]] = set()
 
     def note_silent(self, server: Server, *, silent: bool) -> None:
-        """Note whether a server answers."""
         if silent:
             self._silent_at[server] = monotonic()
         else:
@@ -242,7 +241,6 @@ class Servers:
             del self._checks[server]
 
     async def close(self) -> None:
-        """End the checks under way."""
         for check in [*self._checks.values()]:
             check.cancel()
             with suppress(asyncio.CancelledError):

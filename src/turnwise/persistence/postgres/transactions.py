@@ -70,13 +70,10 @@ class PostgresTransactions:
         self.appender = EventAppender(pool, clock=self._clock, cache=self._cache, notify=notify)
 
     async def close(self) -> None:
-        """Wait until everything that was accepted is stored."""
         await self._commits.close()
         await self.appender.close()
 
     async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None, *, unchanged: bool) -> Committed:
-        """Create a chat, as `ChatStore.create` promises."""
-
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             db = self._clock.database(connection)
             at = await db.now()
@@ -118,8 +115,6 @@ class PostgresTransactions:
         return await self._commits.add(self._commits.creations, commit_of(blank, decisions, ()), unconfirmed)
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
-        """Change a chat, as `ChatStore.change` promises."""
-
         async def attempt(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             current = await self._current(connection, chat_id)
             if current.budgeted:
@@ -173,8 +168,6 @@ class PostgresTransactions:
         return await self._commits.add(self._commits.batches, commit, unconfirmed)
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
-        """Repair a chat, as `ChatStore.repair` promises."""
-
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             async with connection.transaction():
                 # First: the rows of all tables are read one after another, and must be those of one moment.
@@ -193,7 +186,6 @@ class PostgresTransactions:
             return (await self._commits.run(chat_id, work))[0]
 
     async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
-        """Take a chat in, as `ChatStore.import_chat` promises."""
         chat_id = chat.chat_id
 
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
@@ -230,8 +222,6 @@ class PostgresTransactions:
         return tombstone
 
     async def claim(self, plan: Plan, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
-        """Claim chats, as `ChatStore.claim` promises."""
-
         async def claims(
             connection: asyncpg.Connection, unconfirmed: list[Commit], store: _StoreClaims
         ) -> list[Committed]:
@@ -346,7 +336,6 @@ class PostgresTransactions:
         return stored
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
-        """Prolong a worker's leases, as `ChatStore.renew` promises."""
         given = (self._clock.override, seconds, worker)
         renewing = self._pool.write(lambda db: db.fetch(SQL["renew"], *given, timeout=RENEW_S))
         rows = await self._clock.timed(renewing)

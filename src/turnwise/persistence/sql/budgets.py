@@ -48,7 +48,6 @@ def _read(rows: Iterable[Sequence[object]], now: datetime, chat_id: str = "") ->
 
 
 def _readable(rows: Iterable[Sequence[object]], now: datetime) -> list[StoredBudget]:
-    """Return the budgets that can be read."""
     found: list[StoredBudget] = []
     for row in rows:
         try:

@@ -16,7 +16,6 @@ _FLEETING = sorted(kind for kind, event in EVENTS.items() if event.fleeting)
 
 
 async def numbers(db: SQLDatabase) -> Numbers:
-    """Return the last number that can be seen, and the transactions that may still commit a lower one."""
     ((last,),) = await db.fetch("last_change")
     if not db.remote:  # the one writer holds a lock from before it takes a number until after its commit
         return Numbers(last, 0, 0)
@@ -28,7 +27,6 @@ async def numbers(db: SQLDatabase) -> Numbers:
 async def changes(
     db: SQLDatabase, *, after: int, limit: int, seen: Collection[int] = (), owner: str | None = None
 ) -> list[StoredChange]:
-    """Return the chats that commits of higher numbers changed or deleted, by their numbers."""
     rows = await db.fetch("changed_since", after=after, limit=limit, seen=[*seen], owner=owner)
     there = {row[0] for row in rows if row[2] is None}
     stored = await db.stored("WHERE chats.id = ANY (:ids)", ids=[*there]) if there else []
@@ -37,21 +35,18 @@ async def changes(
 
 
 async def change_numbers(db: SQLDatabase, *, after: int) -> frozenset[int]:
-    """Return the numbers above another at which chats were changed last."""
     return frozenset(number for (number,) in await db.fetch("changes_above", after=after))
 
 
 async def changed_events(
     db: SQLDatabase, chat_id: str, /, *, after: int, seq: int, kinds: Collection[str], limit: int
 ) -> list[ChangedEvent]:
-    """Return the events of a chat that commits of higher numbers stored, in order."""
     values = {"after": after, "seq": seq, "kinds": [*kinds], "fleeting": _FLEETING, "limit": limit}
     rows = await db.fetch("events_of_changes", chat_id=chat_id, **values)
     return [_changed_event(chat_id, row) for row in rows]
 
 
 async def changed_event(db: SQLDatabase, chat_id: str, seq: int, /) -> ChangedEvent | None:
-    """Return one event of a chat."""
     row = await db.fetch_one("event", chat_id=chat_id, seq=seq)
     return None if row is None else _changed_event(chat_id, row)
 
@@ -70,7 +65,6 @@ def _changed_event(chat_id: str, row: Row) -> ChangedEvent:
 async def hold_consumer(
     db: SQLDatabase, name: str, worker: str, /, *, seconds: float, from_now: bool
 ) -> ConsumerPosition | None:
-    """Let a worker deliver for a consumer, if no other does; make the consumer if there is none."""
     position = (await db.fetch("last_change"))[0][0] if from_now else 0
     await db.execute("add_consumer", name=name, position=position)
     now = await db.now()
@@ -90,7 +84,6 @@ async def hold_consumer(
 async def advance_consumer(
     db: SQLDatabase, name: str, worker: str, token: int, /, *, position: int, seconds: float
 ) -> bool:
-    """Store how far a consumer is, and prolong the lease; return whether the worker still has it."""
     now = await db.now()
     values = {"name": name, "worker": worker, "token": token, "position": position}
     values |= {"now": now, "expires": now + timedelta(seconds=seconds)}
@@ -111,7 +104,6 @@ async def consumers(db: SQLDatabase) -> list[Consumer]:
 
 
 async def drop_consumer(db: SQLDatabase, name: str, /) -> bool:
-    """Forget a consumer without a process that delivers for it; return whether it was forgotten."""
     if not await db.execute("drop_consumer", name=name, now=await db.now()):
         return False
     await db.execute("drop_undelivered", name=name)
@@ -119,13 +111,11 @@ async def drop_consumer(db: SQLDatabase, name: str, /) -> bool:
 
 
 async def set_aside(db: SQLDatabase, name: str, chat_id: str, seq: int, error: str, /) -> None:
-    """Note an event that a consumer could not handle."""
     values = {"name": name, "chat_id": chat_id, "seq": seq, "error": error, "due": False}
     await db.execute("set_aside", **values, at=await db.now())
 
 
 async def undelivered(db: SQLDatabase, name: str, /, *, limit: int) -> list[Undelivered]:
-    """Return the events that a consumer could not handle."""
     return [
         Undelivered(chat_id=chat_id, seq=seq, error=error, at=_time(db, at), due=bool(due))
         for chat_id, seq, error, at, due in await db.fetch("undelivered", name=name, limit=limit)
@@ -133,7 +123,6 @@ async def undelivered(db: SQLDatabase, name: str, /, *, limit: int) -> list[Unde
 
 
 async def due_again(db: SQLDatabase, name: str, /, *, limit: int) -> Sequence[tuple[str, int]]:
-    """Return the events that a consumer is to be given again: chat and number."""
     return [(chat_id, seq) for chat_id, seq in await db.fetch("due_again", name=name, limit=limit)]
 
 

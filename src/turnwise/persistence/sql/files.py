@@ -136,7 +136,6 @@ class DatabaseFiles(FileStore):
         return row[0]
 
     async def size(self, digest: str) -> int | None:
-        """Return the size of all pieces that are there; none of them is read."""
         row = await self._read(lambda db: db.fetch_one("size", digest=digest))
         return None if row is None else int(row[0])
 
@@ -211,7 +210,6 @@ async def take_over(db: SQLDatabase, chat_id: str, blobs: Mapping[str, int]) -> 
 
 
 async def held_files(db: SQLDatabase, chat_id: str, digests: Collection[str] | None = None) -> dict[str, int]:
-    """Return the sizes of the blobs that a chat holds."""
     rows = await db.fetch("held_files", chat_id=chat_id, every=digests is None, digests=[*(digests or ())])
     return {digest: size for digest, size in rows}  # noqa: C416 - mypy knows no pairs here
 
@@ -222,7 +220,6 @@ async def release_others(db: SQLDatabase, chat_id: str, stay: Collection[str]) -
 
 
 async def release_all(db: SQLDatabase, chat_id: str) -> None:
-    """Let a chat hold nothing."""
     await _note_released(db, await db.fetch("release", chat_id=chat_id, every=True, stay=[]))
 
 

@@ -17,32 +17,27 @@ _FORGET_AFTER: Final = timedelta(days=1)
 
 
 async def count_states(db: SQLDatabase, *, owner: str | None = None) -> dict[str, StateCount]:
-    """Return how many chats are in each state that there is, of all or of an owner."""
     rows = await (db.fetch("chats_by_state") if owner is None else db.fetch("chats_by_state_of", owner=owner))
     return {str(state): StateCount(number - archived, archived) for state, number, archived in rows}
 
 
 async def oldest(db: SQLDatabase) -> Oldest:
-    """Return since when the oldest chats wait for somebody's action, and are worked on."""
     actions = [(whose, since) for whose, since in await db.fetch("oldest_actions") if since is not None]
     work = await db.fetch("oldest_work")
     return Oldest(_times(db, actions), _times(db, work), await db.now() if db.remote else None)
 
 
 async def report_worker(db: SQLDatabase, worker: str, report: WorkerReport, /) -> None:
-    """Store what a worker says of itself, and delete reports of workers that were not seen for long."""
     now = await db.now()
     await db.execute("forget_workers", worker="", until=now - _FORGET_AFTER)
     await db.execute("report_worker", worker=worker, body=_REPORTS.dump(report), now=now)
 
 
 async def forget_worker(db: SQLDatabase, worker: str, /) -> None:
-    """Delete the report of a worker that stops."""
     await db.execute("forget_workers", worker=worker, until=await db.now() - _FORGET_AFTER)
 
 
 async def fleet(db: SQLDatabase, *, limit: int) -> Fleet:
-    """Return the workers that have reported, and the chats that any hold."""
     workers: list[SeenWorker] = []
     for name, body, seen in await db.fetch("worker_reports"):
         try:
@@ -57,7 +52,6 @@ async def fleet(db: SQLDatabase, *, limit: int) -> Fleet:
 
 
 async def usage_page(db: SQLDatabase, *, after: tuple[int, int, int], owner: str | None, limit: int) -> LedgerPage:
-    """Return up to `limit` model calls of all chats, or of an owner's, behind a place."""
     chat, version, number = after
     rows = await db.fetch("usage_page", chat=chat, version=version, number=number, owner=owner, limit=limit)
     entries: list[tuple[str | None, RecordUsage]] = []

@@ -43,7 +43,6 @@ async def chats(  # noqa: PLR0913 - the store's protocol
     wanted: ListFilter | None = None,
     **fields: Any,
 ) -> list[Facts | PartialRead]:
-    """Return chats, newest first: of those that are `wanted` perhaps some more."""
     filters = {**fields, "state": state and state.value}
     values = {name: value for name, value in filters.items() if value is not None}
     where = db.within([*values], _LAST if after is None else _NUMBER)
@@ -77,12 +76,10 @@ def _conditions(db: SQLDatabase, wanted: ListFilter) -> dict[str, dict[str, str]
 
 
 async def chat_ids(db: SQLDatabase, *, after: int, limit: int) -> list[tuple[int, str]]:
-    """Return chats in the order of their creation, each with its number."""
     return [(number, str(id_)) for number, id_ in await db.fetch("chat_ids", after=after, limit=limit)]
 
 
 async def waiting_since(db: SQLDatabase) -> Waiting:
-    """Return since when the longest waiting chat of each agent waits for a worker, as far as that can be read."""
     waiting: dict[str, datetime] = {}
     for agent, since in await db.fetch("waiting"):
         try:
@@ -95,7 +92,6 @@ async def waiting_since(db: SQLDatabase) -> Waiting:
 
 
 async def at_work(db: SQLDatabase) -> list[AtWork]:
-    """Return how many chats of each key, agent and model each worker holds."""
     return [AtWork(*row) for row in _with_keys(await db.fetch("at_work"))]
 
 
@@ -140,23 +136,19 @@ def _place(key: str, start: str) -> tuple[bool, str]:
 
 
 async def awaiting_subagents(db: SQLDatabase, *, after: str, limit: int) -> list[str]:
-    """Return the ids of chats that wait for subagents, oldest first."""
     return [chat_id for (chat_id,) in await db.fetch("awaiting_subagents", after=after, limit=limit)]
 
 
 async def ids(db: SQLDatabase, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
-    """Return ids that begin with a prefix, the most recent change of state first."""
     rows = await db.fetch("ids_of_prefix", prefix=prefix, limit=limit, owner=owner)
     return [chat_id for (chat_id,) in rows]
 
 
 async def holders(db: SQLDatabase) -> frozenset[str]:
-    """Return the workers that hold a lease."""
     return frozenset(worker for (worker,) in await db.fetch("holders") if isinstance(worker, str))
 
 
 async def overdue(db: SQLDatabase, *, limit: int) -> Overdue:
-    """Return leases and deadlines that have expired, and scheduled messages that are due."""
     now = await db.now()
     leases = await db.fetch("expired_leases", now=now, limit=limit)
     deadlines = await db.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
@@ -172,7 +164,6 @@ async def overdue(db: SQLDatabase, *, limit: int) -> Overdue:
 
 
 async def rested(db: SQLDatabase, *, archived: bool, seconds: float, limit: int) -> list[str]:
-    """Return resting chats, archived or not, that were not changed for so long."""
     until = await db.now() - timedelta(seconds=seconds)
     return [chat_id for (chat_id,) in await db.fetch("rested", archived=archived, until=until, limit=limit)]
 
@@ -183,7 +174,6 @@ async def forks(db: SQLDatabase, parent: str, /) -> list[str]:
 
 
 async def children(db: SQLDatabase, parent: str, /) -> list[str]:
-    """Return the chats that name another as their parent and are no forks of it."""
     named = [(chat_id, profile) for chat_id, profile in await _naming(db, parent) if profile is not None]
     return [chat_id for chat_id, one in named if one.parent == parent and one.forked_from is None]
 

@@ -43,15 +43,12 @@ class ChatReads:
         return found[0]
 
     async def facts(self) -> Facts:
-        """Return the facts of the chat."""
         return facts_of(await self.stored())
 
     async def rest(self) -> PartialRead:
-        """Return the readable facts of the chat."""
         return salvage(await self.stored())
 
     async def head(self) -> tuple[int, str]:
-        """Return the chat's version and the hash of its last record."""
         row = await self.db.fetch_one("head", chat_id=self.chat_id)
         if row is None:
             raise await missing(self.db, self.chat_id)
@@ -59,7 +56,6 @@ class ChatReads:
         return head_of(self.chat_id, version, head)
 
     async def lease_expiry(self) -> Expiry | None:
-        """Return the expiry of the chat's lease."""
         row = await self.db.fetch_one("expires", chat_id=self.chat_id)
         if row is None or row[0] is None:
             return None
@@ -70,13 +66,11 @@ class ChatReads:
         return Expiry(expires, await self.db.now())
 
     async def history(self, *, at_version: int | None = None, after: int = 0, size: int | None = None) -> list[Message]:
-        """Return the messages after a position that are not cut, now or as of a version: about `size` bytes of them."""
         values = {"chat_id": self.chat_id, "at_version": at_version, "after": after}
         rows, _ = await self.db.fetch_page("history", size=size, **values)
         return self._messages(rows)
 
     async def snapshot(self, *, size: int | None = None) -> Snapshot:
-        """Return the chat, the first of its history and the shown parts of the attempt under way."""
         async with self.db.one_moment():
             chat = await self.facts()
             messages = await self.history(size=size)
@@ -88,14 +82,12 @@ class ChatReads:
         return Snapshot(chat, tuple(messages), tuple(parts), reason)
 
     async def prompt(self) -> list[Message]:
-        """Return what the model sees: the newest boundary's summary and carried messages, and what came after it."""
         async with self.db.one_moment():
             boundary, carried = await self._newest_boundary()
             rows = await self.db.fetch("prompt", chat_id=self.chat_id, boundary=boundary, carried=carried)
         return in_prompt_order(self._messages(rows), carried)
 
     async def cut_at(self, message_id: str) -> tuple[Message, Cut] | None:
-        """Return a message of the history, and what an edit of it would cut."""
         async with self.db.one_moment():
             rows = await self.db.fetch("message", chat_id=self.chat_id, message_id=message_id)
             if not rows:
@@ -115,21 +107,17 @@ class ChatReads:
         return message, cut
 
     async def calls(self, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-        """Return the calls of these ids that the chat has ever had, by step and index."""
         rows = await self.db.fetch("calls", chat_id=self.chat_id, call_ids=[*call_ids])
         return {call.call_id: call for call in self._each(CALLS, rows)}
 
     async def receipt(self, client_id: str) -> RecordReceipt | None:
-        """Return the receipt of a client's message."""
         rows = await self.db.fetch("receipt", chat_id=self.chat_id, client_id=client_id)
         return next(iter(self._each(RECEIPTS, rows)), None)
 
     async def ledger(self) -> list[RecordUsage]:
-        """Return every model call's usage, in order."""
         return self._each(USAGE, await self.db.fetch("ledger", chat_id=self.chat_id))
 
     async def events(self, *, after: int, limit: int) -> EventPage:
-        """Return a page of events, in order."""
         values = {"chat_id": self.chat_id, "after": after, "limit": limit}
         rows, is_full = await self.db.fetch_page("events", size=PAGE_BYTES, **values)
         page = EventPage(event_of(self.chat_id, *row[:6]) for row in rows)
@@ -137,12 +125,10 @@ class ChatReads:
         return page
 
     async def shown(self, step: int, attempt: int) -> list[PartEvent]:
-        """Return the parts shown of an attempt, in order."""
         rows = await self.db.fetch("parts", chat_id=self.chat_id, step=step, attempt=attempt)
         return [event for event in (event_of(self.chat_id, *row) for row in rows) if isinstance(event, PartEvent)]
 
     async def audit(self) -> list[AuditRecord]:
-        """Return the audit records, in order of version."""
         rows = await self.db.fetch("audit", chat_id=self.chat_id)
         try:
             return log_of(self.chat_id, [Entry(*row) for row in rows])

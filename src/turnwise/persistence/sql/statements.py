@@ -55,8 +55,6 @@ class Statement(NamedTuple):
 
 
 class _Statements(dict[str, Statement]):
-    """Statements by name."""
-
     def __missing__(self, name: str) -> Statement:
         raise LookupError(f"there is no statement {name!r}; there are {', '.join(self)}")
 

@@ -29,7 +29,6 @@ def _read_time(db: SQLDatabase, stored: Any) -> datetime | None:
 
 
 async def deleted_among(db: SQLDatabase, chat_ids: Collection[str]) -> frozenset[str]:
-    """Return those of the chats that were deleted."""
     return frozenset(chat_id for (chat_id,) in await db.fetch("deleted", chat_ids=[*chat_ids]))
 
 

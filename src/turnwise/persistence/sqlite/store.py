@@ -220,7 +220,6 @@ class SQLiteStore(SQLStore):
         return await self._submit(lambda db: run_sync(_call(work, SQLiteDatabase(db, self._now))))
 
     async def _submit(self, work: Job[_T]) -> _T:
-        """Return the result of a function once the transaction that it runs in is committed."""
         return await self._opened().group_commit.submit(work)
 
     async def _answer(self, question: Job[_T]) -> _T:

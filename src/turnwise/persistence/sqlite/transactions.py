@@ -61,7 +61,6 @@ class OptimisticCommits:
     async def create(
         self, chat_id: str, plan: Plan, parent: tuple[str, int] | None = None, *, unchanged: bool = False
     ) -> Committed:
-        """Create a chat, as `ChatStore.create` promises."""
         at = self._now()
         blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
         decisions = tuple(plan(blank.facts, at))
@@ -131,7 +130,6 @@ class SQLiteTransactions:
         self._skipped = SkippedChats()
 
     def change(self, connection: sqlite3.Connection, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
-        """Change a chat, as `ChatStore.change` promises."""
         db = self._database(connection)
         current = self._current(db, chat_id)
         funds = run_sync(funds_of(db, current.facts, current.at)) if current.budgeted else None
@@ -143,7 +141,6 @@ class SQLiteTransactions:
         return run_sync(raw_rows.read_or_blame(db, chat_id, store))
 
     def repair(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed:
-        """Repair a chat, as `ChatStore.repair` promises."""
         db, at = self._database(connection), self._now()
         repair = repair_of(chat_id, run_sync(raw_rows.rows_of(db, chat_id)), at)
         current, funds = CachedChat(repair.facts, repair.head, at), run_sync(funds_of(db, repair.facts, at))
@@ -153,7 +150,6 @@ class SQLiteTransactions:
         return self._store(db, current, decisions, (), funds)
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
-        """Claim chats, as `ChatStore.claim` promises."""
         claimed: list[Committed] = []
         after: Sequence[int] = (0, 0)
         while len(claimed) < limit:
@@ -170,7 +166,6 @@ class SQLiteTransactions:
     def claim_fairly(
         self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int, shares: Shares
     ) -> list[Committed]:
-        """Claim chats in turn, as `ChatStore.claim` promises."""
         claimed = self.claim(connection, plan, {}, limit)
         db, seen = self._database(connection), set[int]()
         counts = Counts(shares.caps, run_sync(at_work(db)) if shares.caps else ())
@@ -206,7 +201,6 @@ class SQLiteTransactions:
     def append_events(
         self, connection: sqlite3.Connection, chat_id: str, held: RequiredLease, shown: Sequence[Event]
     ) -> tuple[Event, ...]:
-        """Store events of a running job, as `ChatStore.append_events` promises."""
         row = connection.execute(SQL["held"], (chat_id,)).fetchone()
         if row is None:
             raise run_sync(missing(self._database(connection), chat_id))
@@ -223,7 +217,6 @@ class SQLiteTransactions:
         return events
 
     def import_chat(self, connection: sqlite3.Connection, chat: WholeChat, plan: Plan) -> Committed:
-        """Take a chat in, as `ChatStore.import_chat` promises."""
         db, current = self._database(connection), cached_chat_of(chat, self._now())
         if decisions_on(current, plan, None):
             run_sync(import_budget(db, chat.chat_id, chat.budget))
@@ -244,7 +237,6 @@ class SQLiteTransactions:
         return commit.committed
 
     def delete(self, connection: sqlite3.Connection, chat_id: str, permit: Permission, actor: str) -> Tombstone:
-        """Delete a chat, as `ChatStore.delete` promises."""
         tombstone = run_sync(raw_rows.delete(self._database(connection), chat_id, permit, actor))
         self._cache.forget(chat_id)
         return tombstone

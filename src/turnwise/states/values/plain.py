@@ -81,7 +81,6 @@ class Misfit(ValueError):
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's type."""
     return type(value).__name__
 
 

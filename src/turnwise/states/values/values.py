@@ -48,9 +48,7 @@ class Readable(msgspec.StructMeta):
     Else it would learn that as it reads the first one, and a thread that reads one meanwhile would crash the process.
     """
 
-    def __new__(  # noqa: D102 - as below
-        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
-    ) -> Any:
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
         inherited = any(base.__struct_config__.gc for base in bases if isinstance(base, msgspec.StructMeta))
         options.setdefault("gc", inherited or _may_join_a_cycle(name, namespace))
         return super().__new__(cls, name, bases, namespace, **options)

@@ -26,7 +26,6 @@ def anything(rest: PartialRead, now: datetime) -> None:
 
 
 async def deleted(store: ChatStore, chat_id: str) -> Tombstone:
-    """Delete a chat."""
     return await store.delete(chat_id, anything, actor="someone")
 
 

@@ -35,12 +35,10 @@ def of(content: bytes, *, at_once: int = 100_000) -> AsyncIterable[bytes]:
 
 
 def blob_of(content: bytes) -> Blob:
-    """Return the blob that content is."""
     return Blob(hashlib.sha256(content).hexdigest(), len(content))
 
 
 async def read(files: FileStore, digest: str) -> bytes:
-    """Return a whole blob."""
     return b"".join([piece async for piece in files.read(digest)])
 
 

@@ -81,7 +81,6 @@ def plan(*moves: Move) -> Plan:
 
 
 def idle(facts: Facts, now: datetime) -> list[Decision]:  # noqa: ARG001 - a plan's signature
-    """Decide nothing."""
     return []
 
 
@@ -107,8 +106,6 @@ def move(trigger: t.Trigger, *, limits: Limits = LIMITS, reason: str | None = No
 
 
 def create(owner: str | None = None, agent: str = DEFAULT_AGENT) -> Move:
-    """Create a chat."""
-
     def made(facts: Facts, now: datetime) -> Decision:
         profile = Profile(created_at=now, agent=agent, system="Be brief.", owner=owner, metadata={"kind": ["test"]})
         return move(t.Create(profile=profile))(facts, now)
@@ -117,7 +114,6 @@ def create(owner: str | None = None, agent: str = DEFAULT_AGENT) -> Move:
 
 
 def send(text: str, *, client_id: str | None = None) -> Move:
-    """Say something."""
     parts = (TextPart(text=text),)
     return move(t.SendMessage(parts=parts, client_id=client_id, content_digest=digest(text)))
 
@@ -128,7 +124,6 @@ def claim(worker: str = "worker", *, lease: float = 30) -> Move:
 
 
 def start() -> Move:
-    """Start an attempt."""
     return move(t.AttemptStarted(token=HOLDER))
 
 
@@ -171,13 +166,11 @@ def reply(
 
 
 def finish(call_id: str) -> Move:
-    """Finish a local call."""
     outcome = CallOutcome(call_id=call_id, status=CallStatus.succeeded, output={"saw": call_id}, is_error=False)
     return move(t.CallFinished(token=HOLDER, outcome=outcome))
 
 
 def tools_finished() -> Move:
-    """Conclude the local calls of the step."""
     return move(t.ToolsFinished(token=HOLDER))
 
 

@@ -24,7 +24,6 @@ def said(messages: list[Message]) -> list[str]:
 
 
 async def edited(store: ChatStore, message_id: str, text: str) -> None:
-    """Edit a message of the chat."""
     place = await store.cut_at("chat", message_id)
     assert place is not None
     parts = (TextPart(text=text),)

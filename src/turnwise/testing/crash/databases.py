@@ -30,9 +30,7 @@ class CrashDatabase(Protocol):
 class Databases(Protocol):
     """Makes databases."""
 
-    def fresh(self) -> CrashDatabase:
-        """Return an empty one."""
-        ...
+    def fresh(self) -> CrashDatabase: ...
 
 
 @asynccontextmanager

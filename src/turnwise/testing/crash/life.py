@@ -110,12 +110,10 @@ class EngineRun:
             await asyncio.wait(left, timeout=_CANCEL_TIMEOUT_S)
 
     def hold(self, task: asyncio.Task[Any]) -> None:
-        """Take note of a task of this life."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def is_in_store(self) -> bool:
-        """Return whether the current task waits for the store."""
         return asyncio.current_task() in self._in_store
 
     def _drive(
@@ -182,7 +180,6 @@ class Driven(Coroutine[Any, Any, Any]):
                     found.close()
 
     def close(self) -> None:
-        """Close the coroutine."""
         self._inner.close()
 
     def __await__(self) -> Any:

@@ -37,7 +37,6 @@ class Budgets:
 
     @property
     def deeds(self) -> list[Callable[[Engine, str], Any]]:
-        """What operators do."""
         return [self.set_budget]
 
     def is_wanted(self) -> bool:

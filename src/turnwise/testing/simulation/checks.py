@@ -35,12 +35,10 @@ class StoredRows(msgspec.Struct, frozen=True):
 
     @property
     def erased(self) -> bool:
-        """Whether a message of the chat was erased."""
         return any(record.trigger == t.MessageErased.name for record in self.records)
 
 
 async def stored_of(store: ChatStore, chat_id: str) -> StoredRows:
-    """Return what a store holds of a chat."""
     return StoredRows(
         await store.facts(chat_id),
         await store.history(chat_id),

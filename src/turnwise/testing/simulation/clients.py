@@ -140,7 +140,6 @@ class Clients:
                 stream.ended = True
 
     async def ask(self, engine: Engine, chat_id: str) -> None:
-        """Send a message and wait for the answer."""
         question = AskReading(chat_id, self._next_words())
         with self._reading(question):
             result = await engine.ask(chat_id, question.text)
@@ -148,7 +147,6 @@ class Clients:
             scribble(result)
 
     async def look(self, engine: Engine, chat_id: str) -> None:
-        """Read the transcript."""
         transcript = await engine.transcript(chat_id)
         self.readings.append(TranscriptReading(chat_id, copy.deepcopy(transcript)))
         scribble(transcript)
@@ -211,25 +209,20 @@ class Clients:
         return {"said": call.call_id}
 
     async def submit_wrongly(self, engine: Engine, chat_id: str) -> None:
-        """Answer a call that is not open."""
         await engine.submit_tool_results(chat_id, [ToolResult(self._random.choice(["same", "nobody"]), "other")])
 
     async def interrupt(self, engine: Engine, chat_id: str) -> None:
-        """Interrupt the chat."""
         await engine.interrupt(chat_id, reason="the seed said so")
 
     async def resume(self, engine: Engine, chat_id: str) -> None:
-        """Resume the chat."""
         await engine.resume(chat_id)
 
     async def edit(self, engine: Engine, chat_id: str) -> None:
-        """Edit a message."""
         said = [message for message in await engine.messages(chat_id) if message.role == "user"]
         if said:
             await engine.edit_message(chat_id, self._random.choice(said).id, "edited")
 
     async def erase(self, engine: Engine, chat_id: str) -> None:
-        """Erase a message."""
         messages = await engine.messages(chat_id)
         if messages:
             chosen = self._random.choice(messages)
@@ -239,7 +232,6 @@ class Clients:
             self.unsaid |= {(chat_id, word) for word in UNIQUE.findall(chosen.text)}
 
     async def change_queue(self, engine: Engine, chat_id: str) -> None:
-        """Edit, delete or promote a queued message."""
         waiting = await engine.queued(chat_id)
         if not waiting:
             return
@@ -264,17 +256,14 @@ class Clients:
         await engine.configure(chat_id, agent=agent, system=system)
 
     async def label(self, engine: Engine, chat_id: str) -> None:
-        """Give the chat another title."""
         await engine.rename(chat_id, f"{NAME} {self._serial}")
         self.named.add(chat_id)
 
     async def archive(self, engine: Engine, chat_id: str) -> None:
-        """Archive the chat, or unarchive it."""
         archived = (await engine.get_chat(chat_id)).archived
         await (engine.unarchive(chat_id) if archived else engine.archive(chat_id))
 
     async def fork(self, engine: Engine, chat_id: str) -> None:
-        """Fork the chat."""
         if self._forks_left:
             self._forks_left -= 1
             version = self._random.randint(1, (await engine.get_chat(chat_id)).version)

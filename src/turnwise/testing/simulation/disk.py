@@ -51,7 +51,6 @@ class Disk:
         return int(self.reader.execute(sql, (owner,)).fetchone()[0])
 
     def close(self) -> None:
-        """Close the connections: the database is gone."""
         self.writer.close()
         self.reader.close()
 

@@ -79,7 +79,6 @@ class SimulatedProcess:
             self._down.set()
 
     async def end(self, *, killed: bool) -> None:
-        """Let the process stop, or kill it."""
         self.store.dead = killed
         for visit in self._visits:
             visit.cancel()

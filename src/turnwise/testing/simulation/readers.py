@@ -220,7 +220,6 @@ class Subscriber:
 
     @property
     def cursor(self) -> int:
-        """The number of the last event it was shown."""
         return self._seen[-1].seq if self._seen else 0
 
     async def follow(self, engine: Engine) -> None:

@@ -36,7 +36,6 @@ class Schedules:
 
     @property
     def deeds(self) -> list[Callable[[Engine, str], Any]]:
-        """What clients do; the more often it is named, the more often it is done."""
         return [*[self.schedule] * 5, self.unschedule]
 
     async def schedule(self, engine: Engine, chat_id: str) -> None:
@@ -49,7 +48,6 @@ class Schedules:
         self._accepted[name] = when_busy
 
     async def unschedule(self, engine: Engine, chat_id: str) -> None:
-        """Take a scheduled message back."""
         for message in (await engine.schedules(chat_id))[:1]:
             await engine.unschedule(chat_id, message.id)
 

@@ -190,7 +190,6 @@ class World:
             await deed(engine, victim)
 
     async def _act(self, chat_id: str) -> None:
-        """Let a client act on a chat, on any process."""
         if not self._nodes:
             return
         engine = self.random.choice(self._nodes).engine
@@ -305,7 +304,6 @@ class World:
         return chat.settled and chat.state in (ChatState.waiting, ChatState.interrupted, ChatState.error)
 
     async def _inspect(self) -> None:
-        """Look at everything that there is at the end."""
         keep = self._settings.keep_parts
         elapsed = timedelta(days=1) if self.faults.steps else self.clock.now() - self._began
         inspection = Inspection(
