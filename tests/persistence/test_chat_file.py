@@ -20,9 +20,8 @@ from turnwise import ChatNotFound, ChatUnreadable, Engine, ImportRefused, Settin
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import CachedChat
+from turnwise.persistence.commit import CachedChat, blank_chat
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.rows import blank_facts
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
@@ -486,12 +485,17 @@ def test_cache_keeps_the_last_used_chats() -> None:
     cache, at = ChatCache(), datetime(2026, 1, 1, tzinfo=UTC)
     names = [str(number) for number in range(3000)]
     for name in names:
-        cache.put(CachedChat(blank_facts(name, at), GENESIS, at))
-        cache.put(CachedChat(blank_facts("again", at), GENESIS, at))
+        cache.put(blank_chat(name, at))
+        cache.put(blank_chat("again", at))
     remembered = [name for name in names if cache.get(name) is not None]
     assert remembered == names[-len(remembered) :]
     assert 100 < len(remembered) < len(names)
     assert cache.get("again") is not None
+
+
+def queueing(name: str, at: datetime, queue: tuple[QueuedMessage, ...]) -> CachedChat:
+    blank = blank_chat(name, at)
+    return replace(blank, facts=replace(blank.facts, queue=queue))
 
 
 def test_cache_is_bounded_by_what_queues_hold() -> None:
@@ -499,10 +503,10 @@ def test_cache_is_bounded_by_what_queues_hold() -> None:
     cache, now = ChatCache(), datetime.now(UTC)
     large = (QueuedMessage(id="m1", parts=(TextPart(text="x" * 50_000_000),), accepted_at=now),)
     for name, queue in {"one": large, "empty": (), "two": large, "three": large}.items():
-        cache.put(CachedChat(replace(blank_facts(name, now), queue=queue), GENESIS, now))
+        cache.put(queueing(name, now, queue))
     assert cache.known() == ["empty", "two", "three"]
     cache.forget("three")
-    cache.put(CachedChat(blank_facts("two", now), GENESIS, now))
-    cache.put(CachedChat(replace(blank_facts("four", now), queue=large), GENESIS, now))
-    cache.put(CachedChat(replace(blank_facts("five", now), queue=large), GENESIS, now))
+    cache.put(blank_chat("two", now))
+    cache.put(queueing("four", now, large))
+    cache.put(queueing("five", now, large))
     assert cache.known() == ["empty", "two", "four", "five"]

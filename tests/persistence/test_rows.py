@@ -16,12 +16,12 @@ from tests.persistence.raw_life import CHAT, moments
 
 from support.life import NOW, Life, client, local
 from turnwise.persistence.chat_rows import stored_in
+from turnwise.persistence.commit import blank_chat
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.rows import (
     CALLS,
     DEEPEST_STORED,
     MESSAGES,
-    blank_facts,
     columns_of_call,
     columns_of_message,
     described,
@@ -97,7 +97,7 @@ def test_facts_round_trip_with_columns() -> None:
     assert (row.version, row.last_seq) == (life.facts.version, life.facts.last_seq)
     assert '"profile"' not in row.facts
     assert row_of(replace(life.facts, stored_state="lost")).state == "lost", "a word of another version is kept"
-    blank = blank_facts("new", NOW)
+    blank = blank_chat("new", NOW).facts
     assert (blank.chat_id, blank.version, blank.profile.created_at) == ("new", 0, NOW)
     assert blank.state in set(ChatState)
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.persistence.audit.digests import (
     WriteRecord,
@@ -15,7 +16,7 @@ from turnwise.persistence.audit.digests import (
     salt_of_events,
     salt_of_facts,
 )
-from turnwise.persistence.audit.record import Entry, entry_of
+from turnwise.persistence.audit.record import GENESIS, Entry, entry_of
 from turnwise.persistence.erasure import erases
 from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import Committed, Plan
@@ -32,7 +33,7 @@ from turnwise.states import writes as w
 from turnwise.states.budgets import Funds
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event, PartEvent
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FORMAT, Part, files_in
 from turnwise.states.names import ChatState
 
@@ -119,6 +120,11 @@ class Commit(msgspec.Struct, frozen=True):
         return erasing(self.committed.decisions)
 
 
+def blank_chat(chat_id: str, at: datetime) -> CachedChat:
+    """Return a chat that does not exist yet."""
+    return CachedChat(Facts(chat_id=chat_id, profile=Profile(created_at=at)), GENESIS, at)
+
+
 def decisions_on(current: CachedChat, plan: Plan, funds: Funds | None) -> tuple[Decision, ...]:
     """Return what a plan decides on a chat; it gets the budgets that the chat spends, if there are any."""
     given = (current.facts, current.at) if funds is None else (current.facts, current.at, funds)
@@ -172,6 +178,16 @@ def commit_of(
     after = CachedChat(facts, head, at, row.facts, budgeted=funds is not None)
     committed = Committed(before.facts, facts, decisions, events, at)
     return Commit(before, after, row, since, salt, tables, event_rows, committed, funds)
+
+
+def commit_on_cached(cached: CachedChat, plan: Plan, shown: Sequence[PartEvent], at: datetime) -> Commit | None:
+    """Return the commit of a plan on a cached chat; `None` if the chat must be read: the cache may be out of date."""
+    current = replace(cached, at=at)
+    try:
+        decisions = tuple(plan(current.facts, at))
+    except Exception:  # noqa: BLE001 - only facts that were read may refuse a caller
+        return None
+    return None if not decisions or erasing(decisions) else commit_of(current, decisions, shown)
 
 
 class Tables:
@@ -246,7 +262,7 @@ class Tables:
                 self.put("chat_files", digest=file.blob, size=file.size or 0, at=micros_of(self._at))
 
     def _rank(self, order: Iterable[str]) -> None:
-        """Rank the messages of the queue anew; what they say is not written again."""
+        """Rank the messages of the queue again; their bodies are not written again."""
         for rank, name in enumerate(order, start=1):
             row = self.queue.get(name)
             if row is None:

@@ -162,11 +162,6 @@ def row_of(facts: Facts) -> FactsRow:
     )
 
 
-def blank_facts(chat_id: str, at: datetime) -> Facts:
-    """Return the facts of a chat that does not exist yet."""
-    return Facts(chat_id=chat_id, profile=Profile(created_at=at))
-
-
 def message_of(form: int | None, body: str, chat_id: str) -> Message:
     """Return the message of a chat that a body in the format `form` holds.
 
@@ -242,13 +237,13 @@ def first_due_in(facts: Mapping[str, Any]) -> int | None:
     return min(map(micros_of, due), default=None)
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def micros_of(time: datetime) -> int:
     """Return a time as microseconds since 1970."""
-    return (time - _EPOCH) // _MICROSECOND
+    return (time - EPOCH) // _MICROSECOND
 
 
 def micros_in(duration: timedelta) -> int:
@@ -258,7 +253,7 @@ def micros_in(duration: timedelta) -> int:
 
 def time_of(micros: int) -> datetime:
     """Return the time that is `micros` microseconds after 1970, in UTC."""
-    return _EPOCH + micros * _MICROSECOND
+    return EPOCH + micros * _MICROSECOND
 
 
 def unreadable(chat_id: str, column: str, error: Exception) -> ChatUnreadable:
@@ -267,7 +262,7 @@ def unreadable(chat_id: str, column: str, error: Exception) -> ChatUnreadable:
 
 
 def described(error: Exception) -> str:
-    """Return the problem without the stored value: that may be what a user said."""
+    """Return the problem without the stored value: that may be confidential."""
     if isinstance(error, ChatUnreadable):
         return error.problem
     if not isinstance(error, msgspec.MsgspecError):

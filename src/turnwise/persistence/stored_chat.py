@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from turnwise.persistence.rows import (
     CALLS,
     DEEPEST_STORED,
     ELSEWHERE,
+    EPOCH,
     PARSE_ERRORS,
     QUEUE,
     TOO_DEEP,
@@ -42,7 +42,7 @@ _STATES: Final = frozenset(ChatState)
 _HASH_LENGTH: Final = 64
 _OWN_FIELDS: Final = {*Facts.__struct_fields__} - ELSEWHERE
 _FLAGS: Final = (0, 1)
-UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+UNKNOWN_TIME: Final = EPOCH
 """When a chat was created or deleted of which that cannot be read."""
 
 
@@ -313,7 +313,7 @@ class _Salvage:
 
 
 def _describe_type(value: object) -> str:
-    """Return the kind of a value, without the value: that may be what a user said."""
+    """Return the kind of a value, without the value: that may be confidential."""
     return "nothing" if value is None else f"{type(value).__name__} of other content"
 
 

@@ -23,7 +23,6 @@ from turnwise.logger import logger
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.protocol import Permission
-from turnwise.persistence.sql.raw_rows import facts_in
 from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Erasing
@@ -139,7 +138,7 @@ class Admin(msgspec.Struct, frozen=True):
         with Spool() as spool:
             chat = await read(lines, spool, key=key)
             if permit is not None:
-                await self._call_permit(permit, chat_of(await run_in_thread(facts_in, chat)))
+                await self._call_permit(permit, chat_of(await run_in_thread(lambda: chat.facts)))
             if chat.blobs:
                 await self._check_new(chat.chat_id)
             await self.runtime.files.take_in(chat.chat_id, spool)

@@ -21,9 +21,10 @@ import msgspec
 
 from turnwise.persistence.audit.record import GENESIS, log_of, object_of, to_json
 from turnwise.persistence.blobs.protocol import closing
-from turnwise.persistence.chat_rows import ChatRows, Row
-from turnwise.persistence.stored_chat import ids_of
+from turnwise.persistence.chat_rows import ChatRows, Row, stored_in
+from turnwise.persistence.stored_chat import facts_of, ids_of
 from turnwise.states.errors import InvalidArgument
+from turnwise.states.facts import Facts
 from turnwise.states.values.digests import canonical
 from turnwise.states.values.plain import well_formed
 
@@ -120,6 +121,11 @@ class WholeChat(msgspec.Struct, frozen=True):
     @property
     def chat_id(self) -> str:
         return str(self.rows.chat["id"])
+
+    @property
+    def facts(self) -> Facts:
+        leases = [] if self.rows.lease is None else [self.rows.lease]
+        return facts_of(stored_in(self.chat_id, {"chats": [self.rows.chat], **self.rows.tables, "leases": leases}))
 
 
 def unportable(table: str, row: Row) -> Iterator[tuple[str, str]]:

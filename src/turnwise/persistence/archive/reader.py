@@ -22,13 +22,11 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.chat_rows import ORDER, ChatRows, Row, blobs_of
 from turnwise.persistence.integrity.examine import Found, examine, found_in
-from turnwise.persistence.rows import BUDGETS, CALLS, PARSE_ERRORS, PROFILES, first_due_in, load_budget
+from turnwise.persistence.rows import BUDGETS, PARSE_ERRORS, load_budget, micros_of
 from turnwise.states.budgets import key_of_chat
 from turnwise.states.errors import ChatUnreadable, ImportRefused, TurnwiseError
-from turnwise.states.facts import QUERIED
+from turnwise.states.facts import QUERIED, queried_columns
 from turnwise.states.files import is_digest
-from turnwise.states.names import ChatState
-from turnwise.states.step_calls import StepCalls
 from turnwise.states.values.digests import canonical
 
 
@@ -60,7 +58,7 @@ class ChatReader:
         """The last line that was not blank."""
         self._prev = GENESIS
         self._chat_id = ""
-        self._begun = False
+        self._started = False
         self._ended = False
         self._budget: str | None = None
         self._tables: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
@@ -91,7 +89,7 @@ class ChatReader:
             chained = chain_hash(self._prev, fields)
         except (*PARSE_ERRORS, TurnwiseError) as error:
             self._refuse(f"it is no line of JSON: {str(error)[:200]}")
-        is_header = not self._begun
+        is_header = not self._started
         if is_header:
             self._begin(fields)
         if stated_hash != chained:
@@ -114,7 +112,7 @@ class ChatReader:
             self._refuse("the header holds a format, its version, the id of a chat and its budget, and nothing else")
         if CHAT_ID.fullmatch(fields["chat_id"]) is None:
             self._refuse(f"{fields['chat_id']!a:.80} is no id of a chat: letters, digits, - and _ make one, up to 255")
-        self._chat_id, self._begun = fields["chat_id"], True
+        self._chat_id, self._started = fields["chat_id"], True
         if (budget := fields.get("budget")) is not None:
             self._budget = self._read_budget(budget)
 
@@ -190,7 +188,7 @@ class ChatReader:
         """
         if not self._ended:
             self._line += 1
-            what = "the checkpoint that ends a chat" if self._begun else "the header"
+            what = "the checkpoint that ends a chat" if self._started else "the header"
             self._refuse(f"{what} is missing: the file was cut off here")
         tables = self._tables
         for table, most in (("chats", 1), ("leases", 1), ("profiles", 1)):
@@ -205,7 +203,7 @@ class ChatReader:
         for table in COLUMNS:
             for row in tables[table]:
                 row["chat_id"] = self._chat_id
-        whole = WholeChat(self._rows(chat), tables["quarantine"], dict(self._spool.blobs), self._budget)
+        whole = self._whole(self._rebuild_columns(chat) | chat)
         stray = whole.blobs.keys() - blobs_of(whole.rows)
         if stray:
             self._refuse(f"no row refers to the file {min(stray)}")
@@ -216,40 +214,25 @@ class ChatReader:
         self._examine(whole)
         return whole
 
-    def _rows(self, chat: dict[str, Any]) -> ChatRows:
+    def _whole(self, chat: dict[str, Any]) -> WholeChat:
         tables = self._tables
         entries = [
             Entry(row["version"], "", canonical(row["record"]).decode(), row["aside"]) for row in tables["audit"]
         ]
         lease = next(iter(tables["leases"]), None)
         rows = {table: tables[table] for table in ORDER}
-        whole = self._rebuild_columns(chat) | chat
-        return ChatRows(whole, lease, rows, entries, quarantined=len(tables["quarantine"]))
+        chat_rows = ChatRows(chat, lease, rows, entries, quarantined=len(tables["quarantine"]))
+        return WholeChat(chat_rows, tables["quarantine"], dict(self._spool.blobs), self._budget)
 
     def _rebuild_columns(self, chat: dict[str, Any]) -> dict[str, Any]:
         """Return the columns of the chat's row that a file leaves out: they repeat what other rows say."""
         try:
-            profile = PROFILES.load(self._tables["profiles"][0]["body"], self._chat_id)
-            calls = [row["body"] for row in self._tables["calls"] if row["call_id"] in chat["calls"]]
-            step = StepCalls(CALLS.load(body, self._chat_id) for body in calls)
-            facts = object_of(chat["facts"])
-            wake_at = first_due_in(facts)
+            facts = self._whole(chat).facts
         except (TurnwiseError, *PARSE_ERRORS):
             # The checks find what cannot be read.
             texts = dict.fromkeys(("agent", "fair_key", "capped_model"), "")
             return {**dict.fromkeys((*QUERIED, "awaits", "action_of", "wake_at")), **texts, "needs": []}
-        in_action = chat["state"] == ChatState.requires_action
-        agent = step.agent_needed or profile.agent
-        return {
-            **profile.queried,
-            "agent": agent,
-            "needs": [*step.needs],
-            "awaits": step.awaited if in_action else None,
-            "action_of": step.action_of if in_action else None,
-            "fair_key": facts.get("declared_key", profile.owner or ""),
-            "capped_model": facts.get("capped_model", ""),
-            "wake_at": wake_at,
-        }
+        return {**queried_columns(facts), "wake_at": None if facts.wake_at is None else micros_of(facts.wake_at)}
 
     def _examine(self, whole: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""

@@ -6,13 +6,13 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, TypeVar
 
 import anyio.to_thread
 import asyncpg
 
-from turnwise.persistence.rows import message_of
+from turnwise.persistence.rows import EPOCH, message_of
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.sql.statements import Statement, statements_in, translated
 from turnwise.persistence.stored_chat import Stored
@@ -163,7 +163,6 @@ async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> li
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 """Linux has a monotonic clock that goes on while the machine sleeps, as the server's does."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def passed() -> float:
@@ -186,8 +185,8 @@ class DatabaseClock:
         """Seconds by which the database's clock is ahead of the monotonic one."""
 
     def observe(self, at: datetime, *, asked_at: float) -> None:
-        """Use an answer: the server's clock said `at` some time after `asked_at`, in seconds of `passed`."""
-        seconds = (at - _EPOCH).total_seconds()
+        """Use an answer: the server's clock showed `at` some time after `asked_at`, in seconds of `passed`."""
+        seconds = (at - EPOCH).total_seconds()
         least, most = seconds - passed(), seconds - asked_at
         self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
 
@@ -203,7 +202,7 @@ class DatabaseClock:
         """Return the time; `None` before the first answer."""
         if self._now is not None:
             return self._now()
-        return None if self._ahead is None else _EPOCH + timedelta(seconds=passed() + self._ahead)
+        return None if self._ahead is None else EPOCH + timedelta(seconds=passed() + self._ahead)
 
     def database(self, connection: asyncpg.Connection) -> PostgresDatabase:
         return PostgresDatabase(connection, self._now)

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 import anyio
 import asyncpg
 
-from turnwise.persistence.postgres import refusals
 from turnwise.persistence.postgres.refusals import (
     BROKEN,
     GONE,
@@ -22,6 +21,7 @@ from turnwise.persistence.postgres.refusals import (
     Unreachable,
     may_pass,
     problem_of,
+    refusal,
 )
 from turnwise.persistence.postgres.servers import Known, Servers, Watch
 from turnwise.persistence.postgres.session import Pooling, Session, in_use, pooling_of, session_class, use_own_times
@@ -43,7 +43,7 @@ _BY_INDEX: Final = dict.fromkeys(
 ) | {"max_parallel_workers_per_gather": "0"}
 """Every query finds a few rows by an index, before a parallel process would have started.
 
-Plans are kept, so one made for an empty table must not stay a scan.
+Plans are cached: one made for an empty table must not stay a scan.
 """
 _PROBES: Final = keepalive(GONE_AFTER_S)
 _KEPT_ALIVE: Final = {
@@ -222,21 +222,21 @@ class Pool:
                     return await work(connection)
             except (*GONE, *PASSING, asyncpg.ReadOnlySQLTransactionError) as error:
                 if not may_pass(error):
-                    raise self._refusal(error, lost=lost) from error
+                    raise self.meaning_of(error, lost=lost) from error
                 pauses = pauses or pauses_of(RETRY_S)  # from the first failure on
                 pause = 0.0 if self._ending else next(pauses, 0.0)
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # All lead to what was the primary; new ones may reach what is.
                     self._servers.end_sessions()
                     if not pause:
-                        raise self._refusal(error, lost=lost) from error
+                        raise self.meaning_of(error, lost=lost) from error
                 else:
                     lost = lost or (connection is not None and not isinstance(error, PASSING))
                     _drop(connection)
                     if not pause:
                         raise Unreachable(problem_of(self.name, error), lost=lost, passing=True) from error
             except asyncpg.PostgresError as error:
-                raise self._refusal(error, lost=lost) from error
+                raise self.meaning_of(error, lost=lost) from error
             finally:
                 if connection is not None:
                     await _give_back(pool, connection)
@@ -255,12 +255,9 @@ class Pool:
                 raise error.with_unknown_outcome() from error
             raise
 
-    def meaning_of(self, error: Exception) -> StoreError:
+    def meaning_of(self, error: Exception, *, lost: bool = False) -> Refused:
         """Return a database error in words for the people who run turnwise."""
-        return self._refusal(error)
-
-    def _refusal(self, error: Exception, *, lost: bool = False) -> Refused:
-        return refusals.refusal(self.name, error, lost=lost)
+        return refusal(self.name, error, lost=lost)
 
     def _opened(self, *, lost: bool = False) -> asyncpg.Pool:
         if self._pool is None:
@@ -274,7 +271,7 @@ async def _give_back(pool: asyncpg.Pool, connection: Any) -> None:
         with anyio.CancelScope(shield=True):
             await pool.release(connection)
     except asyncio.CancelledError:
-        _drop(connection)  # the event loop ends, and the task that should return it may never have begun
+        _drop(connection)  # the event loop ends, and the task that should return it may never have started
         raise
 
 

@@ -15,12 +15,11 @@ from datetime import datetime
 from typing import Final
 
 import asyncpg
-from msgspec.structs import replace
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache, SkippedChats
-from turnwise.persistence.commit import CachedChat, Commit, commit_of, decisions_on, erasing
+from turnwise.persistence.commit import CachedChat, Commit, blank_chat, commit_of, commit_on_cached, decisions_on
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, SerializationConflict, find_stored
@@ -30,7 +29,6 @@ from turnwise.persistence.postgres.session import BEFORE_ALL
 from turnwise.persistence.postgres.timeouts import RENEW_S
 from turnwise.persistence.postgres.write_rows import imported_tables
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
-from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
 from turnwise.persistence.sql.budgets import funds_of, import_budget
@@ -77,7 +75,7 @@ class PostgresTransactions:
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             db = self._clock.database(connection)
             at = await db.now()
-            blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
+            blank = blank_chat(chat_id, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
                 return [blank.without_decisions]
@@ -108,7 +106,7 @@ class PostgresTransactions:
         at = self._clock.now()
         if at is None:
             return None
-        blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
+        blank = blank_chat(chat_id, at)
         decisions = tuple(plan(blank.facts, at))
         if not decisions:
             return blank.without_decisions
@@ -158,14 +156,8 @@ class PostgresTransactions:
         # Without a lease any process may have changed the chat since: the commit would lose the race, and be made anew.
         if cached is None or cached.facts.lease is None or cached.budgeted or at is None:
             return None
-        try:
-            decisions = tuple(plan(cached.facts, at))
-        except Exception:  # noqa: BLE001 - the cache may be out of date: only facts that were read may refuse a caller
-            return None
-        if not decisions or erasing(decisions):
-            return None
-        commit = commit_of(replace(cached, at=at), decisions, shown)
-        return await self._commits.add(self._commits.batches, commit, unconfirmed)
+        commit = commit_on_cached(cached, plan, shown, at)
+        return None if commit is None else await self._commits.add(self._commits.batches, commit, unconfirmed)
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:

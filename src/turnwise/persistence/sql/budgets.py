@@ -30,8 +30,8 @@ def in_period(budget: StoredBudget, now: datetime) -> StoredBudget:
         return budget
     if budget.per is None:
         return budget if budget.until is None else replace(budget, until=None)
-    begun = budget if budget.until is None else replace(budget, spent=Amount(), unpriced=0)
-    return replace(begun, until=_end_of_period(budget, now))
+    renewed = budget if budget.until is None else replace(budget, spent=Amount(), unpriced=0)
+    return replace(renewed, until=_end_of_period(budget, now))
 
 
 def _end_of_period(budget: StoredBudget, now: datetime) -> datetime:

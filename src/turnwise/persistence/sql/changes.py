@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from turnwise.persistence.reading import ChangedEvent, Consumer, ConsumerPosition, Numbers, StoredChange, Undelivered
 from turnwise.persistence.rows import PARSE_ERRORS, event_of, unreadable
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.stored_chat import facts_or_rest, is_count
-from turnwise.states.errors import ChatUnreadable, TurnwiseError
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import EVENTS
 
 _FLEETING = sorted(kind for kind, event in EVENTS.items() if event.fleeting)
@@ -19,7 +19,7 @@ async def numbers(db: SQLDatabase) -> Numbers:
     ((last,),) = await db.fetch("last_change")
     if not db.remote:  # the one writer holds a lock from before it takes a number until after its commit
         return Numbers(last, 0, 0)
-    # Another statement, with a later snapshot: each transaction that has a number up to `last` had begun before.
+    # Another statement, with a later snapshot: each transaction with a number up to `last` started before.
     ((oldest, following),) = await db.fetch("in_flight")
     return Numbers(last, oldest, following)
 
@@ -35,14 +35,14 @@ async def changes(
 
 
 async def change_numbers(db: SQLDatabase, *, after: int) -> frozenset[int]:
-    return frozenset(number for (number,) in await db.fetch("changes_above", after=after))
+    return frozenset(await db.fetch_column("changes_above", after=after))
 
 
 async def changed_events(
     db: SQLDatabase, chat_id: str, /, *, after: int, seq: int, kinds: Collection[str], limit: int
 ) -> list[ChangedEvent]:
-    values = {"after": after, "seq": seq, "kinds": [*kinds], "fleeting": _FLEETING, "limit": limit}
-    rows = await db.fetch("events_of_changes", chat_id=chat_id, **values)
+    values = {"after": after, "seq": seq, "kinds": [*kinds], "every": not kinds, "fleeting": _FLEETING}
+    rows = await db.fetch("events_of_changes", chat_id=chat_id, limit=limit, **values)
     return [_changed_event(chat_id, row) for row in rows]
 
 
@@ -117,17 +117,10 @@ async def set_aside(db: SQLDatabase, name: str, chat_id: str, seq: int, error: s
 
 async def undelivered(db: SQLDatabase, name: str, /, *, limit: int) -> list[Undelivered]:
     return [
-        Undelivered(chat_id=chat_id, seq=seq, error=error, at=_time(db, at), due=bool(due))
+        Undelivered(chat_id=chat_id, seq=seq, error=error, at=db.time_or_none(at), due=bool(due))
         for chat_id, seq, error, at, due in await db.fetch("undelivered", name=name, limit=limit)
     ]
 
 
 async def due_again(db: SQLDatabase, name: str, /, *, limit: int) -> Sequence[tuple[str, int]]:
     return [(chat_id, seq) for chat_id, seq in await db.fetch("due_again", name=name, limit=limit)]
-
-
-def _time(db: SQLDatabase, stored: object) -> datetime | None:
-    try:
-        return db.time_in(stored)
-    except (TurnwiseError, *PARSE_ERRORS):
-        return None

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
+from turnwise.persistence.rows import PARSE_ERRORS
 from turnwise.persistence.sql.statements import Dialect, Statement, statements_in, translated
 from turnwise.persistence.stored_chat import Stored
 
@@ -46,6 +47,10 @@ class SQLDatabase(ABC):
         """Return the first row of a statement; `None` without one."""
         rows = await self._fetch(statements_in(self.dialect)[name], values)
         return rows[0] if rows else None
+
+    async def fetch_column(self, name: str, /, **values: Any) -> list[Any]:
+        """Return the only column of a statement's rows."""
+        return [value for (value,) in await self.fetch(name, **values)]
 
     async def fetch_sql(self, sql: str, /, **values: Any) -> Sequence[Row]:
         """Return the rows of a statement that is put together from our own names of tables and columns."""
@@ -94,6 +99,13 @@ class SQLDatabase(ABC):
         Raises:
             ValueError: it is none; so are other errors of `PARSE_ERRORS`.
         """
+
+    def time_or_none(self, value: Any) -> datetime | None:
+        """Return a stored time; `None` if it is none."""
+        try:
+            return self.time_in(value)
+        except PARSE_ERRORS:
+            return None
 
     @abstractmethod
     def within(self, filters: Sequence[str], before: str) -> str:

@@ -45,7 +45,9 @@ async def fleet(db: SQLDatabase, *, limit: int) -> Fleet:
         except (ChatUnreadable, *PARSE_ERRORS):
             continue
     held = [
-        HeldChat(chat_id=chat_id, worker=str(worker), state=state, agent=agent, owner=owner, since=_time(db, since))
+        HeldChat(
+            chat_id=chat_id, worker=str(worker), state=state, agent=agent, owner=owner, since=db.time_or_none(since)
+        )
         for chat_id, worker, state, agent, owner, since in await db.fetch("held_chats", limit=limit)
     ]
     return Fleet(workers, held, await db.now())
@@ -65,12 +67,5 @@ async def usage_page(db: SQLDatabase, *, after: tuple[int, int, int], owner: str
 
 
 def _times(db: SQLDatabase, rows: Any) -> dict[str, datetime]:
-    read = {str(name): _time(db, since) for name, since in rows}
+    read = {str(name): db.time_or_none(since) for name, since in rows}
     return {name: since for name, since in read.items() if since is not None}
-
-
-def _time(db: SQLDatabase, stored: object) -> datetime | None:
-    try:
-        return db.time_in(stored)
-    except PARSE_ERRORS:
-        return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.protocol import Runs
 from turnwise.persistence.reading import Overdue, Waiting
-from turnwise.persistence.rows import PARSE_ERRORS, PROFILES
+from turnwise.persistence.rows import PROFILES
 from turnwise.persistence.shares import AtWork, Candidate, Counts, Lane, Shares
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
@@ -60,9 +60,9 @@ async def chats(  # noqa: PLR0913 - the store's protocol
 
 def _conditions(db: SQLDatabase, wanted: ListFilter) -> dict[str, dict[str, str]]:
     """Return conditions on the bodies of profiles, each with its parameters: all that are wanted meet them."""
-    find, like = ("strpos", "ILIKE") if db.dialect == "postgres" else ("instr", "LIKE")
+    like = "ILIKE" if db.dialect == "postgres" else "LIKE"
     conditions = {
-        f"{find}(body, :text_{chr(97 + place)}) > 0": {f"text_{chr(97 + place)}": text}
+        f"strpos(body, :text_{chr(97 + place)}) > 0": {f"text_{chr(97 + place)}": text}
         for place, text in enumerate(wanted.texts[:_TEXTS])
     }
     if wanted.words is not None:
@@ -82,11 +82,8 @@ async def chat_ids(db: SQLDatabase, *, after: int, limit: int) -> list[tuple[int
 async def waiting_since(db: SQLDatabase) -> Waiting:
     waiting: dict[str, datetime] = {}
     for agent, since in await db.fetch("waiting"):
-        try:
-            time = db.time_in(since)
-        except PARSE_ERRORS:
-            continue
-        if isinstance(agent, str):
+        time = db.time_or_none(since)
+        if time is not None and isinstance(agent, str):
             waiting[agent] = time
     return Waiting(waiting, await db.now() if db.remote else None)
 
@@ -136,36 +133,33 @@ def _place(key: str, start: str) -> tuple[bool, str]:
 
 
 async def awaiting_subagents(db: SQLDatabase, *, after: str, limit: int) -> list[str]:
-    return [chat_id for (chat_id,) in await db.fetch("awaiting_subagents", after=after, limit=limit)]
+    return await db.fetch_column("awaiting_subagents", after=after, limit=limit)
 
 
 async def ids(db: SQLDatabase, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
-    rows = await db.fetch("ids_of_prefix", prefix=prefix, limit=limit, owner=owner)
-    return [chat_id for (chat_id,) in rows]
+    return await db.fetch_column("ids_of_prefix", prefix=prefix, limit=limit, owner=owner)
 
 
 async def holders(db: SQLDatabase) -> frozenset[str]:
-    return frozenset(worker for (worker,) in await db.fetch("holders") if isinstance(worker, str))
+    return frozenset(worker for worker in await db.fetch_column("holders") if isinstance(worker, str))
 
 
 async def overdue(db: SQLDatabase, *, limit: int) -> Overdue:
     now = await db.now()
     leases = await db.fetch("expired_leases", now=now, limit=limit)
-    deadlines = await db.fetch("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
-    to_wake = await db.fetch("to_wake", now=now, limit=limit)
-    strays = await db.fetch("strays", states=[*ChatState], limit=limit)
+    deadlines = await db.fetch_column("deadlines", now=now, limit=limit, open_statuses=sorted(OPEN_STATUSES))
     return Overdue(
         leases=tuple((chat_id, token) for chat_id, token, *_ in leases),
-        deadlines=tuple(chat_id for (chat_id,) in deadlines),
-        to_wake=tuple(chat_id for (chat_id,) in to_wake),
-        strays=tuple(chat_id for (chat_id,) in strays),
+        deadlines=tuple(deadlines),
+        to_wake=tuple(await db.fetch_column("to_wake", now=now, limit=limit)),
+        strays=tuple(await db.fetch_column("strays", states=[*ChatState], limit=limit)),
         at=now if db.remote else None,
     )
 
 
 async def rested(db: SQLDatabase, *, archived: bool, seconds: float, limit: int) -> list[str]:
     until = await db.now() - timedelta(seconds=seconds)
-    return [chat_id for (chat_id,) in await db.fetch("rested", archived=archived, until=until, limit=limit)]
+    return await db.fetch_column("rested", archived=archived, until=until, limit=limit)
 
 
 async def forks(db: SQLDatabase, parent: str, /) -> list[str]:

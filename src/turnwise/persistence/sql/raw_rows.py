@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from turnwise.persistence.archive.format import COLUMNS, WholeChat
 from turnwise.persistence.audit.digests import WriteRecord
 from turnwise.persistence.audit.record import Entry, object_of, split
-from turnwise.persistence.chat_rows import KEYS, ORDER, ChatRows, Rows, stored_in
+from turnwise.persistence.chat_rows import KEYS, ORDER, ChatRows, Rows
 from turnwise.persistence.commit import CachedChat, Tables
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.integrity.examine import build_unreadable
@@ -22,11 +22,11 @@ from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import release_all, release_others, take_over
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, insert_tombstone, missing, stored_tombstone
-from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, facts_of, unread_rest
+from turnwise.persistence.stored_chat import IntegrityIssue, PartialRead, unread_rest
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound
-from turnwise.states.facts import QUERIED, Facts, queried_columns
+from turnwise.states.facts import QUERIED, queried_columns
 from turnwise.states.writes import InsertMessage
 
 _T = TypeVar("_T")
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 async def tables_of(db: SQLDatabase) -> list[str]:
     """Return the tables whose rows belong to chats, apart from `chats` itself and `chat_files`."""
-    return [name for (name,) in await db.fetch("tables_of_chats")]
+    return await db.fetch_column("tables_of_chats")
 
 
 async def rows_of(db: SQLDatabase, chat_id: str) -> Rows:
@@ -186,7 +186,7 @@ async def delete(db: SQLDatabase, chat_id: str, permit: Permission, actor: str) 
 
 
 async def _rest(db: SQLDatabase, chat_id: str) -> PartialRead:
-    """Return what can be read of a chat, whatever is stored: nothing but its id, if even reading the rows fails."""
+    """Return the readable part of a chat: only its id, if even reading the rows fails."""
     try:
         return await ChatReads(db, chat_id).rest()
     except db.refusals:
@@ -202,14 +202,7 @@ _TIMES: Final = ("since", "deadline", "at", "expires", "wake_at")
 
 def cached_chat_of(chat: WholeChat, at: datetime) -> CachedChat:
     """Return the facts of an exported chat, with its lease of that time."""
-    return CachedChat(facts_in(chat), chat.rows.chat["head"], at, chat.rows.chat["facts"])
-
-
-def facts_in(chat: WholeChat) -> Facts:
-    """Return the facts of an exported chat."""
-    stored = chat.rows
-    rows = {"chats": [stored.chat], **stored.tables, "leases": [] if stored.lease is None else [stored.lease]}
-    return facts_of(stored_in(chat.chat_id, rows))
+    return CachedChat(chat.facts, chat.rows.chat["head"], at, chat.rows.chat["facts"])
 
 
 def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:

@@ -9,8 +9,9 @@ Where the dialects differ, the name is followed by the one that it is for: `-- n
 alone needs stands in its own folder, in `statements/changes.sql`. What several statements have in common follows
 `-- part: new_events`, and stands for `{new_events}` in the statements after it.
 
-Two differences are spelled alike, as PostgreSQL spells them: a parameter is `:name`, which PostgreSQL gets as `$1`, and
-a list that is a parameter is asked by `= ANY (:names)`, which SQLite gets as JSON.
+Some differences are spelled alike, as PostgreSQL spells them: a parameter is `:name`, which PostgreSQL gets as `$1`, a
+list that is a parameter is asked by `= ANY (:names)`, which SQLite gets as JSON, and text is found by `strpos`. SQLite
+gets no `FOR UPDATE` and `FOR SHARE`: its one writer has locked everything.
 
 `{queried: NAME = :NAME}` is repeated, with commas between, for each field by which chats are found; `NAME` stands for
 its name and `TYPE` for its type in PostgreSQL.
@@ -44,6 +45,7 @@ _AFTER: Final = """coalesce((
 _QUERIED: Final = re.compile(r"{queried: ([^}]*)}")
 _TYPES: Final[Mapping[Any, str]] = {str: "text", int: "bigint", bool: "boolean"}
 _LIST: Final = re.compile(r"= ANY \((:\w+)\)")
+_LOCK: Final = re.compile(r" FOR (UPDATE|SHARE)\b")
 
 
 class Statement(NamedTuple):
@@ -101,7 +103,8 @@ def translated(sql: str, dialect: Dialect) -> Statement:
     sql = _QUERIED.sub(_expand_columns, sql.replace("{chat}", _CHAT).replace("{number_of_after}", _AFTER))
     parameters = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
     if dialect == "sqlite":
-        return Statement(_LIST.sub(r"IN (SELECT value FROM json_each(\1))", sql), parameters)
+        sql = _LOCK.sub("", _LIST.sub(r"IN (SELECT value FROM json_each(\1))", sql)).replace("strpos(", "instr(")
+        return Statement(sql, parameters)
     return Statement(_PARAMETER.sub(lambda name: f"${parameters.index(name[1]) + 1}", sql), parameters)
 
 

@@ -8,23 +8,21 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.chat_cache import ChatCache, SkippedChats
 from turnwise.persistence.protocol import ChatStore, Pruned
+from turnwise.persistence.sql import budgets as stored_budgets
 from turnwise.persistence.sql import changes as change_log
 from turnwise.persistence.sql import files, lists
 from turnwise.persistence.sql import fleet as fleets
-from turnwise.persistence.sql.budgets import BudgetChange, change_budget, stored_budgets
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.raw_rows import orphans_in, read_or_blame, rows_of, rows_of_chat
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import check_not_deleted, deleted_among, stored_tombstone
-from turnwise.states.budgets import StoredBudget
 from turnwise.states.errors import ChatNotFound, StoreError
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-Work = Callable[[SQLDatabase], Awaitable[_T]]
+Work = Callable[[SQLDatabase], Coroutine[Any, Any, _T]]
 _DRAWS_UNTIL_CLEANUP: Final = 1000
 """After how many draws full buckets are deleted."""
 _DAY: Final = 86400.0
@@ -33,7 +31,7 @@ _ROUNDING: Final = 0.01
 
 
 def _asking(
-    read: Callable[Concatenate[SQLDatabase, _P], Awaitable[_T]],
+    read: Callable[Concatenate[SQLDatabase, _P], Coroutine[Any, Any, _T]],
 ) -> Callable[Concatenate[SQLStore, _P], Coroutine[Any, Any, _T]]:
     """Return the method of a store that returns what it reads in its database."""
 
@@ -44,7 +42,7 @@ def _asking(
 
 
 def _writing(
-    write: Callable[Concatenate[SQLDatabase, _P], Awaitable[_T]],
+    write: Callable[Concatenate[SQLDatabase, _P], Coroutine[Any, Any, _T]],
 ) -> Callable[Concatenate[SQLStore, _P], Coroutine[Any, Any, _T]]:
     """Return the method of a store that does this in a transaction."""
 
@@ -170,10 +168,8 @@ class SQLStore(ChatStore):
 
     # Budgets
 
-    budgets = _asking(stored_budgets)
-
-    async def change_budget(self, key: str, change: BudgetChange) -> StoredBudget | None:
-        return await self._write(lambda db: change_budget(db, key, change))
+    budgets = _asking(stored_budgets.stored_budgets)
+    change_budget = _writing(stored_budgets.change_budget)
 
     async def draw(self, name: str, *, wanted: int, per_second: float, burst: int) -> tuple[int, float]:
         self._draws += 1
@@ -184,17 +180,14 @@ class SQLStore(ChatStore):
 
     # Files
 
-    files_kept_in = _asking(files.kept_in)
+    files_kept_in = _asking(files.files_kept_in)
     held_files = _asking(files.held_files)
 
     def file_store(self) -> files.DatabaseFiles:
         return files.DatabaseFiles(self._write, self._read)
 
-    async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
-        await self._write(lambda db: files.note_file(db, chat_id, blob, store=kept_in, arriving=arriving))
-
-    async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
-        return await self._write(lambda db: files.release_unsent(db, seconds=seconds, limit=limit, chat_id=chat_id))
+    note_file = _writing(files.note_file)
+    let_go = _writing(files.release_unsent)
 
     async def unreferenced_files(self, *, limit: int) -> list[tuple[int, str]]:
         rows = await self._read(lambda db: db.fetch("unreferenced_files", limit=limit))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
-from typing import Any
 
-from turnwise.persistence.rows import PARSE_ERRORS
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.tombstone import Tombstone, mark_of, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
@@ -18,18 +15,11 @@ async def stored_tombstone(db: SQLDatabase, chat_id: str) -> Tombstone | None:
     if row is None:
         return None
     created, deleted, *rest = row
-    return tombstone_in(chat_id, _read_time(db, created), _read_time(db, deleted), *rest)
-
-
-def _read_time(db: SQLDatabase, stored: Any) -> datetime | None:
-    try:
-        return db.time_in(stored)
-    except PARSE_ERRORS:
-        return None
+    return tombstone_in(chat_id, db.time_or_none(created), db.time_or_none(deleted), *rest)
 
 
 async def deleted_among(db: SQLDatabase, chat_ids: Collection[str]) -> frozenset[str]:
-    return frozenset(chat_id for (chat_id,) in await db.fetch("deleted", chat_ids=[*chat_ids]))
+    return frozenset(await db.fetch_column("deleted", chat_ids=[*chat_ids]))
 
 
 async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone, *, owner: str | None) -> None:

@@ -214,10 +214,10 @@ class SQLiteStore(SQLStore):
         return int(version)
 
     async def _read(self, question: Work[_T]) -> _T:
-        return await self._answer(lambda db: run_sync(_call(question, SQLiteDatabase(db, self._now))))
+        return await self._answer(lambda db: run_sync(question(SQLiteDatabase(db, self._now))))
 
     async def _write(self, work: Work[_T]) -> _T:
-        return await self._submit(lambda db: run_sync(_call(work, SQLiteDatabase(db, self._now))))
+        return await self._submit(lambda db: run_sync(work(SQLiteDatabase(db, self._now))))
 
     async def _submit(self, work: Job[_T]) -> _T:
         return await self._opened().group_commit.submit(work)
@@ -237,10 +237,6 @@ class SQLiteStore(SQLStore):
         if self._now_open.writer.inherited:
             raise inherited(self._path)
         return self._now_open
-
-
-async def _call(work: Work[_T], db: SQLiteDatabase) -> _T:
-    return await work(db)
 
 
 def _rewrite(db: sqlite3.Connection) -> bool:

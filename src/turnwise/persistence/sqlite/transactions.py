@@ -14,16 +14,22 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache, SkippedChats
-from turnwise.persistence.commit import CachedChat, Commit, RequiredLease, commit_of, decisions_on, erasing
+from turnwise.persistence.commit import (
+    CachedChat,
+    Commit,
+    RequiredLease,
+    blank_chat,
+    commit_of,
+    commit_on_cached,
+    decisions_on,
+    erasing,
+)
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
-from turnwise.persistence.rows import blank_facts, micros_in, micros_of, numbered
+from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.shares import Counts, Shares
 from turnwise.persistence.sql import raw_rows
 from turnwise.persistence.sql.budgets import funds_of, import_budget, store_funds
@@ -62,7 +68,7 @@ class OptimisticCommits:
         self, chat_id: str, plan: Plan, parent: tuple[str, int] | None = None, *, unchanged: bool = False
     ) -> Committed:
         at = self._now()
-        blank = CachedChat(blank_facts(chat_id, at), GENESIS, at)
+        blank = blank_chat(chat_id, at)
         decisions = tuple(plan(blank.facts, at))
         if not decisions:
             return blank.without_decisions
@@ -92,15 +98,8 @@ class OptimisticCommits:
         cached = self._cache.get(chat_id)
         if cached is None or cached.budgeted:
             return None
-        current = replace(cached, at=self._now())
-        try:
-            decisions = tuple(plan(current.facts, current.at))
-        except Exception:  # noqa: BLE001 - the cache may be out of date: only facts that were read may refuse a caller
-            return None
-        if not decisions or erasing(decisions):
-            return None
-        commit = commit_of(current, decisions, shown)
-        if not await self._submit(partial(update, commit, if_unchanged=True)):
+        commit = commit_on_cached(cached, plan, shown, self._now())
+        if commit is None or not await self._submit(partial(update, commit, if_unchanged=True)):
             return None
         self._cache.put(commit.after)
         return commit.committed
@@ -159,7 +158,7 @@ class SQLiteTransactions:
             for since, number, chat_id, version in page:
                 after = since, number
                 committed = self._claim_one(connection, chat_id, version, plan)
-                if committed is not None and committed.decisions:
+                if committed is not None:
                     claimed.append(committed)
         return claimed
 
@@ -175,7 +174,7 @@ class SQLiteTransactions:
                 break
             for one in picked:
                 committed = self._claim_one(connection, one.id, one.version, plan)
-                if committed is not None and committed.decisions:
+                if committed is not None:
                     claimed.append(committed)
                 else:
                     counts.add(one.fair_key, one.lane, -1)
@@ -196,7 +195,7 @@ class SQLiteTransactions:
         else:
             self._skipped.forget(chat_id)
         connection.execute("RELEASE claim")
-        return committed
+        return committed if committed is not None and committed.decisions else None
 
     def append_events(
         self, connection: sqlite3.Connection, chat_id: str, held: RequiredLease, shown: Sequence[Event]

@@ -1,7 +1,4 @@
--- name: funds in sqlite
-SELECT key, body FROM budgets WHERE key = ANY (:keys) ORDER BY key;
-
--- name: funds in postgres
+-- name: funds
 -- Locks budgets, in an order that all share, so that nothing waits in a ring.
 SELECT key, body FROM budgets WHERE key = ANY (:keys) ORDER BY key FOR UPDATE;
 

@@ -12,7 +12,7 @@ SELECT greatest((SELECT coalesce(max(changed), 0) FROM facts WHERE {given}),
 
 -- name: in_flight
 -- In PostgreSQL: the id of the oldest transaction under way, and the id that the next one gets. A snapshot's `xmax` is
--- not that: transactions beyond it may have begun already. `age` counts from the next id.
+-- not that: transactions beyond it may have started already. `age` counts from the next id.
 SELECT pg_snapshot_xmin(at)::text::bigint, pg_snapshot_xmax(at)::text::bigint + age(pg_snapshot_xmax(at)::xid)
 FROM pg_current_snapshot() AS at;
 
@@ -46,23 +46,14 @@ SELECT changed FROM tombstones WHERE changed > :after AND {given};
 SELECT changed FROM facts WHERE changed > :after AND {given} UNION ALL
 SELECT changed FROM tombstones WHERE changed > :after AND {given};
 
--- name: events_of_changes in sqlite
+-- name: events_of_changes
 -- Events of a chat that commits of higher numbers stored; work under way is shown between commits, and has no number.
 -- The first columns after `changed` are the arguments of `event_of` after the first.
 SELECT events.changed, seq, kind, at, events.body, format, messages.body
 FROM events LEFT JOIN messages ON messages.chat = events.chat AND messages.position = events.position
 WHERE events.chat = {chat} AND seq > :seq AND seq > coalesce((
     SELECT seq FROM events WHERE chat = {chat} AND changed <= :after ORDER BY seq DESC LIMIT 1), 0)
-  AND events.changed > :after AND NOT kind = ANY (:fleeting) AND (json_array_length(:kinds) = 0 OR kind = ANY (:kinds))
-ORDER BY seq LIMIT :limit;
-
--- name: events_of_changes in postgres
-SELECT events.changed, seq, kind, at, events.body, format, messages.body
-FROM events LEFT JOIN messages ON messages.chat = events.chat AND messages.position = events.position
-WHERE events.chat = {chat} AND seq > :seq AND seq > coalesce((
-    SELECT seq FROM events WHERE chat = {chat} AND changed <= :after ORDER BY seq DESC LIMIT 1), 0)
-  AND events.changed > :after AND NOT kind = ANY (:fleeting::text[])
-  AND (cardinality(:kinds::text[]) = 0 OR kind = ANY (:kinds))
+  AND events.changed > :after AND NOT kind = ANY (:fleeting) AND (CAST(:every AS boolean) OR kind = ANY (:kinds))
 ORDER BY seq LIMIT :limit;
 
 -- name: event

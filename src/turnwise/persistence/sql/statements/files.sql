@@ -7,14 +7,11 @@ INSERT INTO file_store (one, name) VALUES (1, :name)
 ON CONFLICT (one) DO UPDATE SET name = excluded.name WHERE false;
 
 -- name: move_to
--- Another file store may take over only while nothing is kept.
+-- Another file store may take over only while no blob is stored.
 UPDATE file_store SET name = :name
 WHERE NOT EXISTS (SELECT 1 FROM chat_files) AND NOT EXISTS (SELECT 1 FROM unreferenced_files) RETURNING name;
 
--- name: chat_for_file in sqlite
-SELECT id FROM chats WHERE id = :chat_id;
-
--- name: chat_for_file in postgres
+-- name: chat_for_file
 SELECT id FROM chats WHERE id = :chat_id FOR SHARE;
 
 -- name: note_file
@@ -76,7 +73,7 @@ INSERT INTO blob_pieces (place, number, data) VALUES (:place, :number, :piece) O
 SELECT data FROM blobs JOIN blob_pieces USING (place) WHERE digest = :digest AND number = :number;
 
 -- name: size
--- The size of all pieces that are there, whatever was said of it when they were put.
+-- The size of all pieces that are there, not the one that was stated when they were put.
 SELECT (SELECT coalesce(sum(length(data)), 0) FROM blob_pieces WHERE place = blobs.place)
 FROM blobs WHERE digest = :digest;
 
@@ -88,10 +85,7 @@ SELECT place FROM blobs WHERE digest = :digest;
 INSERT INTO blobs (digest, place, size) VALUES (:digest, :place, :size)
 ON CONFLICT (digest) DO UPDATE SET size = blobs.size WHERE false;
 
--- name: lock_name in sqlite
-SELECT place FROM blobs WHERE digest = :digest;
-
--- name: lock_name in postgres
+-- name: lock_name
 SELECT place FROM blobs WHERE digest = :digest FOR UPDATE;
 
 -- name: unname
@@ -99,10 +93,7 @@ SELECT place FROM blobs WHERE digest = :digest FOR UPDATE;
 DELETE FROM blobs WHERE digest = :digest AND NOT EXISTS (SELECT 1 FROM chat_files WHERE digest = :digest)
 RETURNING place;
 
--- name: lock_place in sqlite
-SELECT place FROM blob_remains WHERE place = :place;
-
--- name: lock_place in postgres
+-- name: lock_place
 SELECT place FROM blob_remains WHERE place = :place FOR UPDATE;
 
 -- name: old_places

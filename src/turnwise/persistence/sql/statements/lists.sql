@@ -14,12 +14,9 @@ ORDER BY since DESC, number DESC LIMIT :limit;
 SELECT id FROM chats WHERE awaits IN ('subagents', 'both') AND NOT archived
     AND number > {number_of_after} ORDER BY number LIMIT :limit;
 
--- name: naming in sqlite
+-- name: naming
 -- The profiles that hold a text.
-SELECT id, body FROM profiles JOIN chats ON number = chat WHERE instr(body, :text) > 0;
-
--- name: naming in postgres
-SELECT id, body FROM profiles JOIN chats ON number = chat WHERE position(:text IN body) > 0;
+SELECT id, body FROM profiles JOIN chats ON number = chat WHERE strpos(body, :text) > 0;
 
 -- name: holders
 SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL;

@@ -40,27 +40,16 @@ SET version = :version, event_seq = :event_seq, head = :head, state = :state, wo
     action_of = :action_of, fair_key = :fair_key, capped_model = :capped_model
 WHERE id = :chat_id;
 
--- name: erased_since in sqlite
+-- name: erased_since
 -- Whether something of a chat was erased after a version.
 SELECT EXISTS (
-    SELECT 1 FROM audit WHERE chat = {chat} AND version > :version AND instr(body, '"message_erased"') > 0);
+    SELECT 1 FROM audit WHERE chat = {chat} AND version > :version AND strpos(body, '"message_erased"') > 0);
 
--- name: erased_since in postgres
--- Whether something of a chat was erased after a version.
-SELECT EXISTS (
-    SELECT FROM audit WHERE chat = {chat} AND version > :version AND strpos(body, '"message_erased"') > 0);
-
--- name: lock_head in sqlite
-SELECT head FROM chats WHERE id = :chat_id;
-
--- name: lock_head in postgres
+-- name: lock_head
 SELECT head FROM chats WHERE id = :chat_id FOR UPDATE;
 
 -- name: delete_chat
 DELETE FROM chats WHERE id = :chat_id;
 
--- name: lock_parent in sqlite
-SELECT version FROM chats WHERE id = :chat_id;
-
--- name: lock_parent in postgres
+-- name: lock_parent
 SELECT version FROM chats WHERE id = :chat_id FOR SHARE;
