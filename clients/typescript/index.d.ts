@@ -209,7 +209,7 @@ export interface Message {
   steered?: boolean;
   /** Whether the content was erased. */
   erased?: boolean;
-  /** True when the message was said elsewhere, and came with the chat's creation. */
+  /** True when the message was imported as the chat was created. */
   imported?: boolean;
   /** The schedule that sent the message, if one did. */
   wakeup?: Wakeup | null;
@@ -298,9 +298,9 @@ export interface ToolCall {
   subagent_detached?: boolean;
   /** Seconds a client has to answer once asked. */
   within?: number | null;
-  /** How many bytes of the result are kept. */
+  /** How many bytes of the result are stored. */
   output_limit_bytes?: number;
-  /** The agent that asked for the call; `null` in calls of very old chats. */
+  /** The agent that asked for the call; `null` if it is not known. */
   agent?: string | null;
   /** When an open client call will be answered `timed_out`. */
   deadline?: string | null;
@@ -325,7 +325,7 @@ export interface ErrorInfo {
   status?: number | null;
   /** The message of the chat that the provider refused, where it named one. */
   message_id?: string | null;
-  /** What the provider, or the code that failed, said: for operators. Only `Engine.explain` has it. */
+  /** The words of the provider, or of the code that failed: for operators. Only `Engine.explain` has it. */
   detail?: string | null;
 }
 

@@ -31,7 +31,7 @@ Kind = Literal["attempt", "failed attempt", "local call", "client call", "subage
 
 
 class Instant(msgspec.Struct, frozen=True):
-    """A point in a chat's life: what the clock said, and how much time had passed.
+    """A point in a chat's life: the clock's time, and how much time had passed.
 
     A clock may be set back, and chats move between machines. What the clock says then goes back, time does not.
     """
@@ -126,7 +126,7 @@ class _Reader:
         )
 
     def read(self, event: Event, clock: datetime) -> None:
-        """Read an event that was stored when the clock said `clock`."""
+        """Read an event that was stored when the clock showed `clock`."""
         self._end = at = Instant(clock, timedelta()) if self._end is None else self._end.then(clock)
         if isinstance(event, MessageEvent):
             if event.message.id in self._message_ids:

@@ -93,7 +93,7 @@ class _Wiping:
     def done(self) -> Wipe:
         self._wipe_messages()
         if ("quarantine", "") in self._texts:
-            self._take_in_what_was_lost()
+            self._note_quarantined()
         if ("quarantine", "") in self._texts or any(isinstance(write, EraseMessage) for write in self._blanks.values()):
             self._note_discarded_copies()
         self._wipe_calls()
@@ -124,19 +124,19 @@ class _Wiping:
                 self._note_copies(self._read_message(rows[name]))
             self._change("messages", {"id": name}, erased=True, salt=write.salt, format=FORMAT, body=write.body)
 
-    def _note_copies(self, said: Message) -> None:
+    def _note_copies(self, message: Message) -> None:
         """Note the calls and the step that repeat the content of a message to erase."""
-        if said.role == "assistant" and said.audience is not Audience.model:
-            self._steps.add(said.step)
-        self._asked |= recorded_calls(said)
-        self._answered |= recorded_results(said)
+        if message.role == "assistant" and message.audience is not Audience.model:
+            self._steps.add(message.step)
+        self._asked |= recorded_calls(message)
+        self._answered |= recorded_results(message)
 
-    def _take_in_what_was_lost(self) -> None:
+    def _note_quarantined(self) -> None:
         """Note what belonged to messages that a repair put aside: calls, parts and events may still repeat them."""
         messages = [self._read_message(row) for row in self._stored.tables["messages"]]
         readable = [message for message in messages if not is_mark(message)]
         names = {message.id for message in readable} | {row["id"] for row in self._stored.tables["queue"]}
-        self._lost = self._ever_said() - names
+        self._lost = self._all_message_ids() - names
         self._parts |= dict.fromkeys(self._lost - self._parts.keys(), _BLANK)
         asked_ids = {call_id for message in readable for call_id in recorded_calls(message)}
         answered_ids = {call_id for message in readable for call_id in recorded_results(message)}
@@ -149,12 +149,12 @@ class _Wiping:
     def _note_discarded_copies(self) -> None:
         """Note the attempts that were taken back, and the steps with a message: no id leads to the other attempts."""
         messages = map(self._read_message, self._stored.tables["messages"])
-        self._answered_steps = {said.step for said in messages if said.role == "assistant" and not is_mark(said)}
+        self._answered_steps = {one.step for one in messages if one.role == "assistant" and not is_mark(one)}
         rows = (row for row in self._stored.tables["events"] if row["kind"] == "attempt_discarded")
         events = [json.loads(row["body"]) for row in rows]
         self._discarded = {(event.get("step"), event.get("attempt")) for event in events}
 
-    def _ever_said(self) -> set[str]:
+    def _all_message_ids(self) -> set[str]:
         """Return the ids of all messages in the log or an event, except those deleted from the queue."""
         events = [json.loads(row["body"]) for row in self._stored.tables["events"] if row["kind"] == "message"]
         names = {event["message"]["id"] for event in events if "message" in event}

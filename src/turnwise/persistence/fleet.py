@@ -39,7 +39,7 @@ class LedgerPage(msgspec.Struct, frozen=True):
 
 
 class WorkerReport(Value, frozen=True, kw_only=True):
-    """What a worker says of itself."""
+    """The report of a worker."""
 
     started_at: datetime
     agents: dict[str, tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""What a store promises, in the words of the domain. Every store keeps all of it; `conformance` tests it."""
+"""The interface of a store. `turnwise.testing.conformance` tests it."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
     ) -> Committed:
         """Create a chat: `plan` gets blank facts of version 0.
 
-        `parent` is the chat whose words the plan repeats, and the version at which they were read. Whoever erases
-        something of it, or deletes it, comes before and is noticed here, or finds this chat among its `forks` or
-        `children`. With `unchanged` so does any change of it.
+        `parent` is the chat whose words the plan repeats, and the version at which they were read. An erasure or a
+        deletion of it either comes before and is noticed here, or finds this chat among its `forks` or `children`.
+        With `unchanged` so does any change of it.
 
         Raises:
             ChatExists: the id is taken.
@@ -137,7 +137,7 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
         """Put aside what cannot be read of a chat, and change what is left, in one transaction.
 
         `plan` gets what is left: facts with defaults for what cannot be read, in an unknown state; of a sound chat, its
-        facts. If it decides something, every unreadable row is kept in `quarantine` as it was stored, readable rows or
+        facts. If it decides something, every unreadable row is moved to `quarantine` as it was stored, readable rows or
         marks take its place, and the decisions are done as in `change`. The audit log is left as it is.
         """
 
@@ -162,7 +162,7 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
     async def claim(self, plan: Plan, *, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
         """Apply `plan` to up to `limit` chats that want a worker, longest waiting first.
 
-        With `shares` those to settle come first, whatever the caps. Then it goes round the keys of those in `pending`,
+        With `shares` those to settle come first, without caps. Then it goes round the keys of those in `pending`,
         the longest waiting of a key first, and leaves out chats that would exceed a cap. Claims with caps, of all
         processes, come one after another.
 
@@ -193,7 +193,7 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
         """
 
     async def report_worker(self, worker: str, report: WorkerReport, /) -> None:
-        """Store what a worker says of itself, and that it was seen now."""
+        """Store the report of a worker, and that it was seen now."""
 
     async def forget_worker(self, worker: str, /) -> None:
         """Delete the report of a worker that stops."""
@@ -227,7 +227,7 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
     async def change_budget(
         self, key: str, change: Callable[[StoredBudget | None, datetime], StoredBudget | None]
     ) -> StoredBudget | None:
-        """Change, make or remove a budget in one transaction, as `change` says of the stored one and the time."""
+        """Change, make or remove a budget in one transaction, as `change` decides on the stored one and the time."""
 
     async def draw(self, name: str, *, wanted: int, per_second: float, burst: int) -> tuple[int, float]:
         """Take up to `wanted` out of a bucket of that name, and return how many, and what is left.
@@ -255,7 +255,7 @@ class ChatStore(HeldFiles, ReadableStore, Protocol):
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         """Delete the parts of replies that are over, shown at least `keep` seconds ago; their numbers are then skipped.
 
-        `StepFacts.over_before` says which replies are over; the parts of any other are kept, however old they are.
+        `StepFacts.over_before` says which replies are over; the parts of any other stay, however old they are.
 
         One call looks at up to `limit` chats, those whose id comes after `after`, and deletes up to `limit` parts, so
         that other work never waits for it for long.

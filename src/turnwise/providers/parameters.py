@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.checked import fit
 from turnwise.states.values.hints import Validator, validator_of
-from turnwise.states.values.limits import said
+from turnwise.states.values.limits import not_blank
 
 
 class Called(NamedTuple):
@@ -41,7 +41,7 @@ class ModelParameters(TypedDict, total=False):
     top_k: Annotated[int, Called("gen_ai.request.top_k")]
     presence_penalty: Annotated[float, Called("gen_ai.request.presence_penalty")]
     frequency_penalty: Annotated[float, Called("gen_ai.request.frequency_penalty")]
-    tool_choice: Annotated[str, AfterValidator(said)]
+    tool_choice: Annotated[str, AfterValidator(not_blank)]
     parallel_tool_calls: bool
     web_search: bool | Mapping[str, Any]
     """Whether the provider searches the web, or `WebSearch` options for it."""

@@ -17,14 +17,14 @@ from starlette.requests import Request
 
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.checked import checked, configuration
-from turnwise.states.values.limits import Count, at_most, said
+from turnwise.states.values.limits import Count, at_most, not_blank
 from turnwise.states.values.plain import Misfit, shown
 
 Role = Literal["owner", "operator", "auditor"]
 """An `owner` has chats of their own; an `operator` may do everything to all; an `auditor` may read all."""
 
 _CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
-_Said = Annotated[str, AfterValidator(said)]
+_Said = Annotated[str, AfterValidator(not_blank)]
 
 
 def _require_zone(time: datetime) -> datetime:
@@ -41,7 +41,7 @@ class Principal:
         SettingsError: the name is blank or too long, there is no such role, or the time has no zone.
     """
 
-    name: Annotated[str, AfterValidator(said), AfterValidator(at_most(512))]
+    name: Annotated[str, AfterValidator(not_blank), AfterValidator(at_most(512))]
     """Of an owner: the `owner` of their chats."""
     role: Role = "owner"
     until: Annotated[datetime, AfterValidator(_require_zone)] | None = field(default=None, compare=False)

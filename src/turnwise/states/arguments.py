@@ -42,7 +42,7 @@ class StepReply(Value, frozen=True, kw_only=True):
 
 
 class Partial(Value, frozen=True, kw_only=True):
-    """The shown part of an attempt that has ended, to be kept as a partial message."""
+    """The shown part of an attempt that has ended, to be stored as a partial message."""
 
     step: int
     attempt: int
@@ -98,7 +98,7 @@ class Cut(Value, frozen=True, kw_only=True):
 
 
 class Inheritance(Value, frozen=True, kw_only=True):
-    """What a chat begins with: a fork with its parent's history as it stood, another with what was said elsewhere.
+    """What a chat begins with: a fork with its parent's history as it stood, another with an imported history.
 
     Every call in it is answered.
     """

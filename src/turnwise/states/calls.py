@@ -97,13 +97,13 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
 
 
 class SubagentResult(ToolResult, frozen=True):
-    """A subagent's answer to a call of its parent, which may hold whatever models and tools have said."""
+    """A subagent's answer to a call of its parent, within the limits of what models and tools write."""
 
     _limits: ClassVar[JsonLimits] = SAID
 
 
 class Answer(Value, frozen=True):
-    """Proof of how a call was answered; kept for ever, so that a replay finds the first receipt."""
+    """Proof of how a call was answered; stored for ever, so that a replay finds the first receipt."""
 
     digest: str
     """The salted digest of the answer; empty once the answer is erased."""
@@ -165,9 +165,9 @@ class ToolCall(Value, frozen=True, kw_only=True):
     within: float | None = None
     """Seconds a client has to answer once asked."""
     output_limit_bytes: int = 65536
-    """How many bytes of the result are kept."""
+    """How many bytes of the result are stored."""
     agent: str | None = None
-    """The agent that asked for the call; `None` in calls of very old chats."""
+    """The agent that asked for the call; `None` if it is not known."""
     deadline: Time | None = None
     """When an open client call will be answered `timed_out`."""
     answer: Answer | None = None

@@ -105,7 +105,7 @@ class Decision(Value, frozen=True):
     ended: TurnFacts | None = None
     """The turn that ended, if one did; the facts may already have the next one."""
     error: ErrorInfo | None = None
-    """The error that the trigger brought, whatever became of the chat; `None` for a compaction that was declined."""
+    """The error that the trigger brought, also if the chat goes on; `None` for a compaction that was declined."""
 
     @property
     def begins_attempt(self) -> bool:

@@ -58,7 +58,7 @@ class Draft(Generic[_Kind_co]):
     traces: Mapping[str, str]
     """The traces of future turns; those of messages that left the queue are dropped with the next change."""
     askers: Mapping[str, str]
-    """The askers of future turns, kept as long as those traces."""
+    """The askers of future turns, dropped with those traces."""
     schedules: tuple[ScheduledMessage, ...]
     history: HistoryFacts
     compaction: CompactionFacts
@@ -177,14 +177,14 @@ class Draft(Generic[_Kind_co]):
         return replace(call, salt=self.salt_of("call", call.call_id))
 
     def take_back(self, reason: str) -> None:
-        """Tell subscribers that the parts of the open attempt that they were shown are not kept."""
+        """Publish that the shown parts of the open attempt are discarded."""
         if self.step.attempt_open and self.step.stage is Stage.asking:
             self.events.append(AttemptDiscardedEvent(step=self.step.number, attempt=self.step.attempt, reason=reason))
 
     def queue_changed(
         self, change: QueueChange, *ids: str, message: QueuedMessage | None = None, before: str | None = None
     ) -> None:
-        """Tell what changed in the queue."""
+        """Publish a change of the queue."""
         if self.ahead or self.traces or self.askers:
             waiting = {queued.id for queued in self.queue}
             self.ahead = tuple(queued for queued in self.ahead if queued in waiting)
@@ -241,7 +241,7 @@ class Draft(Generic[_Kind_co]):
         """When a model call is booked, and for whom."""
         return {"at": self.now, "agent": self.profile.agent, "model": self.limits.asked_model or None}
 
-    def tell_closing(self) -> None:
+    def publish_closing(self) -> None:
         """Emit the end of a turn now, because another turn begins in the same decision."""
         self.events.extend(self.closing)
         self.closing.clear()

@@ -30,7 +30,7 @@
     |-- EngineInUse             the engine is entered while it is open
     |-- ModelError              the provider failed, classified
     |-- ToolFailed              raised BY a tool: the model sees its text unchanged
-    |-- ToolOutcomeUnknown      raised BY a tool that cannot tell whether it took effect
+    |-- ToolOutcomeUnknown      raised BY a tool that does not know whether it took effect
     `-- FatalToolError          raised BY a tool to end the chat in `error`
 
 Each carries its facts as attributes and makes its own text from them.

@@ -41,7 +41,7 @@ class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     message_id: str | None = None
     """The message of the chat that the provider refused, where it named one."""
     detail: str | None = None
-    """What the provider, or the code that failed, said: for operators. Only `Engine.explain` has it."""
+    """The words of the provider, or of the code that failed: for operators. Only `Engine.explain` has it."""
 
     @property
     def public(self) -> ErrorInfo:

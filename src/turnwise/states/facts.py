@@ -74,7 +74,7 @@ class Profile(Value, frozen=True, kw_only=True):
     ancestors: tuple[str, ...] = ()
     """For a fork of a fork: the chats above its parent whose messages it may have, too, the nearest first."""
     imported: int = 0
-    """How many messages the chat began with that were said elsewhere."""
+    """How many imported messages the chat began with."""
     parent_call: str | None = None
     """For a subagent: the id of the parent's call that it answers."""
     parent_version: str | None = None
@@ -229,7 +229,7 @@ class CompactionFacts(Value, frozen=True):
 
 
 class Facts(Value, frozen=True, kw_only=True):
-    """Where a chat stands. Stored whole with every transition; small whatever the length of the chat."""
+    """Where a chat stands. Stored whole with every transition; small for chats of any length."""
 
     chat_id: str
     profile: Profile

@@ -27,8 +27,7 @@ class OnDisk(Protocol):
 def file_at(path: Any) -> tuple[str, str | None, bytes]:
     """Return a file's name, its media type as guessed from the name, and its content.
 
-    The name is well-formed, whatever the disk calls the file. This floor reads nothing else, and this only for
-    `FilePart.from_path`.
+    The name is made well-formed. The only read of this package, for `FilePart.from_path`.
 
     Raises:
         InvalidContent: there is no such file, or it cannot be read.

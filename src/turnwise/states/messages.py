@@ -116,7 +116,7 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
 
         Raises:
             InvalidArgument: an argument is of the wrong type.
-            InvalidContent: the file cannot be read, is empty, or its name does not tell its media type.
+            InvalidContent: the file cannot be read, is empty, or its name does not show its media type.
         """
         own_name, guessed, data = file_at(path)
         if not data:
@@ -127,7 +127,7 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
 
 
 class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool_result"):
-    """The one result of a call. `outcome` tells how the call ended."""
+    """The one result of a call. `outcome` is how the call ended."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
@@ -246,7 +246,7 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     erased: bool = False
     """Whether the content was erased."""
     imported: bool = False
-    """True when the message was said elsewhere, and came with the chat's creation."""
+    """True when the message was imported as the chat was created."""
     wakeup: Wakeup | None = None
     """The schedule that sent the message, if one did."""
     agent: str | None = None
@@ -378,7 +378,7 @@ def _given_parts(content: Any) -> Sequence[TextPart | FilePart]:
 
 
 def size_of(parts: Iterable[Part]) -> int:
-    """Return how many bytes is said in parts: in text, inline data, and every other field, metadata as its JSON."""
+    """Return the size of parts in bytes: of text, inline data, and every other field, metadata as its JSON."""
     return sum(_size_of_field(field) for part in parts for field in asdict(part).values() if field is not None)
 
 

@@ -21,7 +21,7 @@ class RefusedPart(NamedTuple):
 
 
 class ModelError(TurnwiseError):
-    """A model call failed. What the model had shown until then is kept or taken back by the retry policy.
+    """A model call failed. The retry policy decides what becomes of the text shown until then.
 
     `kind` is one of `ModelErrorKind`: `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`,
     `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`,
@@ -89,7 +89,7 @@ NOTHING_FOLDED: Final = "nothing_folded"
 CONTEXT_OVERFLOW: Final = "context_overflow"
 """The prompt is longer than the model's context window."""
 STARTUP_TIMEOUT: Final = "startup_timeout"
-"""The model said nothing for too long."""
+"""The model was silent for too long."""
 INVALID_ANSWER: Final = "invalid_answer"
 """The answers did not have the form that the agent wants."""
 REJECTED_REPLY: Final = "rejected_reply"

@@ -26,7 +26,7 @@ class ChatState(StrEnum):
     requires_action = "requires_action"
     """The turn of the client or of subagents: at least one call of theirs is open, no local call, no lease."""
     interrupted = "interrupted"
-    """The user said stop. Unsettled while partial work is being committed, then a resting place."""
+    """The user interrupted. Unsettled while partial work is being committed, then a resting state."""
     error = "error"
     """Cannot go on without the user. `last_error` says why; no lease, no open call."""
 
@@ -189,11 +189,11 @@ StateKind = Literal["resting", "claimable", "leased"]
 """What a state asks of the workers: nothing, to be claimed, to be held."""
 
 Colour = Literal["green", "yellow", "cyan", "blue", "magenta", "bold yellow", "bold magenta", "bold red"]
-"""A colour that every terminal has, bold for states that wait for somebody; drawings have a shade for each."""
+"""A colour that every terminal has, bold for states that wait for a person; drawings have a shade for each."""
 
 
 class StateSpec(msgspec.Struct, frozen=True):
-    """What holds of a state, whatever happens in it."""
+    """The declaration of a state."""
 
     kind: StateKind
     colour: Colour

@@ -156,7 +156,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
 
 
 class _UnsharedCalls(StepCalls):
-    """The calls of a step, each of which is copied when somebody looks at it."""
+    """The calls of a step, each of which is copied when it is read."""
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> ToolCall: ...

@@ -56,7 +56,7 @@ class Trigger(Value, frozen=True, kw_only=True):
 
 
 class Held(Trigger, frozen=True, kw_only=True):
-    """A trigger that only the lease holder may fire, or whoever ends the lease."""
+    """A trigger that only the lease holder may fire, or the party that ends the lease."""
 
     token: int | None
     """The lease's fencing token; `None` if no worker holds the chat."""
@@ -105,7 +105,7 @@ class SendMessage(Trigger, frozen=True, kw_only=True):
     trace: str | None = None
     """The observers' trace of the turn; see `TurnFacts.trace`."""
     asker: str | None = None
-    """The chat that gives a subagent of its own a task, or tells it more; `None` for the client."""
+    """The chat that sends its own subagent a task or a message; `None` for the client."""
     wakeup: ClassVar[Wakeup | None] = None
 
 
@@ -251,7 +251,7 @@ class StepFinished(Held, frozen=True, kw_only=True):
 
 
 NOT_DONE: Final = "its tool says that it was not done"
-"""The reason for which a call starts again after a crash, whatever its policy."""
+"""The reason for which a call of any policy starts again after a crash."""
 
 
 @_declared("lease holder", own_write="call:started")
@@ -260,7 +260,7 @@ class CallStarted(Held, frozen=True, kw_only=True):
 
     call_id: str
     not_done: bool = False
-    """Whether its tool has said, after a crash, that the call took no effect: then it starts whatever its policy."""
+    """Whether its tool reported, after a crash, that the call took no effect: then it starts under any policy."""
 
 
 @_declared("lease holder")

@@ -97,5 +97,5 @@ def _sum(left: _Count | None, right: _Count | None) -> _Count | None:
     if right is None:
         return left
     if isinstance(left, Decimal) and isinstance(right, Decimal):
-        return EXACT.add(left, right)  # whatever the application's own context rounds to
+        return EXACT.add(left, right)  # not in the application's own context, which may round
     return left + right

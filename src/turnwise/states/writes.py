@@ -38,7 +38,7 @@ class _Stored(Value, frozen=True, gc=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """The digest of what is stored, salted where a person may have said it; it outlives an erasure."""
+        """The digest of what is stored, salted where that may be confidential; it outlives an erasure."""
         return salted("" if self._stores is None else self.salt, self.body)
 
     if TYPE_CHECKING:
@@ -395,7 +395,7 @@ class PutProfile(_Stored, frozen=True):
 
     kind: ClassVar[str] = "profile"
     id: ClassVar[str] = ""
-    """A chat has one profile, and the log must not tell who owns it."""
+    """A chat has one profile, and the log must not name its owner."""
     _stores = "profile"
     profile: Profile
     salt: str = ""

@@ -48,7 +48,7 @@ class ManualClock:
         return self._start + self._passed + self._stepped
 
     def monotonic(self) -> float:
-        """Return the seconds that have passed, whatever the steps."""
+        """Return the seconds that have passed, without the steps."""
         return self._passed.total_seconds()
 
     @checked

@@ -20,7 +20,7 @@ from turnwise.states.model_errors import FALLBACK_KINDS
 from turnwise.states.names import AfterFinalStep
 from turnwise.states.usage import Usage
 from turnwise.states.values.checked import checked, configuration
-from turnwise.states.values.limits import Count, Positive, fair_key, said
+from turnwise.states.values.limits import Count, Positive, fair_key, not_blank
 from turnwise.states.values.values import CheckedCall, Value
 
 SUMMARY_PROMPT: Final = """\
@@ -154,7 +154,7 @@ class CompactionPolicy:
     """Share of the context limit at which a compaction is due; 100 turns compaction off."""
     context_limit: Count | None = None
     """Tokens; used where the provider reports none with its replies. 0 turns compaction off."""
-    prompt: Annotated[str, AfterValidator(said)] = SUMMARY_PROMPT
+    prompt: Annotated[str, AfterValidator(not_blank)] = SUMMARY_PROMPT
     """The instruction that asks the model for a summary."""
     timeout: PositiveSeconds = 90
     """For each request of a summary, for a strategy as a whole, and for `should_compact`."""
@@ -293,7 +293,7 @@ class Settings:
     delete_after: PositiveSeconds | None = field(default=None, metadata=ENGINE_SCOPE)
     """How long an archived chat may be unchanged before a worker deletes it, for good; `None` deletes none. Being
     archived is a change: what is archived after 30 days and deleted after 60 is gone after 90."""
-    continue_prompt: Annotated[str, AfterValidator(said)] = "Continue."
+    continue_prompt: Annotated[str, AfterValidator(not_blank)] = "Continue."
     """What asks the model to continue a partial answer; it is sent, and not stored."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,

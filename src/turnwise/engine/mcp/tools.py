@@ -26,7 +26,7 @@ from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.values.checked import checked
-from turnwise.states.values.limits import Duration, said
+from turnwise.states.values.limits import Duration, not_blank
 from turnwise.states.values.plain import shown
 
 CONNECT_TIMEOUT: Final = 60.0
@@ -34,7 +34,7 @@ CONNECT_TIMEOUT: Final = 60.0
 LIST_AGAIN_AFTER_S: Final = 30.0
 """Seconds for which a server that has not listed its new tools is not asked for them again."""
 
-_Said = Annotated[str, AfterValidator(said)]
+_Said = Annotated[str, AfterValidator(not_blank)]
 Adapt = Callable[[Tool], Tool | None]
 """Returns a server's tool as it is to be offered, `None` to leave it out."""
 
@@ -159,7 +159,7 @@ class MCPTools:
         return self._offer
 
     async def refresh(self) -> None:
-        """Ask the server for its tools again, if it has said that they are others now. The engine does it."""
+        """Ask the server for its tools again, if it has not_blank that they are others now. The engine does it."""
         async with self._refreshing:
             connection = self._connection
             if connection is None or connection.is_over or not connection.tools_changed:

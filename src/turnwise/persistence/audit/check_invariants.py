@@ -1,4 +1,4 @@
-"""Asks a log for the promises of the states: a log alone can answer those about leases, calls and the queue."""
+"""Checks the invariants of the states on a log alone: those about leases, calls and the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.states.names import ChatState
 
 
 class Replayed(NamedTuple):
-    """Where a chat stands after one of its records, as far as the log tells."""
+    """Where a chat stands after one of its records, as far as the log shows."""
 
     state: ChatState
     settled: bool
@@ -20,7 +20,7 @@ class Replayed(NamedTuple):
 
 
 _Answer = Callable[[Replayed], str | None]
-"""Returns how a chat breaks a promise, as a sentence; `None` if it keeps it."""
+"""Returns how a chat breaks an invariant, as a sentence; `None` if it does not."""
 
 
 def broken_invariant(chat: Replayed) -> str | None:
@@ -91,15 +91,15 @@ ANSWERED: Final[Mapping[p.Invariant, _Answer]] = {
     p.has_no_open_call: call_open,
     p.rests_without_lease_or_calls: _settled_too_early,
 }
-"""How a log answers each promise that it can answer."""
+"""The checks on a log, by invariant."""
 
 UNANSWERED: Final = frozenset({p.work_is_left, p.model_owes_an_answer, p.error_is_named})
-"""The promises about facts that no write tells."""
+"""The invariants about facts that no write shows."""
 
-_MADE: Final = {promise for promises in p.INVARIANTS.values() for promise in promises}
-assert {*ANSWERED, *UNANSWERED} == _MADE, "each promise is asked of a log, or cannot be"  # noqa: S101 - checked at import
+_ALL: Final = {invariant for invariants in p.INVARIANTS.values() for invariant in invariants}
+assert {*ANSWERED, *UNANSWERED} == _ALL, "each invariant is checked on a log, or cannot be"  # noqa: S101 - checked at import
 
 _ASKED: Final = {
-    state: tuple(answer for promise, answer in ANSWERED.items() if promise in promises)
-    for state, promises in p.INVARIANTS.items()
+    state: tuple(answer for invariant, answer in ANSWERED.items() if invariant in invariants)
+    for state, invariants in p.INVARIANTS.items()
 }

@@ -62,7 +62,7 @@ class RowComparison:
         self._stored = stored
 
     def mismatches(self) -> Iterator[Mismatch]:
-        """Yield every difference between rows and log, in no order. Never raises, whatever is stored."""
+        """Yield every difference between rows and log, in no order. Stored values never make it raise."""
         yield from self._wrong_kinds()
         yield from self._guard("audit", self._check_audit_aside())
         yield from self._guard("messages", self._rows("messages"))

@@ -198,7 +198,7 @@ def _begins_turn(record: AuditRecord) -> bool:
 
 
 def invariants_hold(record: AuditRecord, chat: Replay) -> str | None:
-    """The invariants of the target hold, as far as the log can tell."""
+    """The invariants of the target hold, as far as the log shows."""
     return broken_invariant(_replay(record, chat))
 
 

@@ -217,7 +217,7 @@ class WriteChecker:
         """A planned local call starts; it may start again if its policy is at least once.
 
         One whose tool is asked first may, too, but only under another lease than before: the tool is asked after a
-        crash, and whoever started the call does not start it twice.
+        crash, and the worker that started the call does not start it twice.
         """
         call = self._find_open(write)
         if call.is_outside:

@@ -1,6 +1,6 @@
 """Checkpoints that were published: signed lines that say where the log of a chat stood, outside of the store.
 
-Whoever rewrites a database can compute every hash anew, but not what was said elsewhere before.
+An attacker who rewrites a database can compute every hash again, but cannot change what was published before.
 """
 
 from __future__ import annotations

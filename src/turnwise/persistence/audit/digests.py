@@ -34,7 +34,7 @@ class Aside(NamedTuple):
     events: str = ""
     """The salt of the digest of the commit's events."""
     reason: str | None = None
-    """Why somebody interrupted, in their words."""
+    """The client's reason for an interrupt."""
     salt: str = ""
     """The salt of the reason's digest."""
 
@@ -62,9 +62,9 @@ class Aside(NamedTuple):
         return aside
 
 
-def aside_of(decision: Decision, *, tells: bool) -> Aside:
-    """Return the aside of a decision's record; `tells` says whether the record covers events of its commit."""
-    events = salt_of_events(decision) if tells else ""
+def aside_of(decision: Decision, *, covers_events: bool) -> Aside:
+    """Return the aside of a decision's record, which may cover the events of its commit."""
+    events = salt_of_events(decision) if covers_events else ""
     for write in decision.writes:
         if type(write) is NoteReason:
             return Aside(events, write.reason, write.salt)

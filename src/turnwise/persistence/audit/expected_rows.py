@@ -108,7 +108,6 @@ class ExpectedRows:
                 message.cut = row.version
 
     def _note_erasure(self, row: ExpectedRow) -> None:
-        """Note that something that was said was replaced by an erasure."""
         if row.kind == "erase:reasons":
             self.reasons_erased = row.version
         erased = self.rows.get(_ERASED.get(row.kind, ""), {}).get(row.id)

@@ -81,7 +81,7 @@ def entry_of(decision: Decision, *, prev: str, at: datetime, row_digests: Sequen
     after = decision.facts
     writes = [_write_to_json(write.kind, write.id, write.digest) for write in decision.writes]
     writes += [_write_to_json(*one) for one in row_digests]
-    aside = aside_of(decision, tells="events" in {one.kind for one in row_digests})
+    aside = aside_of(decision, covers_events="events" in {one.kind for one in row_digests})
     fields: dict[str, Any] = {
         "trigger": decision.trigger.name,
         "source": decision.source,
@@ -178,7 +178,7 @@ def to_json(record: AuditRecord) -> str:
 
 
 def object_from(record: AuditRecord) -> dict[str, Any]:
-    """Return the object that the record's line of JSON holds, but with a client's reason, which no export tells."""
+    """Return the object that the record's line of JSON holds, but with a client's reason, which no export contains."""
     return {**_to_fields(record), "reason": record.reason}
 
 

@@ -1,4 +1,4 @@
-"""Ed25519 keys: a private one signs where logs stand, and whoever has the public one can check that."""
+"""Ed25519 keys: a private one signs where logs stand, and the public one checks that."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def verify_export(
         key: the log must be signed with it.
         public_key: Ed25519 keys as PEM. The log must be signed with one of them, unless `checkpoints` are given.
         checkpoints: lines that `Checkpoints` has published; they must be signed with one of the public keys, and the
-            log must be the one that they tell of.
+            log must be the one that they confirm.
 
     Raises:
         SettingsError: there is no usable public key.
@@ -95,7 +95,7 @@ def verify_records(records: Iterable[audit_log.AuditRecord]) -> Verdict:
 def verify_stored(chat_id: str, stored: ChatRows, elsewhere: Published | None = None) -> Verdict:
     """Check a chat's log in the store, then every row against the log, then the log against what was published.
 
-    Never raises, whatever is stored.
+    Stored values never make it raise.
     """
     walk, records = _Walk(chat_id), list[audit_log.AuditRecord]()
 

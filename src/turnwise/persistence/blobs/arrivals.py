@@ -22,7 +22,7 @@ class Arrivals:
     A put writes `started` before its first piece, and `named`, which holds the key of the name, before that name. Once
     the name stands, it looks whether the place is swept: for `swept`, then for `started`. In the end it deletes
     `started`, then `named`. A sweep writes `swept`, then looks for `named` and the name, and for `started`; it deletes
-    `swept` last. So of a put and a sweep of the same place, one notices the other, whatever comes between:
+    `swept` last. So of a put and a sweep of the same place, one notices the other in any order:
 
     - If the put finds no sweep, its name stood before `swept` did, and the sweep looks later. It finds `named` and the
       name, or neither `named` nor `started`: they are deleted in the other order. In both cases it leaves the pieces.

@@ -9,7 +9,7 @@ An object store has no lock, no rename, and nothing that happens to two objects 
 
 - A `put` first lists where the blob stands already, then gives it a place of its own all the same, and only when
   that stands, deletes those that it has listed. `remove` lists the places, then asks whether the blob is
-  unreferenced, then deletes those that it has listed. Nobody deletes the place of anybody else otherwise.
+  unreferenced, then deletes those that it has listed. No other place is ever deleted.
 - Say that a chat holds the blob since the `note` of some put. Its place was named after that. What replaces it was
   named later still, and so on. So a removal that has listed the place where the blob stands now asks after the
   `note`, learns that the blob is held, and deletes nothing. One that asked before that has not listed it.

@@ -144,8 +144,8 @@ class FolderFiles(FileStore):
     async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
         """Rename the file, look whether it is still unreferenced, then unlink it or put it back.
 
-        Whoever begins to hold the blob before the look gets it back. Whoever begins after it names a file of its own
-        later still. After a crash in between the next call finishes.
+        A chat that begins to hold the blob before the check gets it back. One that begins after it names a file of its
+        own later still. After a crash in between the next call finishes.
         """
         place, leaving = self._place(digest), self._root / _LEAVING / digest
         await self._do(lambda: _move(place, leaving))

@@ -14,7 +14,7 @@ class Blob(NamedTuple):
     """The bytes of a file, as a file store keeps them."""
 
     digest: str
-    """Their SHA-256, as hex: the name under which they are kept."""
+    """Their SHA-256, as hex: their name."""
     size: int
     """How many there are, at least one."""
 
@@ -22,7 +22,7 @@ class Blob(NamedTuple):
 Note = Callable[[Blob], Awaitable[None]]
 """Writes down who holds a blob: awaited once all of the bytes have come, before they stand under their name."""
 IsUnreferenced = Callable[[], Awaitable[bool]]
-"""Tells whether no chat holds a blob."""
+"""Returns whether no chat holds a blob."""
 
 SWEPT: Final = "what was there of a file was swept while it was put: it went on too slowly; put it again"
 
@@ -37,7 +37,7 @@ class BlobGone(TurnwiseError):
 
 
 class FilesElsewhere(StoreError):
-    """The files of a chat store are kept in another file store than the one that was given. Nothing was written."""
+    """The files of a chat store are in another file store than the one that was given. Nothing was written."""
 
     def __init__(self, known: str, given: str) -> None:
         self.known = known
@@ -87,7 +87,7 @@ class FileStore(Protocol):
     async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
         """Remove a blob for good unless a chat holds it, however closely a `put` of the same bytes follows.
 
-        Whoever holds it can read it meanwhile.
+        Chats that hold it can read it meanwhile.
         """
 
     async def tidy(self, seconds: float) -> None:
@@ -101,7 +101,7 @@ class HeldFiles(Protocol):
     has referred to is held until an erasure takes it out of the last message, or the chat is deleted; one that was
     never sent is held until `let_go`. A blob that a chat no longer holds is noted in the same transaction.
     What is about to be sent holds its blobs under a name of its own, as a chat would: until its commit they stay,
-    whatever is erased of the chat.
+    even if everything is erased of the chat.
     """
 
     def file_store(self) -> FileStore:
@@ -116,13 +116,13 @@ class HeldFiles(Protocol):
         Args:
             chat_id: the chat, or the name of what is about to be sent.
             blob: the blob.
-            kept_in: the name of the file store. All blobs are kept in one, until the last has been removed.
+            kept_in: the name of the file store. All blobs are in one, until the last has been removed.
             arriving: whether there is no chat of that id yet: it is still to be imported, or it is no chat.
 
         Raises:
             ChatNotFound: there is no such chat, and it is not `arriving`.
             ChatDeleted: there was one.
-            StoreError: blobs are kept in another file store.
+            StoreError: blobs are in another file store.
         """
 
     async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:

@@ -1,6 +1,6 @@
 """Works out the repair of a chat that cannot be read: what is left of it, and which rows to put aside.
 
-The audit log is never changed: it is evidence. Rows that are put aside are kept in the table `quarantine`.
+The audit log is never changed: it is evidence. Unreadable rows are moved to the table `quarantine`.
 """
 
 from __future__ import annotations
@@ -207,9 +207,8 @@ def _tail(seen: Sequence[Message]) -> Tail:
 MARK: Final = "[This message could not be read. A repair has put it aside.]"
 
 
-def is_mark(said: Message) -> bool:
-    """Whether a message is a mark."""
-    return said.synthetic and said.text == MARK
+def is_mark(message: Message) -> bool:
+    return message.synthetic and message.text == MARK
 
 
 def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:

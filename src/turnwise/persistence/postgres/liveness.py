@@ -21,7 +21,7 @@ GRACE: Final = 1.0
 SETTLED: Final = RETRY_S
 """Seconds in which no worker is taken for dead, after the server started or a session of this process began or ended.
 
-Whatever kept this process away may have kept the others away, and their tries to connect may take that long.
+The same outage may have cut off the others, and their tries to connect may take that long.
 """
 
 _LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended(current_schema() || ' ' || $1, 0))"

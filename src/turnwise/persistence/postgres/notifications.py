@@ -141,7 +141,7 @@ class Notifications:
         self._poll_interval = poll_interval
         self._listens = listens
         self._origin = ""
-        """Tells the notices of this process, and of this time of being open, from those of others."""
+        """Marks the notifications of this process since it opened."""
         self._waiting: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
         self._listening: set[asyncio.Task[None]] = set()
@@ -180,8 +180,8 @@ class Notifications:
     async def listen(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed.
 
-        It polls by itself: `None` comes every `poll_interval` seconds, whatever the listener does, which is a task of
-        its own, so that a reader who waits for the database does not keep it from noticing the end of its session.
+        It polls by itself: `None` comes every `poll_interval` seconds, also if the listener fails. That one is a task
+        of its own, to notice the end of its session while a reader waits for the database.
         """
         pending = PendingNotifications(self._origin)
         listening: asyncio.Task[None] | None = None

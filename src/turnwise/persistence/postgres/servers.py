@@ -114,7 +114,7 @@ class Servers:
 
         Raises:
             NoServer: there are several, and none can be used.
-            Exception: what the only one said, or one that refused this user.
+            Exception: the error of the only one, or of one that refused this user.
         """
         if self._is_over:
             raise ConnectionError("the store is being closed")
@@ -235,7 +235,7 @@ class Servers:
             pass
         except OSError:
             self.end(server)
-        except Exception as error:  # noqa: BLE001 - whatever it refuses, it answers
+        except Exception as error:  # noqa: BLE001 - a server that refuses answers
             logger.debug("server_answers", server=str(server), problem=words_of(error))
         finally:
             del self._checks[server]

@@ -101,8 +101,8 @@ class Pooling(Enum):
 async def pooling_of(connect: Callable[[], Awaitable[asyncpg.Connection]]) -> Pooling:
     """Return how connections lead to the server. No setting is made: they may be shared with other programs.
 
-    A pooler invents the process number that it tells its clients. One that pools by transaction lends the process of an
-    idle client to another client.
+    A pooler invents the process number that it reports to its clients. One that pools by transaction gives the process
+    of an idle client to another client.
     """
     first = await connect()
     try:

@@ -64,7 +64,7 @@ class PostgresStore(SQLStore):
         now: a clock in the place of the database's.
         pool_size: how many connections there are at most; one more listens for notices.
         statement_timeout: seconds after which the server gives up on a statement.
-        poll_interval: seconds after which `watch` yields "some chat", whatever notices came: one may have been lost.
+        poll_interval: seconds after which `watch` yields "some chat" in any case: a notification may have been lost.
         listen: whether to listen to notices; without, every change of another process is found by polling. The URL
             says the same by `?listen=false`.
         direct_url: leads to the server itself where `url` leads to a pooler: the session that listens uses it. The URL

@@ -141,8 +141,8 @@ class _Database(aiosqlite.Connection):
 
 
 def _open_connection(path: str) -> sqlite3.Connection:
-    # SQLite would wait for other processes with the connection's mutex held. Whoever frees a cursor of it needs the
-    # mutex: the event loop, if it happens to collect garbage, or the very thread that is waited for.
+    # SQLite would wait for other processes with the connection's mutex held. A thread that frees a cursor of it needs
+    # the mutex: the event loop, if it happens to collect garbage, or the very thread that is waited for.
     connection = sqlite3.connect(path, isolation_level=None, timeout=0, factory=EagerConnection)
     connection.text_factory = _AS_IT_IS
     return connection

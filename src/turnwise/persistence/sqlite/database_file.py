@@ -34,7 +34,7 @@ async def check_folder(path: str) -> None:
 class DatabaseFile:
     """Notices when an open database was deleted or replaced: everything written to it after that would be lost.
 
-    Nobody can delete a database in memory: it has no path.
+    A database in memory has no path, and is not checked.
     """
 
     def __init__(self, path: str | None) -> None:

@@ -36,7 +36,7 @@ class _Submission(Generic[_T]):
         self.work = work
         self.outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[None] | None = None
-        """Tells a submitter that was cancelled when the job has ended, without its outcome."""
+        """Done when the job has ended; for a submitter that was cancelled, without the outcome."""
         self.over = False
 
     def answer(self, outcome: _T | BaseException) -> None:

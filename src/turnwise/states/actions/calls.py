@@ -35,8 +35,8 @@ def plan_calls(draft: Draft[StepFinished]) -> None:
     """Record each call before its tool starts, with the agent that asked for it: another one may answer next."""
     reply, starts = draft.trigger.reply, draft.trigger.starts
     asked_by = None if reply.origin is None else reply.origin.agent
-    begun = {True: CallStatus.started, False: CallStatus.planned}
-    draft.put_calls(*(replace(call, agent=asked_by, status=begun[call.call_id in starts]) for call in reply.calls))
+    status = {True: CallStatus.started, False: CallStatus.planned}
+    draft.put_calls(*(replace(call, agent=asked_by, status=status[call.call_id in starts]) for call in reply.calls))
 
 
 def start_call(draft: Draft[CallStarted]) -> None:

@@ -51,14 +51,14 @@ def measure_context(draft: Draft[StepFinished]) -> None:
     )
     if unproductive:
         draft.turn = replace(draft.turn, compacts_no_more=True)
-        tell_compaction(draft, "unproductive")
+        publish_compaction(draft, "unproductive")
 
 
 def commit_boundary(draft: Draft[Compacted]) -> None:
     """Set the boundary: a marker for the user, new messages for the model, and those that are carried past it."""
     summary, goes_on = draft.trigger.summary, turn_goes_on(draft)
     folded, carried = summary.folded, len(summary.carried)
-    tell_compaction(draft, "summarised", folded=folded)
+    publish_compaction(draft, "summarised", folded=folded)
     _book(draft)
     reopens = goes_on and not (draft.history.unfinished or draft.step.stage is Stage.refused)
     waits = goes_on or draft.history.unfinished
@@ -74,7 +74,7 @@ def commit_boundary(draft: Draft[Compacted]) -> None:
     draft.compaction = replace(draft.compaction, unproven=True, count=draft.compaction.count + 1)
     _conclude(draft)
     for phase in ("stored", "finished"):
-        tell_compaction(draft, phase, folded=folded, carried=carried, summary=summary)
+        publish_compaction(draft, phase, folded=folded, carried=carried, summary=summary)
     draft.compaction = replace(draft.compaction, context_tokens=None, next_tokens=summary.tokens)
 
 
@@ -83,9 +83,9 @@ def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
     _book(draft)
     _conclude(draft)
     if draft.trigger.declined:
-        tell_compaction(draft, "declined")
+        publish_compaction(draft, "declined")
     else:
-        tell_compaction(draft, "failed", error=draft.trigger.error.public)
+        publish_compaction(draft, "failed", error=draft.trigger.error.public)
 
 
 def order_room(draft: Draft[AttemptDiscarded]) -> None:
@@ -102,7 +102,7 @@ def owe_compaction(draft: Draft[Claimed | ToolsFinished]) -> None:
 
 
 def give_up_summary(draft: Draft[Released]) -> None:
-    """End the attempt at a summary, and book what it has used: whoever goes on begins another one."""
+    """End the attempt at a summary, and book what it has used: the next worker begins another one."""
     if draft.step.attempt_open:
         draft.book(draft.trigger.usage, lost=True)
         draft.step = replace(draft.step, attempt_open=False, lost=draft.step.lost + 1)
@@ -125,7 +125,7 @@ def insert_clear_boundary(draft: Draft[Trigger]) -> None:
     draft.interrupt_reason = None
 
 
-def tell_compaction(
+def publish_compaction(
     draft: Draft[Trigger],
     phase: CompactionPhase,
     *,

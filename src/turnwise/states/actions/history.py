@@ -62,7 +62,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
         clear_schedules(draft)
     if erasing.quarantine:
         draft.writes.append(EraseText("quarantine"))
-    _tell_what_is_left(draft)
+    _publish_erased(draft)
 
 
 def _blank_message(draft: Draft[Trigger], message: Message) -> None:
@@ -83,8 +83,8 @@ def _tell_erased(draft: Draft[Trigger], message: Message, cut: Collection[str]) 
         draft.events.append(MessageEvent(message=message))
 
 
-def _tell_what_is_left(draft: Draft[Trigger]) -> None:
-    """Tell the open calls and the error anew, if they are shown and the erasure has changed them."""
+def _publish_erased(draft: Draft[Trigger]) -> None:
+    """Publish the open calls and the error again, if they are shown and the erasure has changed them."""
     before = draft.before
     if before.state is ChatState.requires_action and draft.calls.asked_of_client != before.calls.asked_of_client:
         draft.events.append(ActionRequiredEvent(calls=draft.calls.asked_of_client))

@@ -55,7 +55,7 @@ def enqueue_first(draft: Draft[SendMessage]) -> None:
 
 def take_queue_head(draft: Draft[Trigger]) -> None:
     """Make the head of the queue the user message of a new turn."""
-    draft.tell_closing()
+    draft.publish_closing()
     head = draft.take_queue_head()
     resumed_trace = draft.trigger.trace if isinstance(draft.trigger, Resume) else None
     begin_turn(draft, draft.traces.get(head.id, resumed_trace), draft.askers.get(head.id))

@@ -1,4 +1,4 @@
-"""Actions on interrupts: what is noted when the user interrupts, and what is kept once work has stopped."""
+"""Actions on interrupts: the reason is noted, and partial work is committed once the job has stopped."""
 
 from __future__ import annotations
 

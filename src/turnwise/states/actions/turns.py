@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from turnwise.states.actions.compaction import measure_context, tell_compaction
+from turnwise.states.actions.compaction import measure_context, publish_compaction
 from turnwise.states.draft import Draft
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import RetryEvent, TurnFinishedEvent
@@ -138,7 +138,7 @@ def start_attempt(draft: Draft[Trigger]) -> None:
     draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
     draft.reserve()
     if draft.step.purpose == "summary":
-        tell_compaction(draft, "started")
+        publish_compaction(draft, "started")
 
 
 def start_due_attempt(draft: Draft[Claimed | ToolsFinished]) -> None:

@@ -53,7 +53,7 @@ class _Instance:
 
 _Text = Annotated[str, AfterValidator(text)]
 _NOTHING: Final = Annotated[Any, _Instance(types.NoneType, "None")]
-"""Of `None` itself, pydantic's errors of unions do not tell that it would do."""
+"""pydantic's errors of unions leave out that `None` is allowed."""
 _SCALARS: Final[Mapping[Any, Any]] = {
     Any: Any,
     object: Any,

@@ -95,7 +95,7 @@ def json_at_most(size: int) -> Validator:
     return fits
 
 
-def said(value: str) -> str:
+def not_blank(value: str) -> str:
     """Refuse blank text."""
     if not value.strip():
         raise Misfit("must say something; it was empty")
@@ -135,7 +135,7 @@ def _no_worker(actor: str) -> str:
 
 Key = Annotated[str, AfterValidator(at_most(1024))]
 """Text by which something is found, such as an owner; longer text does not fit into a database's index."""
-Name = Annotated[Key, AfterValidator(said)]
+Name = Annotated[Key, AfterValidator(not_blank)]
 """A key that is not empty."""
 Actor = Annotated[Name, AfterValidator(_no_worker)]
 """Who acts, as the audit log names them."""
@@ -145,7 +145,7 @@ ScheduleId = Annotated[
 """The name of a schedule: it stands in paths of HTTP."""
 Label = Annotated[str, AfterValidator(at_most(16_384))]
 """Text for people, such as a title or a reason."""
-Description = Annotated[str, AfterValidator(said), AfterValidator(at_most(65_536))]
+Description = Annotated[str, AfterValidator(not_blank), AfterValidator(at_most(65_536))]
 """Text that the model reads with every request."""
 JsonObject = Annotated[Mapping[str, Any], AfterValidator(json_at_most(262_144))]
 """JSON that is loaded with every chat, such as its metadata."""

@@ -56,7 +56,7 @@ class JsonLimits(NamedTuple):
 GIVEN: Final = JsonLimits(DEEPEST, nul=False)
 """The limits of what an application gives."""
 SAID: Final = JsonLimits(DEEPEST + 8, nul=True)
-"""The limits of a message with what models and tools have said, who are not asked to mend it."""
+"""The limits of a message from models and tools, which are not asked to correct it."""
 _TOO_LONG: Final = 10**LONGEST_NUMBER
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _NESTING: Final = (dict, list)

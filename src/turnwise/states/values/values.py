@@ -36,7 +36,7 @@ else:
 
 
 class _DataclassFields:
-    """The attribute by which `dataclasses`, FastAPI and others know dataclasses, made when somebody asks."""
+    """The attribute by which `dataclasses`, FastAPI and others know dataclasses, made when it is read."""
 
     def __get__(self, _value: object, cls: type[Value]) -> dict[str, dataclasses.Field[Any]]:
         return _dataclass_fields_of(cls)
@@ -340,7 +340,7 @@ _WITH_VALUE: Final = ("Invalid enum value", "Invalid value")
 
 
 def place_and_problem(error: msgspec.MsgspecError) -> tuple[str, str]:
-    """Return where something is wrong, and what: without the wrong value, which may be what somebody said."""
+    """Return where something is wrong, and what: without the wrong value, which may be confidential."""
     before, at, place = str(error).rpartition(" - at `")
     problem = before if at else place
     return (

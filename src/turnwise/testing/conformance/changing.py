@@ -28,7 +28,7 @@ class ChangingConformance:
     """One change is one transaction: all of it or nothing, numbered without gaps."""
 
     async def test_facts_are_read_as_they_were_decided(self, store: ChatStore) -> None:
-        """Whatever a life leaves behind - calls, queue, lease, usage - comes back equal."""
+        """Calls, queue, lease and usage of a long life come back equal."""
         life = [
             plans.send("look twice", client_id="c1"),
             plans.claim(),
@@ -174,7 +174,7 @@ class ChangingConformance:
         await plans.created(store, "other", plans.send("hello", client_id="c1"))
 
     async def test_a_step_is_compacted_once(self, store: ChatStore) -> None:
-        """Whatever the guards say: a plan that decides a second boundary for the step is refused whole."""
+        """A plan that decides a second boundary for the step, against the guards, is refused whole."""
         await plans.created(store, "chat", *plans.turn("hello", "hi", tokens=900), plans.fold("Greetings."))
 
         def again(facts: Facts, now: datetime) -> Sequence[Decision]:

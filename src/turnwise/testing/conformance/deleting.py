@@ -67,7 +67,7 @@ class DeletingConformance:
         assert await store.orphans() == []
 
     async def test_every_method_about_a_deleted_chat_says_when_it_was_deleted(self, store: ChatStore) -> None:
-        """Whether it reads or writes, and whatever it would have found of a chat that never was."""
+        """Reads and writes alike, also those that find nothing of a chat that never existed."""
         await _rich(store, "chat")
         tombstone = await deleted(store, "chat")
         methods: dict[str, Callable[[], Awaitable[object]]] = {

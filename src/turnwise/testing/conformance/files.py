@@ -152,7 +152,7 @@ class FilesConformance:
         assert await store.unreferenced_files(limit=10) == []
 
     async def test_a_blob_that_a_chat_has_is_not_removed(self, store: ChatStore) -> None:
-        """Whatever the caller says."""
+        """Even if the caller claims that no chat holds it."""
         files = await self.files_beside(store)
         await plans.created(store, "chat")
         blob = await files.put(of(b"content"), holding(store, "chat"))

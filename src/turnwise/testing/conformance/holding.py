@@ -206,7 +206,7 @@ class HoldingConformance:
             tasks.cancel_scope.cancel()
 
     async def test_a_worker_renews_all_its_leases_at_once(self, store: ChatStore) -> None:
-        """Those that ran out too: the token, not the time, is the fence. Nobody else's are touched."""
+        """Those that ran out too: the token, not the time, is the fence. Those of other workers stay."""
         for chat_id, worker in (("a", "mine"), ("b", "mine"), ("c", "other")):
             await plans.created(store, chat_id, plans.send("hello"), plans.claim(worker, lease=0))
         assert await store.renew("mine", 60) == {"a": 1, "b": 1}
@@ -260,7 +260,7 @@ class HoldingConformance:
         assert [len(overdue.leases), len(overdue.deadlines), len(overdue.strays)] == [2, 2, 2]
 
     async def test_a_closed_store_refuses(self, store: ChatStore) -> None:
-        """Closing twice is harmless; whatever is asked afterwards is a `StoreError`."""
+        """Closing twice is harmless; every later call raises `StoreError`."""
         await plans.created(store, "chat")
         await store.close()
         await store.close()

@@ -19,7 +19,7 @@ from turnwise.states.triggers import Imported, LeaseExpired
 from turnwise.testing.conformance import plans
 from turnwise.testing.conformance.deleting import deleted
 from turnwise.testing.conformance.plans import contents, failure_of, refused
-from turnwise.testing.conformance.reading import said
+from turnwise.testing.conformance.reading import texts
 
 _ID = "traveller"
 
@@ -59,7 +59,7 @@ class ImportingConformance:
         log = await store.audit(_ID)
         assert [record.hash for record in log[:-2]][-1] == chat.rows.chat["head"]
         assert [record.trigger for record in log[-2:]] == ["imported", "lease_expired"]
-        assert said(await store.history(_ID))[:2] == ["one", "1"]
+        assert texts(await store.history(_ID))[:2] == ["one", "1"]
         assert [queued.parts[0].text for queued in facts.queue] == ["and then?"]  # type: ignore[union-attr]
         assert {name: len(one) for name, one in rows.tables.items() if name not in ("messages", "events")} == {
             name: len(one) for name, one in chat.rows.tables.items() if name not in ("messages", "events")

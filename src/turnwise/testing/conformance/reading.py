@@ -18,8 +18,8 @@ from turnwise.testing.conformance import plans
 from turnwise.testing.conformance.plans import failure_of, part
 
 
-def said(messages: list[Message]) -> list[str]:
-    """Return what the messages say: their text, or the call whose result they hold."""
+def texts(messages: list[Message]) -> list[str]:
+    """Return the text of each message, or the call whose result it holds."""
     return [message.text or (message.result.call_id if message.result else "-") for message in messages]
 
 
@@ -42,12 +42,12 @@ class ReadingConformance:
             before = await store.change("chat", plans.plan(move))
         await edited(store, "m3", "three")
         now = (await store.facts("chat")).version
-        assert said(await store.history("chat")) == ["one", "1", "three"]
-        assert said(await store.history("chat", at_version=now)) == ["one", "1", "three"]
-        assert said(await store.history("chat", after=1)) == ["1", "three"]
-        assert said(await store.history("chat", at_version=before.facts.version, after=2)) == ["two", "2"]
-        assert said(await store.history("chat", at_version=before.facts.version)) == ["one", "1", "two", "2"]
-        assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1"]
+        assert texts(await store.history("chat")) == ["one", "1", "three"]
+        assert texts(await store.history("chat", at_version=now)) == ["one", "1", "three"]
+        assert texts(await store.history("chat", after=1)) == ["1", "three"]
+        assert texts(await store.history("chat", at_version=before.facts.version, after=2)) == ["two", "2"]
+        assert texts(await store.history("chat", at_version=before.facts.version)) == ["one", "1", "two", "2"]
+        assert texts(await store.history("chat", at_version=first.facts.version)) == ["one", "1"]
         assert await store.history("chat", at_version=1) == []
 
     async def test_the_facts_hold_the_number_of_the_last_event(self, store: ChatStore) -> None:
@@ -81,7 +81,7 @@ class ReadingConformance:
         await store.append_events("chat", 2, ChatState.streaming, [part("2", step=2)])
         taken = await store.snapshot("chat")
         assert taken.facts == await store.facts("chat")
-        assert said(list(taken.history)) == ["one", "1", "two"]
+        assert texts(list(taken.history)) == ["one", "1", "two"]
         assert [event.part.delta for event in taken.shown] == ["2"]
         assert taken.stop_reason == "end_turn"
         await failure_of(store.snapshot("missing"), ChatNotFound)
@@ -97,8 +97,8 @@ class ReadingConformance:
             plans.finish("b"),
             plans.finish("a"),
         )
-        assert said(await store.history("chat")) == ["look", "I look.", "b", "a"]
-        assert said(await store.prompt("chat")) == ["look", "I look.", "a", "b"]
+        assert texts(await store.history("chat")) == ["look", "I look.", "b", "a"]
+        assert texts(await store.prompt("chat")) == ["look", "I look.", "a", "b"]
 
     async def test_after_a_compaction_the_model_sees_summary_carried_and_later_messages(self, store: ChatStore) -> None:
         """The marker is the user's alone; the transcript keeps all of it."""
@@ -106,9 +106,9 @@ class ReadingConformance:
         await store.change("chat", plans.plan(plans.fold("summary", 3)))
         await store.change("chat", plans.plan(plans.start()))
         await store.change("chat", plans.plan(plans.reply("3")))
-        assert said(await store.prompt("chat")) == ["summary", "two", "3"]
+        assert texts(await store.prompt("chat")) == ["summary", "two", "3"]
         history = await store.history("chat")
-        assert said(history) == ["one", "1", "two", "2", "-", "summary", "3"]
+        assert texts(history) == ["one", "1", "two", "2", "-", "summary", "3"]
         assert [message.audience for message in history[4:6]] == [Audience.user, Audience.model]
         assert [message.position for message in history] == [1, 2, 3, 4, 5, 6, 7]
 
@@ -116,11 +116,11 @@ class ReadingConformance:
         """New messages stand where they were put among those that stay; an edit afterwards counts what it leaves."""
         await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=900))
         await store.change("chat", plans.plan(plans.fold(3, "new", 1, "newer")))
-        assert said(await store.prompt("chat")) == ["two", "new", "one", "newer"]
+        assert texts(await store.prompt("chat")) == ["two", "new", "one", "newer"]
         await store.change("chat", plans.plan(plans.start()))
         await store.change("chat", plans.plan(plans.reply("3")))
         await store.change("chat", plans.plan(plans.send("four")))
-        assert said(await store.prompt("chat")) == ["two", "new", "one", "newer", "3", "four"]
+        assert texts(await store.prompt("chat")) == ["two", "new", "one", "newer", "3", "four"]
         place = await store.cut_at("chat", (await store.history("chat"))[-1].id)
         assert place is not None
         assert (place[0].text, place[1].foldable) == ("four", 3)
@@ -130,13 +130,13 @@ class ReadingConformance:
         await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=900))
         for later in (plans.fold(3, 4), plans.start(), plans.reply("3")):
             await store.change("chat", plans.plan(later))
-        assert said(await store.prompt("chat")) == ["two", "2", "3"]
+        assert texts(await store.prompt("chat")) == ["two", "2", "3"]
 
     async def test_after_clearing_the_model_sees_what_came_after(self, store: ChatStore) -> None:
         """A boundary without a summary."""
         cleared = (*plans.turn("one", "1"), plans.move(ClearContext()))
         await plans.created(store, "chat", *cleared, *plans.turn("two", "2"))
-        assert said(await store.prompt("chat")) == ["two", "2"]
+        assert texts(await store.prompt("chat")) == ["two", "2"]
 
     async def test_events_are_read_as_they_were_stored(self, store: ChatStore) -> None:
         """Every kind, to the last field: later readers see exactly what live subscribers saw."""
@@ -214,8 +214,8 @@ class ReadingConformance:
         pages = [await store.history("chat", at_version=version, size=1000)]
         while pages[-1]:
             pages.append(await store.history("chat", at_version=version, after=pages[-1][-1].position, size=1000))
-        assert [said(page) for page in pages] == [["one", "1" * 1000], ["two", "2"], []]
-        assert said([*(await store.snapshot("chat", size=1)).history]) == ["one"]
+        assert [texts(page) for page in pages] == [["one", "1" * 1000], ["two", "2"], []]
+        assert texts([*(await store.snapshot("chat", size=1)).history]) == ["one"]
 
     async def test_events_are_numbered_without_gaps_and_read_in_pages(self, store: ChatStore) -> None:
         """Transitions and appended events share one sequence."""
@@ -228,7 +228,7 @@ class ReadingConformance:
         assert await store.events("chat", after=len(events), limit=3) == []
 
     async def test_the_parts_shown_of_an_attempt_are_found(self, store: ChatStore) -> None:
-        """Of that attempt only, whatever came between them."""
+        """Of that attempt only, also if other events come between them."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim())
         await store.append_events("chat", 1, ChatState.streaming, [part("h")])
         await store.change("chat", plans.plan(plans.move(Renamed(title="Greeting"))))

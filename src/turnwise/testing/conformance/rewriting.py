@@ -14,23 +14,23 @@ from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, EditMessage, MessageErased, Renamed
 from turnwise.testing.conformance import plans
 from turnwise.testing.conformance.plans import failure_of, part
-from turnwise.testing.conformance.reading import edited, said
+from turnwise.testing.conformance.reading import edited, texts
 
 
 class RewritingConformance:
     """What is cut is out of the history and stays in the log; what is erased is nowhere."""
 
     async def test_a_second_edit_leaves_the_first_as_it_was(self, store: ChatStore) -> None:
-        """What was said between two edits is the history of the versions between them, for ever."""
+        """Messages between two edits stay the history of the versions between them."""
         lived = (*plans.turn("one", "1"), *plans.turn("two", "2"), plans.move(ClearContext()))
         first = await plans.created(store, "chat", *lived)
         await edited(store, "m3", "three")
         between = (await store.facts("chat")).version
         await edited(store, "m1", "four")
         now = (await store.facts("chat")).version
-        assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1", "two", "2", "-"]
-        assert said(await store.history("chat", at_version=between)) == ["one", "1", "three"]
-        assert said(await store.history("chat", at_version=now)) == said(await store.history("chat")) == ["four"]
+        assert texts(await store.history("chat", at_version=first.facts.version)) == ["one", "1", "two", "2", "-"]
+        assert texts(await store.history("chat", at_version=between)) == ["one", "1", "three"]
+        assert texts(await store.history("chat", at_version=now)) == texts(await store.history("chat")) == ["four"]
         assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
 
     async def test_two_edits_of_one_plan_each_cut_at_their_own_version(self, store: ChatStore) -> None:
@@ -45,9 +45,10 @@ class RewritingConformance:
             assert place is not None
             edits.append(plans.move(EditMessage(cut=place[1], parts=(TextPart(text=text),))))
         await store.change("chat", plans.plan(*edits))
-        assert said(await store.history("chat", at_version=before)) == ["one", "1", "-", "two", "2", "-"]
-        assert said(await store.history("chat", at_version=before + 1)) == ["one", "1", "-", "three"]
-        assert said(await store.history("chat", at_version=before + 2)) == said(await store.history("chat")) == ["four"]
+        assert texts(await store.history("chat", at_version=before)) == ["one", "1", "-", "two", "2", "-"]
+        assert texts(await store.history("chat", at_version=before + 1)) == ["one", "1", "-", "three"]
+        assert texts(await store.history("chat", at_version=before + 2)) == ["four"]
+        assert texts(await store.history("chat")) == ["four"]
         assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
 
     async def test_an_edit_before_a_boundary_takes_the_boundary_away(self, store: ChatStore) -> None:
@@ -55,11 +56,11 @@ class RewritingConformance:
         clear = plans.move(ClearContext())
         turns = [plans.turn(asked, answered) for asked, answered in (("one", "1"), ("two", "2"), ("three", "3"))]
         await plans.created(store, "chat", *turns[0], clear, *turns[1], *turns[2], clear)
-        assert said(await store.prompt("chat")) == []
+        assert texts(await store.prompt("chat")) == []
         await edited(store, "m6", "third")
-        assert said(await store.prompt("chat")) == ["two", "2", "third"]
+        assert texts(await store.prompt("chat")) == ["two", "2", "third"]
         await edited(store, "m2", "first")
-        assert said(await store.prompt("chat")) == ["one", "first"]
+        assert texts(await store.prompt("chat")) == ["one", "first"]
 
     async def test_a_cut_restores_the_facts_that_stood_before_the_message(self, store: ChatStore) -> None:
         """Boundary and foldable messages are as they were when the message came."""
@@ -98,7 +99,7 @@ class RewritingConformance:
         for later in (plans.claim(), plans.reply("1"), plans.send("two again")):
             await store.change("chat", plans.plan(later))
         history = await store.history("chat")
-        assert said(history) == ["one, said better", "1", "two again"]
+        assert texts(history) == ["one, said better", "1", "two again"]
         place = await store.cut_at("chat", history[-1].id)
         assert place is not None
         assert (place[1].boundary, place[1].foldable) == (0, len(history) - 1)
@@ -149,7 +150,7 @@ class RewritingConformance:
     async def test_a_chat_that_is_for_its_parent_as_it_stands_is_not_created_once_that_has_changed(
         self, store: ChatStore
     ) -> None:
-        """Whatever the change was: a subagent is started only for a chat that still waits for it."""
+        """A subagent is started only for a chat that still waits for it."""
         read_at = (await plans.created(store, "chat")).facts.version
         await store.create("first", plans.plan(plans.create()), parent=("chat", read_at), unchanged=True)
         changed = await store.change("chat", plans.plan(plans.move(Renamed(title="a title"))))
@@ -159,7 +160,7 @@ class RewritingConformance:
         await failure_of(store.facts("second"), ChatNotFound)
 
     async def test_an_erasure_that_is_decided_with_something_else_is_done(self, store: ChatStore) -> None:
-        """Whatever is decided before and after it in the same transaction."""
+        """Also with other decisions before and after it in the same transaction."""
         await plans.created(store, "chat", plans.send("secret"))
         (message,) = await store.history("chat")
         erase = MessageErased(erasing=Erasing(messages=(replace(message, parts=(), erased=True),)))

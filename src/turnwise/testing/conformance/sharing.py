@@ -188,7 +188,7 @@ class SharingConformance:
         assert await store.consumers() == []
 
     async def test_a_new_consumer_may_begin_with_the_next_commit(self, store: ChatStore) -> None:
-        """And one that is known goes on, whatever is asked."""
+        """A known one goes on, with either option."""
         await plans.created(store, "c", plans.send("hello"))
         last = (await store.numbers()).last
         for name, from_now, position in (("late", True, last), ("early", False, 0), ("late", False, last)):

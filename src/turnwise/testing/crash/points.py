@@ -40,7 +40,7 @@ class Points:
         return not self.closed and _numbered(name, self._counts[name] + 1) == self.target
 
     def chat(self, chat_id: str) -> str:
-        """Return a name for a chat that is the same in every run, whatever its id: the number of its first point."""
+        """Return a name for a chat that is the same in every run, unlike its id: the number of its first point."""
         return f"chat {self._chats.setdefault(chat_id, len(self._chats) + 1)}"
 
     def commit(self, moment: Moment, chat_id: str, decisions: Sequence[Decision]) -> str:

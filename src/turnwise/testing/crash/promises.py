@@ -1,4 +1,4 @@
-"""What must hold after a crash, whatever the scenario: the promises of turnwise, and that nothing was done twice."""
+"""Checks after a crash in any scenario: the promises of turnwise, and that nothing was done twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actors of a simulation: a model, tools and a client that do whatever the seed says."""
+"""The actors of a simulation: a model, tools and a client, driven by the seed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _VALUES: Final = {"integer": 1, "number": 0.5, "boolean": True, "array": [], "ob
 
 
 class Outside(msgspec.Struct):
-    """What really happened outside of turnwise, whatever the chats have stored about it."""
+    """What really happened outside of turnwise, beside what the chats have stored about it."""
 
     payments: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Starts of the at-most-once tools, by chat and call."""

@@ -21,7 +21,7 @@ _TOKENS: Final = (None, 3_000, 20_000, 200_000)
 _DOLLARS: Final = (None, None, Decimal("0.002"), Decimal("0.02"))
 _PLENTY: Final = 10**9
 _MOST: Final = 40_000
-"""Tokens: a call whose usage is unknown counts as no more, whatever its prompt."""
+"""Tokens: a call whose usage is unknown counts as no more, with any prompt."""
 
 
 class Budgets:

@@ -1,4 +1,4 @@
-"""What must hold of every chat, whatever happened: the promises of the machine, checked on a real store."""
+"""The promises of the machine, checked on every chat of a real store."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def problems_of_parts(  # noqa: C901 - one case per kind of event
 
 
 def _keeps(message: Message, words: str, *, gaps: bool) -> bool:
-    """Return whether a message says what was shown; with `gaps`, whatever stands between what was shown."""
+    """Return whether a message says what was shown; with `gaps`, more may stand between."""
     rest = iter(message.text)
-    said = all(letter in rest for letter in words) if gaps else words == message.text
-    return said or message.erased
+    is_same = all(letter in rest for letter in words) if gaps else words == message.text
+    return is_same or message.erased
 
 
 def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: Facts) -> Iterator[str]:

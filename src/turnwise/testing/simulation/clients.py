@@ -44,7 +44,7 @@ NAME = "name"
 """How every title begins that a client gives."""
 
 UNIQUE = re.compile(r"message \d+\.|w\d+\.")
-"""What is said once only: by clients, and by models."""
+"""Texts that clients and models use once only."""
 
 Deed = Callable[[Engine, str], Awaitable[Any]]
 
@@ -218,9 +218,9 @@ class Clients:
         await engine.resume(chat_id)
 
     async def edit(self, engine: Engine, chat_id: str) -> None:
-        said = [message for message in await engine.messages(chat_id) if message.role == "user"]
-        if said:
-            await engine.edit_message(chat_id, self._random.choice(said).id, "edited")
+        sent = [message for message in await engine.messages(chat_id) if message.role == "user"]
+        if sent:
+            await engine.edit_message(chat_id, self._random.choice(sent).id, "edited")
 
     async def erase(self, engine: Engine, chat_id: str) -> None:
         messages = await engine.messages(chat_id)

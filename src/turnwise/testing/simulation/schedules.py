@@ -63,8 +63,8 @@ class Schedules:
 
     def problems(self, chat: StoredRows) -> Iterator[str]:
         """Yield where a time has sent no message, or two. A full queue may keep what is due waiting."""
-        said: list[Message | QueuedMessage] = [*chat.history, *chat.facts.queue]
-        sent = Counter(one.wakeup for one in said if one.wakeup is not None)
+        messages: list[Message | QueuedMessage] = [*chat.history, *chat.facts.queue]
+        sent = Counter(one.wakeup for one in messages if one.wakeup is not None)
         self.met["sent"] += len(sent)
         for wakeup, times in sent.items():
             if times > 1:
