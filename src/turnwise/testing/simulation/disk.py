@@ -17,7 +17,7 @@ from turnwise.persistence.sqlite.database import in_one_snapshot
 from turnwise.persistence.sqlite.group_commit import Job
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
-from turnwise.testing.simulation.faults import Faults
+from turnwise.testing.simulation.faults import Faults, rows_of_chats
 
 _T = TypeVar("_T")
 _SERIAL: Final = count()
@@ -40,9 +40,8 @@ class Disk:
 
     def rows_of(self, chat_id: str) -> Iterator[tuple[str, str]]:
         """Yield everything that is stored of a chat: each row as text, with the name of its table."""
-        for table, column in _tables():
-            chat = "(SELECT number FROM chats WHERE id = ?)" if column == "chat" else "?"
-            for row in self.reader.execute(f"SELECT * FROM {table} WHERE {column} = {chat}", (chat_id,)):  # noqa: S608 - our own names
+        for table, of_chat, _ in rows_of_chats(self.reader):
+            for row in self.reader.execute(f"SELECT * FROM {table} WHERE {of_chat}", (chat_id,)):  # noqa: S608 - our own names
                 yield table, " ".join(map(str, row))
 
     def at_work(self, owner: str) -> int:
@@ -61,18 +60,6 @@ def _blank() -> bytes:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
         SQLiteStore(None).prepare(made)
         return made.serialize()
-
-
-@functools.cache
-def _tables() -> list[tuple[str, str]]:
-    """Return the tables that hold something of a chat, each with the column that says of which."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as blank:
-        blank.deserialize(_blank())
-        sql = (
-            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
-            "WHERE m.type = 'table' AND (c.name IN ('chat', 'chat_id') OR m.name = 'chats' AND c.name = 'id')"
-        )
-        return blank.execute(sql).fetchall()
 
 
 class Dead(StoreError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Final, TypeVar
@@ -91,7 +91,7 @@ STEPS: Final[dict[str, tuple[float, ...]]] = {"forward": (40.0, 3600.0), "back":
 ENOUGH: Final = 20
 """Rounds of a world in which the wall clock steps both ways."""
 
-_NAMES: Final = {"chat_id", "id", "number", "name", "checksum"}
+_NAMES: Final = {"chat", "chat_id", "id", "number", "name", "checksum"}
 """Columns that say whose a row is: another value there is another chat's row, or none."""
 
 
@@ -219,12 +219,17 @@ class Faults:
 
     def damage(self, connection: sqlite3.Connection, chat_id: str) -> str:
         """Write something into one column of the rows of a chat, where it changes one; return what and where."""
-        places = _places(connection)
+        places = [
+            (table, column, of_chat)
+            for table, of_chat, columns in rows_of_chats(connection)
+            for column in columns
+            if column not in _NAMES
+        ]
         changed = 0
         while not changed:
-            table, column, key = self.random.choice(places)
+            table, column, of_chat = self.random.choice(places)
             value = self.random.choice(DAMAGES)
-            sql = f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {key} = ? AND {column} IS NOT ?"  # noqa: S608 - names of our own
+            sql = f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {of_chat} AND {column} IS NOT ?"  # noqa: S608 - names of our own
             changed = connection.execute(sql, (value, chat_id, value)).rowcount
         self.damaged.append(f"{table}.{column} = {value!r}")
         return self.damaged[-1]
@@ -245,16 +250,17 @@ class Faults:
         return done_in_part
 
 
-def _places(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
-    """Return every table with rows of chats, one of its columns, and the column that says whose a row is."""
-    tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-    places: list[tuple[str, str, str]] = []
-    for (table,) in tables.fetchall():
+def rows_of_chats(connection: sqlite3.Connection) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield each table with rows of chats, the condition for those of the chat with an id, and the columns."""
+    tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
+    for (table,) in tables:
         columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall()]
-        key = "id" if table == "chats" else "chat_id"
-        if key in columns:
-            places += [(table, column, key) for column in columns if column not in _NAMES]
-    return places
+        if table == "chats":
+            yield table, "id = ?", columns
+        elif "chat" in columns:
+            yield table, "chat = (SELECT number FROM chats WHERE id = ?)", columns
+        elif "chat_id" in columns:
+            yield table, "chat_id = ?", columns
 
 
 class _Watcher(Observer):
