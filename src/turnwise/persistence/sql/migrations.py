@@ -1,31 +1,13 @@
-"""The steps of a store's schema: files of SQL in `sql/schema/` that never change once released.
-
-They are spelled for PostgreSQL, but for the foreign keys and `WITHOUT ROWID` that only SQLite gets. A line that begins
-with `--sqlite:` or `--postgres:` is for that database alone.
-"""
+"""The steps of a store's schema: files of SQL that never change once released."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from turnwise.persistence.sql.statements import Dialect
 from turnwise.states.errors import StoreError
-
-_LEFT_OUT: Final = {
-    "sqlite": re.compile(r' GENERATED ALWAYS AS IDENTITY| COLLATE "C"| WITH \(fillfactor = 70\)'),
-    "postgres": re.compile(r" REFERENCES chats \(number\)| WITHOUT ROWID"),
-}
-_TYPES: Final = {
-    "TEXT": re.compile(r"\b(text|bigint)\[\]|\btext\b"),
-    "INTEGER": re.compile(r"\b(bigint|integer|boolean|timestamptz)\b"),
-    "BLOB": re.compile(r"\bbytea\b"),
-    "REAL": re.compile(r"\bdouble precision\b"),
-}
-"""PostgreSQL's types by those of SQLite."""
 
 UNCHANGED: Final = (
     "UPDATE turnwise_migrations SET applied_at = applied_at WHERE name = (SELECT min(name) FROM turnwise_migrations)"
@@ -46,32 +28,13 @@ class Migration(NamedTuple):
 
 
 @functools.cache
-def migrations(dialect: Dialect) -> tuple[Migration, ...]:
+def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
     """Return every migration that this version knows, in order."""
     from importlib import resources  # noqa: PLC0415 - takes long to import, and many a process opens no store
 
-    folder = resources.files("turnwise.persistence") / "sql" / "schema"
+    folder = resources.files(f"turnwise.persistence.{dialect}") / "schema"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
-    return tuple(
-        Migration(file.name.removesuffix(".sql"), spelled_for(dialect, file.read_text(encoding="utf-8")))
-        for file in files
-    )
-
-
-def spelled_for(dialect: Dialect, schema: str) -> str:
-    """Return a step of the schema as a database wants it."""
-    schema = re.sub(rf"^--(?!{dialect}:)(sqlite|postgres):.*\n", "", schema, flags=re.MULTILINE)
-    schema = schema.replace(f"--{dialect}:", "")
-    return "".join(map(functools.partial(_spelled_line, dialect), schema.splitlines(keepends=True)))
-
-
-def _spelled_line(dialect: Dialect, line: str) -> str:
-    sql, dashes, comment = line.partition("--")
-    sql = _LEFT_OUT[dialect].sub("", sql)
-    if dialect == "sqlite":
-        for name, types in _TYPES.items():
-            sql = types.sub(name, sql)
-    return sql + dashes + comment
+    return tuple(Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)
 
 
 def unapplied(applied: Mapping[str, str], shipped: tuple[Migration, ...], where: str) -> tuple[Migration, ...]:
