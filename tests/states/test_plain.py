@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from turnwise.states.values import limits
 from turnwise.states.values.hints import validator_of
 from turnwise.states.values.limits import shared_within, size_in_json, text_within, within
-from turnwise.states.values.plain import DEEPEST, SAID, Misfit, copied, plain, shown, text
+from turnwise.states.values.plain import DEEPEST, MODEL_LIMITS, Misfit, copied, plain, shown, text
 
 
 def nested(levels: int, innermost: Any = 1) -> Any:
@@ -33,7 +33,7 @@ def test_plain_depth_limit() -> None:
 
 def test_stored_content_has_wider_limits() -> None:
     content = {"a\0": ["b\0", nested(DEEPEST)]}
-    assert plain(content, SAID) == content
+    assert plain(content, MODEL_LIMITS) == content
     for beyond, problem in (
         (10**4300, r"of 4,300 digits at most"),
         (nested(DEEPEST + 9), r"deeper than 108 levels"),
@@ -41,7 +41,7 @@ def test_stored_content_has_wider_limits() -> None:
         ([float("nan")], "finite"),
     ):
         with pytest.raises(Misfit, match=problem) as refused:
-            plain(beyond, SAID)
+            plain(beyond, MODEL_LIMITS)
         assert refused.value.unstorable
 
 

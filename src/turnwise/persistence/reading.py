@@ -229,7 +229,7 @@ class ReadableStore(Protocol):
         """Return how many chats are in each state that there is, of all or of an owner."""
 
     async def oldest(self) -> Oldest:
-        """Return since when the oldest chats wait for somebody's action, and are worked on."""
+        """Return since when the oldest chats wait for an action, and are worked on."""
 
     async def fleet(self, *, limit: int) -> Fleet:
         """Return the workers that have reported, and up to `limit` chats that any hold."""

@@ -15,7 +15,7 @@ from turnwise.states.messages import FilePart
 from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, SubagentAction
 from turnwise.states.values.digests import digest, guarded
 from turnwise.states.values.limits import Description, Name, json_at_most
-from turnwise.states.values.plain import GIVEN, SAID, JsonLimits, Misfit, plain, shown
+from turnwise.states.values.plain import CALLER_LIMITS, MODEL_LIMITS, JsonLimits, Misfit, plain, shown
 from turnwise.states.values.values import CheckedCall, Counter, Json, Time, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
@@ -46,7 +46,7 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
     output: Annotated[Json, SkipValidation]
     is_error: bool = False
     attachments: tuple[FilePart, ...] = ()
-    _limits: ClassVar[JsonLimits] = GIVEN
+    _limits: ClassVar[JsonLimits] = CALLER_LIMITS
 
     def __post_init__(self) -> None:
         try:
@@ -99,7 +99,7 @@ class ToolResult(Value, metaclass=CheckedCall, frozen=True):
 class SubagentResult(ToolResult, frozen=True):
     """A subagent's answer to a call of its parent, within the limits of what models and tools write."""
 
-    _limits: ClassVar[JsonLimits] = SAID
+    _limits: ClassVar[JsonLimits] = MODEL_LIMITS
 
 
 class Answer(Value, frozen=True):

@@ -25,7 +25,7 @@ def work_is_left(facts: Facts) -> bool:
 
 
 def has_no_lease(facts: Facts) -> bool:
-    """Nobody holds the chat."""
+    """No worker holds the chat."""
     return facts.lease is None
 
 
@@ -75,7 +75,7 @@ def error_is_named(facts: Facts) -> bool:
 
 
 def rests_without_lease_or_calls(facts: Facts) -> bool:
-    """Once settled, nobody holds the chat and every call has its result."""
+    """Once settled, no worker holds the chat and every call has its result."""
     return not facts.settled or (facts.lease is None and not facts.calls.has_open)
 
 

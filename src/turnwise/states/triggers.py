@@ -398,7 +398,7 @@ class MetadataChanged(Trigger, frozen=True, kw_only=True):
 
 @_declared("administrator")
 class MarkedRead(Trigger, frozen=True, kw_only=True):
-    """Somebody has read the end of the last turn."""
+    """The end of the last turn has been read."""
 
 
 @_declared("administrator", own_write="profile")

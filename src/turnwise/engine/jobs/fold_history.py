@@ -13,10 +13,10 @@ from turnwise.states.arguments import Summary
 from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import Message
 from turnwise.states.model_errors import NOTHING_FOLDED, ModelError
-from turnwise.states.values.plain import SAID, Misfit, plain
+from turnwise.states.values.plain import MODEL_LIMITS, Misfit, plain
 from turnwise.states.values.values import place_and_problem
 
-_STORABLE: Final = SAID._replace(levels=SAID.levels + 3)
+_STORABLE: Final = MODEL_LIMITS._replace(levels=MODEL_LIMITS.levels + 3)
 """The limits of a whole message: it, its parts and one of them stand around what was said."""
 
 

@@ -32,7 +32,7 @@ from turnwise.states.names import OPEN_STATUSES, Audience, Executor
 from turnwise.states.values.checked import fit
 from turnwise.states.values.hints import validator_of
 from turnwise.states.values.limits import Name
-from turnwise.states.values.plain import SAID, Misfit, plain, shown
+from turnwise.states.values.plain import MODEL_LIMITS, Misfit, plain, shown
 from turnwise.states.values.values import Time, Value, place_and_problem
 
 
@@ -139,7 +139,7 @@ def _read_parts(fields: Mapping[str, Any]) -> list[Any]:
             raise Misfit(f"must have a text as content, or parts; content was {shown(content)}")
         if not content.strip():
             raise Misfit("must say something; its content was empty", unstorable=True)
-        return [{"type": "text", "text": plain(content, SAID)}]
+        return [{"type": "text", "text": plain(content, MODEL_LIMITS)}]
     if not isinstance(parts, list | tuple):
         raise Misfit(f"must have a list of parts; it was {shown(parts)}")
     return [_part(place, part) for place, part in enumerate(parts)]
@@ -147,7 +147,7 @@ def _read_parts(fields: Mapping[str, Any]) -> list[Any]:
 
 def _part(place: int, entry: Any) -> dict[str, Any]:
     """Return a part as plain JSON, without what a provider knows of it in the chat where it was said."""
-    part = plain(_to_builtins(entry), SAID)
+    part = plain(_to_builtins(entry), MODEL_LIMITS)
     if not isinstance(part, dict) or part.get("type") not in _KINDS:
         kind = shown(part.get("type") if isinstance(part, dict) else part)
         raise Misfit(f"must have parts of the types {', '.join(_KINDS)}; parts[{place}] was {kind}")

@@ -72,7 +72,7 @@ def reopen_turn(draft: Draft[Resume]) -> None:
 def finish_turn(draft: Draft[Trigger]) -> None:
     """Emit `turn_finished`, once per turn and after the change of status: why the turn ended, and its usage.
 
-    However it ended: a turn whose answer was given by a call has its answer, whatever was to run beside it.
+    However it ended: a turn whose answer was given by a call has its answer, even if other calls were to run beside it.
     """
     turn = draft.turn
     if not turn.open:

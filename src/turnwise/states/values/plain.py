@@ -53,9 +53,9 @@ class JsonLimits(NamedTuple):
     """Whether its text may hold the character NUL."""
 
 
-GIVEN: Final = JsonLimits(DEEPEST, nul=False)
+CALLER_LIMITS: Final = JsonLimits(DEEPEST, nul=False)
 """The limits of what an application gives."""
-SAID: Final = JsonLimits(DEEPEST + 8, nul=True)
+MODEL_LIMITS: Final = JsonLimits(DEEPEST + 8, nul=True)
 """The limits of a message from models and tools, which are not asked to correct it."""
 _TOO_LONG: Final = 10**LONGEST_NUMBER
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
@@ -116,7 +116,7 @@ def text(value: str, *, nul: bool = False) -> str:
     return own
 
 
-def plain(value: Any, limits: JsonLimits = GIVEN, depth: int = 0) -> Any:
+def plain(value: Any, limits: JsonLimits = CALLER_LIMITS, depth: int = 0) -> Any:
     """Return a JSON value as Python's own objects, a copy.
 
     Raises:
