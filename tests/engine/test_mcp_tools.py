@@ -458,9 +458,9 @@ async def test_calls_share_a_new_connection_after_a_broken_transport() -> None:
     assert (connect.connections, connect.left) == (2, 2)
 
 
-@pytest.mark.parametrize(("code", "is_gone"), [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False)])
-async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool) -> None:
-    """A process that was started keeps its memory when it refuses calls."""
+@pytest.mark.parametrize(("code", "is_lost"), [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False)])
+async def test_only_a_closed_connection_is_reopened(code: int, *, is_lost: bool) -> None:
+    """A process that was started keeps its memory when it refuses calls, -32000 included: any server error has it."""
 
     def answer(_name: str, _arguments: Any) -> CallToolResult:
         if not refusals:
@@ -471,10 +471,10 @@ async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool)
     connect = Breakable(serving(offered(), answer=answer))
     async with MCPTools(connect, name="things") as tools:
         (tool,) = tools.tools
-        with pytest.raises(MCPAnswerLost if is_gone else mcp.MCPError, match="not so"):
+        with pytest.raises(MCPAnswerLost if is_lost else mcp.MCPError, match="not so"):
             await output_of(tool)
         assert (await output_of(tool)).output == "done"
-    assert connect.connections == (2 if is_gone else 1)
+    assert connect.connections == 1
 
 
 @pytest.mark.parametrize(
@@ -529,6 +529,53 @@ async def test_endless_pages_are_refused() -> None:
     server: Any = mcp.server.Server("pages", on_list_tools=pages)
     with anyio.fail_after(60), pytest.raises(MCPUnreachable, match="its list of tools has no end"):
         await MCPTools(lambda: mcp.Client(server), name="pages").__aenter__()
+
+
+async def test_server_without_tools_offers_none() -> None:
+    async with tools_of(Server("prompts")) as tools:
+        assert tools.tools == ()
+
+
+async def test_empty_cursor_ends_the_list() -> None:
+    async def one_page(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[offered()], next_cursor="")
+
+    async with tools_of(Server("pages", on_list_tools=one_page)) as tools:
+        assert [tool.name for tool in tools.tools] == ["give"]
+
+
+LINES = r"""
+import json, sys
+deep = '{"type": "object", "properties": {"a": ' * 120 + "{}" + "}}" * 120
+results = {"half": '{"content": [{"type": "text", "text": "so \\ud83d"}]}', "none": "null"}
+schemas = {**dict.fromkeys(results, '{"type": "object"}'), "deep": deep}
+tools = ['{"name": "%s", "inputSchema": %s}' % item for item in schemas.items()]
+hello = {"capabilities": {"tools": {}}, "serverInfo": {"name": "lines", "version": "1"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    match asked["method"]:
+        case "initialize":
+            answer = '"result": ' + json.dumps({**hello, "protocolVersion": asked["params"]["protocolVersion"]})
+        case "tools/list":
+            answer = '"result": {"tools": [%s]}' % ", ".join(tools)
+        case "tools/call":
+            answer = '"result": ' + results[asked["params"]["name"]]
+        case _:
+            answer = '"error": {"code": -32601, "message": "no"}'
+    if "id" in asked:
+        print('{"id": %s}' % json.dumps(asked["id"]), flush=True)
+        print('{"jsonrpc": "2.0", "id": %s, %s}' % (json.dumps(asked["id"]), answer), flush=True)
+"""
+
+
+async def test_unreadable_line_costs_no_other_tool_and_no_wait() -> None:
+    """The SDK drops lines with half of an emoji, deep nesting or a wrong form; the request would wait for ever."""
+    with anyio.fail_after(60):
+        async with MCPTools.stdio(sys.executable, ["-c", LINES]) as tools:
+            half, none = tools.tools
+            assert (await output_of(half)).output == "so \ufffd"
+            with pytest.raises(MCPAnswerLost, match="cannot be parsed"):
+                await output_of(none)
 
 
 async def test_silent_server_is_unreachable_after_the_timeout() -> None:

@@ -149,9 +149,14 @@ class ServerConnection:
     async def _listing(self, client: mcp.Client) -> Listing:
         assert self._answers is not None  # noqa: S101 - for the type checker: a client is there once it is listened to
         self._answers.left_out.clear()
-        page = await client.list_tools(cache_mode="refresh")
+        try:
+            page = await client.list_tools(cache_mode="refresh")
+        except mcp.MCPError as refusal:
+            if refusal.code == types.METHOD_NOT_FOUND and client.server_capabilities.tools is None:
+                return Listing((), {})
+            raise
         offered, cursors = [*page.tools], set[str]()
-        while page.next_cursor is not None:
+        while page.next_cursor:  # many servers send an empty one with the last page
             if page.next_cursor in cursors:
                 raise ConnectionError("its list of tools has no end: it names a page that was read before")
             cursors.add(page.next_cursor)
@@ -200,7 +205,7 @@ class ServerConnection:
             except mcp.MCPError as refusal:
                 problem, status = refusal, response_info.status
                 if status not in _CREDENTIALS:
-                    if refusal.code == types.CONNECTION_CLOSED or not await _serves(client):
+                    if not await _serves(client):
                         self._problem = refusal
                         self.close()
                     elif not _is_stand_in(refusal, status):

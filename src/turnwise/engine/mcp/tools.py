@@ -19,6 +19,7 @@ from turnwise.engine.isolation.tasks import Lifetime
 from turnwise.engine.mcp.connection import Listing, MCPUnreachable, ServerAnswer, ServerConnection
 from turnwise.engine.mcp.http import Credentials, credentials, over_http
 from turnwise.engine.mcp.offered import tool_of
+from turnwise.engine.mcp.stdio import over_stdio
 from turnwise.engine.tools.context import ToolContext
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.sources import Offer, warn_left_out
@@ -105,7 +106,7 @@ class MCPTools:
             InvalidArgument: an argument is not what it may be.
         """
         started = mcp.StdioServerParameters(command=command, args=[*arguments], env=dict(env or {}), cwd=cwd)
-        connect = partial(mcp.Client, started)
+        connect = partial(over_stdio, started)
         return cls(connect, name=command, prefix=prefix, adapt=adapt, connect_timeout=connect_timeout)
 
     @classmethod
