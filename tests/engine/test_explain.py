@@ -217,7 +217,7 @@ UNANSWERED: Final = HistoryFacts(tail=Tail.awaits_answer)
 SCHEDULE: Final = ScheduledMessage(id="s5", parts=(TextPart(text="x"),), due=later(60), by="jane")
 NO_WORKER: Final = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
 ANSWERING: Final = "The request of step 3 is being made, or the model is answering it, attempt 2"
-UNSETTLED: Final = "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
+UNSETTLED: Final = "The interrupt waits to be settled by a worker with any agents; is one running, with room?"
 OPENING: Final = "Tools run as soon as the chat's deps are open"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine without a process: its number belongs to another one."""

@@ -307,7 +307,7 @@ def test_turn_without_an_answer_is_an_error_with_a_reason(
 def test_erased_reply_is_no_answer(agent: str) -> None:
     """Neither the placeholder text nor a form's defaults count as an answer."""
     for said_last in ([reply("It is seven")], [reply("", call()), result()]):
-        problem = "What the subagent said last was erased."
+        problem = "The subagent's last message was erased."
         blank = [erased(one) for one in said_last]
         assert result_of(subagent(agent, AFTER_TOOL if said_last[1:] else ENDED), blank, AGENTS) == (problem, True)
 

@@ -40,7 +40,7 @@ async def settled(engine: Engine) -> None:
     with anyio.fail_after(60):
         while worker._slots.runners:  # noqa: ASYNC110
             await anyio.sleep(0.001)
-        await worker._chats.titles.done()
+        await worker.chats.titles.done()
 
 
 async def say(engine: Engine, chat_id: str, text: str = HI) -> TurnResult:

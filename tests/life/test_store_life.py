@@ -249,7 +249,7 @@ class StoreLife(RuleBasedStateMachine):
     @facts_say(lambda facts: facts.history.length)
     def erase(self, node: int, choice: st.DataObject) -> None:
         chosen = choice.draw(st.sampled_from(self.history))
-        self.do(self.processes[node].commands.upkeep.erase(self.chat_id, parse_request([chosen.id], ())))
+        self.do(self.processes[node].commands.admin.erase(self.chat_id, parse_request([chosen.id], ())))
         self.erased.add(chosen.id)
         if chosen.id in self.accepted:
             self.accepted[chosen.id] = ERASED

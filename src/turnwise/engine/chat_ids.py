@@ -1,4 +1,4 @@
-"""Ids of chats: one that no chat has, and the one that a client's own id stands for."""
+"""Ids of chats: new ones, and those derived from a client's own id."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def new_chat_id() -> str:
 
 
 def chat_id_for(owner: str | None, client_id: str) -> str:
-    """Return the id of the chat that an owner's `client_id` makes: no other owner's makes the same."""
+    """Return the chat id for an owner's `client_id`. Different owners get different ids."""
     return f"c{hashlib.sha256(json.dumps([owner, client_id]).encode()).hexdigest()[:25]}"
 
 
 def may_be_one(name: object) -> bool:
-    """Whether a chat may have that id, which a model says: a database may refuse to look for any text at all."""
+    """Whether a chat may have that id of a model's: a database may refuse to look up malformed text."""
     try:
         return isinstance(name, str) and text(name) == name
     except Misfit:

@@ -1,4 +1,4 @@
-"""The engine: the object through which a service uses turnwise. Its life is here, its methods are those of `Chats`."""
+"""The engine: the object through which a service uses turnwise. Its lifetime is here, its methods are in `Chats`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from turnwise.states.values.checked import checked, fit
 from turnwise.states.values.limits import Actor
 
 NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
-_FAILURE_TOLD_AFTER_S: Final = 0.05
+_FAILURE_CALLBACK_DELAY_S: Final = 0.05
 CLOSED: Final = (
     "the engine was closed; open one inside 'async with Engine(...)' and go on after the last event you have seen"
 )
@@ -80,8 +80,8 @@ class Engine(HandledChats):
     Args:
         store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`, which serves one engine
             at a time.
-        files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder,
-            `BucketFiles(store)` in a bucket.
+        files: the store of files: by default the chats' own database; `FolderFiles(path)` is a folder,
+            `BucketFiles(store)` a bucket.
         model: a `Model`, or the name of one, or several of both: each stands in for those before it when they fail,
             see `Agent.model`. The engine closes the connections of a model that it made from a name.
             With or without `tools` it makes the agent `default`; agents without a model of their own have it, too.
@@ -205,7 +205,7 @@ class Engine(HandledChats):
             if self.settings.run_worker:
                 self._worker = Worker(runtime)
                 self._store.attend(runtime.worker_id)
-                self._broadcaster.observe(self._worker.observe, forget=self._worker.forget)
+                self._broadcaster.observe(self._worker.chats.observe, forget=self._worker.chats.forget)
                 tasks.start_vital(self._worker.run)
             self._open_handlers = Handlers(Commands(runtime, self._worker), self._broadcaster, self._lifetime)
             tasks.start_vital(partial(watch, self._store, self._broadcaster, self._hint))
@@ -232,7 +232,7 @@ class Engine(HandledChats):
         self._broadcaster.close(FAILED)
         for callback in self._failure_callbacks:
             # Not called if the event loop ends: then the program ends anyway, and has cancelled all of its tasks.
-            asyncio.get_running_loop().call_later(_FAILURE_TOLD_AFTER_S, callback)
+            asyncio.get_running_loop().call_later(_FAILURE_CALLBACK_DELAY_S, callback)
 
     async def _opened_publisher(self) -> Publisher | None:
         if self._checkpoints is None:
@@ -257,13 +257,11 @@ class Engine(HandledChats):
         return self._agents.models
 
     async def wait_closed(self) -> None:
-        """Wait until the engine is closed or has failed.
-
-        A process that only runs an engine waits so, and ends with it.
+        """Wait until the engine is closed or has failed, in a process that only runs an engine.
 
         Raises:
             EngineClosed: the engine is not open, or its task was cancelled.
-            Exception: what ended it.
+            Exception: the error that ended it.
         """
         self._check_open()
         await self._lifetime.over()
@@ -319,10 +317,10 @@ class Engine(HandledChats):
         return ActingChats(self, actor)
 
     async def check_files(self) -> None:
-        """Check that the files of the store's chats are kept where this engine looks for them.
+        """Check that the chats' files are in this engine's file store.
 
         Raises:
-            StoreError: they are kept in another file store than `files`; the text names both.
+            StoreError: they are in another file store than `files`; the text names both.
         """
         self._chats()
         await self._files.check_place()
@@ -336,13 +334,13 @@ class Engine(HandledChats):
     ) -> AsyncIterator[Diagnosis]:
         """Yield what is wrong in the store, chat by chat: unreadable values, broken invariants and lost files.
 
-        That files are there and have their sizes is always looked at. If the file store cannot be reached, or is not
-        the one of this store, the last diagnosis says so.
+        Existence and sizes of files are always checked. If the file store cannot be reached, or is not the one of this
+        store, the last diagnosis says so.
 
         Args:
             files: also read each file, and compare it with its digest.
-            checkpoints: lines that `Checkpoints` has published: also name each chat that is gone, or whose log is
-                not the one that they tell of.
+            checkpoints: lines that `Checkpoints` has published: also name each chat that is gone, or whose log
+                contradicts them.
             public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
 
         Raises:
@@ -352,7 +350,7 @@ class Engine(HandledChats):
         return self._lifetime.here(diagnose(self._files, read=files, elsewhere=published(checkpoints, public_key)))
 
     async def export_rows(self, chat_id: str) -> str:
-        """Return every row of a chat as it is stored, readable or not, as JSON Lines. Nothing is changed."""
+        """Return every stored row of a chat, readable or not, as JSON Lines."""
         rows = await self._chats().raw_rows(chat_id)
         return await run_in_thread(lambda: "".join(f"{line}\n" for line in lines_of(rows)))
 
@@ -373,10 +371,10 @@ class Engine(HandledChats):
 
     async def _hint(self, chat_id: str | None) -> None:
         if self._worker is not None:
-            await self._worker.notify(chat_id)
+            await self._worker.chats.changed_elsewhere(chat_id)
 
 
 def _import_late(*, runs_chats: bool) -> None:
-    """Import what takes long and only some calls need: when one does, no descriptor may be left to open a module."""
+    """Import modules that only some calls need: later, no file descriptor may be left to open them."""
     for name in ("tempfile", "turnwise.engine.admin.admin", *(("json_repair", "pydantic_core") if runs_chats else ())):
         import_module(name)

@@ -24,7 +24,7 @@ Role = Literal["owner", "operator", "auditor"]
 """An `owner` has chats of their own; an `operator` may do everything to all; an `auditor` may read all."""
 
 _CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
-_Said = Annotated[str, AfterValidator(not_blank)]
+_NotBlank = Annotated[str, AfterValidator(not_blank)]
 
 
 def _require_zone(time: datetime) -> datetime:
@@ -176,10 +176,10 @@ class JWTs:
     """A secret, a public key as PEM, or a JWK or a set of them as a mapping."""
     algorithms: Sequence[str] = ("RS256",)
     """Those that are accepted, whichever algorithm a token names."""
-    issuer: _Said | None = None
-    audience: _Said | None = None
-    name_claim: _Said = "sub"
-    role_claim: _Said = "role"
+    issuer: _NotBlank | None = None
+    audience: _NotBlank | None = None
+    name_claim: _NotBlank = "sub"
+    role_claim: _NotBlank = "role"
     """The claim that holds the role; without it a principal is an owner."""
     leeway: Count = 30
     """Seconds by which the clocks may differ."""

@@ -1,4 +1,4 @@
-"""Admin: what is done to whole chats, outside of their turns: they are erased, deleted, imported and repaired."""
+"""Admin: erases, deletes, imports and repairs whole chats, outside of their turns."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ class Admin(msgspec.Struct, frozen=True):
     actor: str
 
     async def erase(self, chat_id: str, request: ErasureRequest) -> Erasure:
-        """Erase what the request names, and return what was erased and where copies may remain.
+        """Erase the requested content. Unreadable values cannot be blanked: with `everything`, repair the chat first.
 
-        Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
         If the caller is cancelled, either nothing is erased, or the bytes are gone from the files, too.
         """
         if "everything" in request.what and is_repairable(await find_issues(self.runtime.store, chat_id)):
@@ -69,7 +68,7 @@ class Admin(msgspec.Struct, frozen=True):
                     return erasure
 
     async def _erase(self, request: ErasureRequest, facts: Facts, rows: ChatRows) -> Erasure | None:
-        """Erase what the request names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
+        """Erase content of a chat as it was read, and its bytes; return `None` if the chat has changed since."""
         chat_id, erasing = facts.chat_id, request.of(rows, facts)
         relatives = await self._relatives(chat_id)
         blank = partial(_blank, erasing, facts.version)
@@ -89,7 +88,7 @@ class Admin(msgspec.Struct, frozen=True):
         )
 
     async def _remove_bytes(self, *, unsent_of: str | None = None) -> bool:
-        """Remove the bytes of what is erased or deleted; return whether the database's files are free of it.
+        """Remove the bytes of erased content; return whether the database's files are free of it.
 
         The erasure or deletion is already committed, so a store failure here is logged, not raised.
         """
@@ -118,7 +117,7 @@ class Admin(msgspec.Struct, frozen=True):
             return fallback
 
     async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
-        """Delete a chat, and return what is left of it and who has to do with it."""
+        """Delete a chat, and return its tombstone with the present forks and children."""
         return await run_shielded(self._delete(chat_id, partial(check_deletable, if_version)))
 
     async def _delete(self, chat_id: str, permission: Permission) -> Tombstone:
@@ -134,19 +133,19 @@ class Admin(msgspec.Struct, frozen=True):
         key: bytes | None,
         permit: Callable[[Chat], object] | None,
     ) -> Chat:
-        """Take in a chat that was exported elsewhere, after all of it was checked and `permit` has let it in."""
+        """Import a chat, once all of it was checked and `permit` accepts it."""
         with Spool() as spool:
             chat = await read(lines, spool, key=key)
             if permit is not None:
                 await self._call_permit(permit, chat_of(await run_in_thread(lambda: chat.facts)))
             if chat.blobs:
                 await self._check_new(chat.chat_id)
-            await self.runtime.files.take_in(chat.chat_id, spool)
+            await self.runtime.files.import_spool(chat.chat_id, spool)
             taken_in = self.runtime.writer.import_chat(chat, partial(store_import, chat), actor=self.actor)
             return chat_of((await taken_in).facts)
 
     async def _call_permit(self, permit: Callable[[Chat], object], chat: Chat) -> None:
-        """Let `permit` refuse a chat by whatever it raises, at once or once it is awaited."""
+        """Call `permit`, sync or async, which refuses a chat by an exception."""
         try:
             with guarded():
                 answer = permit(chat)
@@ -177,7 +176,7 @@ class Admin(msgspec.Struct, frozen=True):
         return tuple(every)
 
     async def repair(self, chat_id: str) -> Chat:
-        """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
+        """Bring a chat to `error` with all readable content, and quarantine the rest."""
         issues = await find_issues(self.runtime.store, chat_id)
         repaired = self.runtime.writer.repair(chat_id, partial(repair, issues), actor=self.actor)
         return chat_of((await repaired).facts)
@@ -193,12 +192,7 @@ def _blank(erasing: Erasing, version: int, unit: UnitOfWork) -> None:
 
 
 def check_deletable(if_version: int | None, read: PartialRead, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
-    """Permit the deletion of a chat that rests, archived or not, or that cannot be read.
-
-    Raises:
-        NotResting: the chat is running.
-        VersionMismatch: the chat's version is not `if_version`.
-    """
+    """Permit the deletion of a chat that rests, archived or not, or that cannot be read."""
     readable = not read.issues and read.facts.stored_state is None
     if if_version is not None and read.facts.version != if_version:
         raise VersionMismatch(read.facts.chat_id, if_version, read.facts.version)

@@ -1,4 +1,4 @@
-"""Diagnoses a store: finds chats that cannot be read, break a promise or miss a file, and advises what to do."""
+"""Diagnoses a store: finds chats that cannot be read, break an invariant or miss a file, with advice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EVIDENCE: Final = (
     "the audit log is evidence and is never repaired: restore it from a backup, or keep"
     " `turnwise doctor --export CHAT FILE`; the chat itself is not concerned"
 )
-_NOBODYS: Final = "no chat reads these rows: look at them by SQL, and delete them or give them back their chat"
+_ORPHANS: Final = "no chat reads these rows: look at them by SQL, and delete them or give them back their chat"
 _LOST: Final = (
     "restore the file store from a backup, or put the same bytes again with `put_file` if they are gone, or let go of"
     " the file with `turnwise erase CHAT MESSAGE`; until then the chat goes on, and its model is told what is missing"
@@ -65,10 +65,10 @@ class Diagnosis(Value, frozen=True):
 
 
 async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = None) -> AsyncGenerator[Diagnosis, None]:
-    """Yield a diagnosis of each chat with an issue or a lost file, one chat after another; files are read if asked for.
+    """Yield a diagnosis of each chat with an issue or a lost file; with `read`, compare the bytes of files.
 
     Then one of each chat that contradicts published checkpoints, and of each consumer that is stuck or behind. If the
-    files cannot be looked at, the last diagnosis says so.
+    files cannot be checked, the last diagnosis says so.
     """
     store, scanner, after = files.store, MissingFileScanner(files, verify_content=read), 0
     while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
@@ -95,7 +95,7 @@ async def _diagnose_rows(store: ChatStore) -> AsyncGenerator[Diagnosis, None]:
     issues = await store.orphans()
     budgets = tuple(issue for issue in issues if issue.column == BUDGETS.column)
     orphans = tuple(issue for issue in issues if issue not in budgets)
-    for found, advice in ((budgets, _BUDGET), (orphans, _NOBODYS)):
+    for found, advice in ((budgets, _BUDGET), (orphans, _ORPHANS)):
         if found:
             yield Diagnosis(None, found, advice)
 
@@ -142,14 +142,14 @@ async def _find_contradiction(store: ChatStore, chat_id: str, checkpoints: Seque
         problem = f"a checkpoint counts {counted} records of it, and the store knows no such chat, not even as deleted"
         return IntegrityIssue("chats.id", problem)
     except ChatUnreadable:
-        pass  # which was found already
+        pass  # found already
     return None
 
 
 async def _diagnosis(chat_id: str, scanner: MissingFileScanner) -> Diagnosis:
     rows = await scanner.files.store.raw_rows(chat_id)
     issues, lost = await _find_issues(chat_id, rows), await scanner.find_missing(chat_id, rows)
-    if not issues:  # a log may be readable and wrong: a token that was granted to two workers, for example
+    if not issues:  # a log may be readable and wrong: a token granted to two workers, for example
         verdict = await run_in_thread(verify_records, await scanner.files.store.audit(chat_id))
         if not verdict.ok:
             issues = (IntegrityIssue("audit.body", verdict.problem or "the log does not verify"),)
@@ -188,7 +188,7 @@ def summary_of(issues: Sequence[IntegrityIssue]) -> str:
 
 
 def repair(issues: Sequence[IntegrityIssue], unit: UnitOfWork) -> None:
-    """Bring what is left of a chat to `error`."""
+    """Bring the readable rest of a chat to `error`."""
     summary = summary_of(issues)
     error = ErrorInfo(kind=REPAIRED, message=f"repaired, and put aside what could not be read: {summary}")
     unit.fire(Repaired(error=error), reason=summary)

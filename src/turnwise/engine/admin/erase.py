@@ -1,4 +1,4 @@
-"""Erasing: what to erase of a chat, and what the caller learns about it afterwards."""
+"""Erasure: its request, and its report to the caller."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from turnwise.states.names import Audience
 from turnwise.states.values.values import Value
 
 Erasable = Literal["everything", "messages", "quarantine", "title", "metadata", "system", "errors", "reasons"]
-"""Parts of a chat that can be erased: `messages` are all that were ever said, cut, queued or scheduled; `quarantine` is
-what repairs have set aside; `everything` is all of it."""
+"""Parts of a chat that can be erased: `messages` are all of the history, cut, queued or scheduled; `quarantine` are the
+rows that repairs have set aside; `everything` is all of it."""
 
 OUTSIDE: Final = (
     "Backups and copies of the database keep what they hold.",
@@ -59,7 +59,7 @@ class Erasure(Value, frozen=True, kw_only=True):
     """Whether the database's files are free of it. `False` on PostgreSQL, in a SQLite file of more than 32 MB, and
     where readers, a full disk or a store out of reach were in the way."""
     outside: tuple[str, ...] = OUTSIDE
-    """Slots outside the store that turnwise cannot reach."""
+    """Places outside the store that turnwise cannot reach."""
 
 
 class ErasureRequest(msgspec.Struct, frozen=True):
@@ -75,12 +75,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
         return self.what & _LABELS
 
     def of(self, rows: ChatRows, facts: Facts) -> Erasing:
-        """Return the exact parts of a chat to erase.
-
-        Raises:
-            MessageNotFound: the chat never had one of the messages.
-            ChatUnreadable: an event or message of the chat cannot be read.
-        """
+        """Return the exact parts of a chat to erase."""
         try:
             messages = {message.id: (message, cut) for message, cut in _read_messages(rows)}
             queued = _queued_ids(rows) - messages.keys()
@@ -88,7 +83,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
             raise unreadable(facts.chat_id, "events.body", error) from error
         for name in self.messages:
             if name not in messages and name not in queued:
-                raise MessageNotFound(facts.chat_id, name, expected="message that was ever said in it")
+                raise MessageNotFound(facts.chat_id, name, expected="message of its history or queue")
         chosen = messages.keys() | queued if "messages" in self.what else set(self.messages)
         call_ids = {call_id for name in messages.keys() & chosen for call_id in recorded_calls(messages[name][0])}
         return Erasing(
@@ -117,11 +112,7 @@ class ErasureRequest(msgspec.Struct, frozen=True):
 
 
 def parse_request(messages: Sequence[str], what: Collection[str]) -> ErasureRequest:
-    """Parse the arguments of `erase`.
-
-    Raises:
-        InvalidArgument: they name nothing, or an unknown word.
-    """
+    """Parse the arguments of `erase`."""
     unknown = sorted(set(what) - set(_WORDS))
     if unknown:
         raise InvalidArgument("what", f"must be of {', '.join(_WORDS)}; found {unknown[0]!r}")
@@ -131,9 +122,9 @@ def parse_request(messages: Sequence[str], what: Collection[str]) -> ErasureRequ
 
 
 def summaries_after(rows: ChatRows, names: Collection[str], labels: Collection[str]) -> tuple[str, ...]:
-    """Return the summaries that may quote one of the messages or labels, and are not erased with it or before."""
-    said = (message for message, _ in _read_messages(rows))
-    later = said if "system" in labels else dropwhile(lambda message: message.id not in names, said)
+    """Return the remaining summaries that may quote one of the messages or labels."""
+    messages = (message for message, _ in _read_messages(rows))
+    later = messages if "system" in labels else dropwhile(lambda message: message.id not in names, messages)
     return tuple(
         message.id
         for message in later

@@ -1,4 +1,4 @@
-"""Explains where a chat stands, what will move it next, and why it is not moving."""
+"""Explains the state of a chat, its next timer, and why it is not moving."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class Explanation(Value, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """What explains a chat beside its facts and its lease."""
+    """Facts of other chats and workers that explain a chat."""
 
     archived: Collection[str] = ()
-    """Those of the subagents it waits for that are archived."""
+    """The archived subagents among those it waits for."""
     cap: ReachedCap | None = None
     """The cap for which a pending chat has to wait."""
     budgets: Sequence[Budget] = ()
-    """Those that it spends."""
+    """The budgets that the chat spends."""
     progress: Progress = Progress()
 
 
@@ -91,14 +91,7 @@ def explanation(
     *,
     issues: Sequence[IntegrityIssue] = (),
 ) -> Explanation:
-    """Return the explanation of a chat; if it has issues, of what could be read.
-
-    Args:
-        facts: of the chat.
-        lease: when its lease runs out, and the time by the store's clock: that of this machine may be another.
-        around: what else explains it.
-        issues: what cannot be read.
-    """
+    """Return the explanation of a chat; if it has issues, of its readable part. Times are by the store's clock."""
     reason = _reason(facts, lease, around, issues) if around.cap is None else around.cap.sentence
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
@@ -203,7 +196,7 @@ def _describe_wakeup(facts: Facts) -> str:
 
 def _explain_interrupt(facts: Facts, *, may_resume: bool) -> str:
     if not facts.settled:
-        return "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
+        return "The interrupt waits to be settled by a worker with any agents; is one running, with room?"
     waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
     resume = " resume it or" if may_resume else ""
     return f"The user said stop;{waits}{resume} send a message to go on."
@@ -244,21 +237,17 @@ def _awaiting_others(facts: Facts, around: Circumstances) -> str:
 
 
 def _answers_of(facts: Facts) -> str:
-    """Return which answers of people and clients a chat waits for, and until when; empty if for none."""
+    """Return the answers of people and clients that a chat waits for, with the deadline; empty without any."""
     calls = [call for call in facts.open_calls if call.is_client]
     approvals = [
         f"the approval of {call.name} by an {call.approver} ({call.call_id})"
         for call in calls
         if call.approval == "asked"
     ]
-    results = ", ".join(_named(call) for call in calls if call.approval != "asked")
+    results = ", ".join(f"{call.name} ({call.call_id})" for call in calls if call.approval != "asked")
     deadlines = [call.deadline for call in calls if call.deadline is not None]
     until = f", until {words_of_time(min(deadlines))}" if deadlines else ""
     return " and ".join([*approvals, *([f"the client's results of {results}"] if results else [])]) + until
-
-
-def _named(call: ToolCall) -> str:
-    return f"{call.name} ({call.call_id})"
 
 
 def _describe_subagents(facts: Facts, call: ToolCall) -> str:

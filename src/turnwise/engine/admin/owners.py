@@ -83,11 +83,7 @@ class OwnerImporter:
         self._end: dict[str, Any] | None = None
 
     async def run(self) -> OwnerImport:
-        """Import all of it.
-
-        Raises:
-            ImportRefused: a line is not what belongs there, or the end is missing. The chats before it are imported.
-        """
+        """Import all of it. After an `ImportRefused` the chats before the line are imported."""
         imported: list[str] = []
         present: list[str] = []
         async with aclosing(self._lines):
@@ -112,7 +108,7 @@ class OwnerImporter:
         return OwnerImport(owner=self._owner, imported=imported, present=present, budgets=sum(budgets))
 
     def _checked_row(self, line: str | None) -> str | None:
-        """Return the second line of a chat, its row, unless it names another owner."""
+        """Refuse the second line of a chat, its row, if it names another owner."""
         row = None if line is None else self._read(line).get("row")
         if isinstance(row, dict) and row.get("owner") != self._owner:
             raise ImportRefused(self._count, "the chat belongs to another owner than the header names")
@@ -159,7 +155,7 @@ class OwnerImporter:
         return True
 
     async def _import_budget(self, budget: Budget) -> bool:
-        """Set the limits of a budget, unless the owner has one here; what was spent is not taken over."""
+        """Set the limits of a budget, without its spending, unless the owner has one here."""
         if budget.owner != self._owner:
             raise ImportRefused(self._count, "a budget belongs to another owner than the header names")
         limits = {"tokens": budget.tokens, "cost": budget.cost, "per": budget.per, "timezone": budget.timezone}

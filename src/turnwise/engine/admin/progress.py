@@ -1,4 +1,4 @@
-"""Progress: what the model call and the tools of a chat are at, by its log and its events."""
+"""Progress of a chat's model call and tools, by its log and its events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import CallStatus, ChatState
 
 _EVENTS: Final = 2000
-"""How many events are searched for the errors of earlier attempts, from the last one backwards."""
+"""The newest events, which are searched for the errors of earlier attempts."""
 _FAILURES: Final = 5
 _UNDELIVERED: Final = 1000
 _MOST_SUBAGENTS: Final = 100
@@ -32,22 +32,22 @@ def words_of_time(at: datetime) -> str:
 
 
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an attempt has come."""
+    """The progress of an attempt."""
 
     agent: str
     model: str
-    """What is known of the model where the agent is not run, too; empty if nothing is."""
+    """The model in words, also without its agent; empty if unknown."""
     started: datetime | None
     last_part: datetime | None
     """When the last part came; `None` before the first."""
     times_out: datetime | None
-    """When it ends if nothing comes; `None` where the agent is not run, or has no limit."""
+    """When it times out; `None` without the agent, or without a limit."""
     failures: Sequence[tuple[str, datetime]]
-    """The kinds of the errors that ended the step's last attempts, and when they did."""
+    """The kinds and times of the errors that ended the step's last attempts."""
 
     @property
     def described(self) -> str:
-        """Words for it."""
+        """The progress in words."""
         last = self.last_part
         failures = ", ".join(f"{kind} at {at:%H:%M:%S}" for kind, at in self.failures)
         words = [
@@ -67,23 +67,23 @@ class CallProgress(msgspec.Struct, frozen=True):
     name: str
     started: datetime | None
     limit: float | None
-    """Seconds; `None` where the agent is not run, or has no limit."""
+    """Seconds; `None` without the agent, or without a limit."""
 
     @property
     def described(self) -> str:
-        """Words for it."""
+        """The progress in words."""
         since = "" if self.started is None else f" since {words_of_time(self.started)}"
         limit = "" if self.limit is None else f" (limit {self.limit:g} s)"
         return f"{self.name}{since}{limit}"
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What explains a chat beside its facts."""
+    """The progress of a chat."""
 
     attempt: AttemptProgress | None = None
     calls: Sequence[CallProgress] = ()
     subagents: Sequence[Facts] = ()
-    """The subagents at any depth that wait for somebody's answers."""
+    """The subagents at any depth that wait for answers of people or clients."""
     undelivered: Sequence[tuple[str, int]] = ()
     """Consumers that did not take events of the chat, and how many."""
 
@@ -128,7 +128,7 @@ async def _attempt(store: ChatStore, agents: Agents, facts: Facts) -> AttemptPro
 
 
 async def _last_model(store: ChatStore, facts: Facts) -> str:
-    """Return what is known of the model by the chat alone: its own, or who answered last."""
+    """Return the chat's own model, or the one that answered last."""
     if facts.profile.model is not None:
         return f"model {facts.profile.model}"
     replies = [one for one in await store.prompt(facts.chat_id) if one.model is not None]

@@ -26,15 +26,11 @@ from turnwise.states.triggers import Imported, LeaseExpired
 _LONG: Final = 100_000
 """Characters of a line after which no other is read together with it."""
 _AT_ONCE: Final = 500
-"""Lines that are spelled or read in a thread at a time: the event loop goes on meanwhile."""
+"""Lines that a thread writes or reads at a time."""
 
 
 async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGenerator[str, None]:
-    """Yield a chat as lines.
-
-    Raises:
-        ChatUnreadable: its rows are not what its log says, or cannot be read: no store would take it in.
-    """
+    """Yield a chat as lines, unless its rows contradict its log, or cannot be read: no store would import it."""
     chat = await _whole(files, chat_id)
     verdict = await run_in_thread(verify_stored, chat_id, chat.rows)
     if not verdict.ok:
@@ -63,7 +59,7 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
 
 
 async def _whole(files: Files, chat_id: str) -> WholeChat:
-    """Return all rows of a chat. Its quarantined rows are read separately; they change only with the chat."""
+    """Return all rows of a chat. Quarantined rows, which are read separately, change only with the chat."""
     store = files.store
     budgets = await store.budgets(keys=[key_of_chat(chat_id)])
     budget = BUDGETS.dump(budgets[0]) if budgets else None
@@ -78,19 +74,14 @@ async def _whole(files: Files, chat_id: str) -> WholeChat:
 
 
 async def _intact_blobs(files: Files, rows: ChatRows) -> dict[str, int]:
-    """Return the sizes of the blobs that the chat refers to, but for those that are gone or damaged."""
+    """Return the sizes of the chat's blobs, except those that are gone or damaged."""
     wanted = await run_in_thread(lambda: sorted(blobs_of(rows)))
     held = await files.store.held_files(rows.chat["id"], wanted) if wanted else {}
     return {digest: held[digest] for digest in wanted if digest in held and await files.problem_with(digest) is None}
 
 
 async def read(lines: Iterable[str] | AsyncIterable[str], spool: Spool, *, key: bytes | None) -> WholeChat:
-    """Return the chat that lines hold, checked; its files are in the spool.
-
-    Raises:
-        ImportRefused: they are not the lines of one whole chat.
-        InvalidArgument: they are no lines, or one of them is no string.
-    """
+    """Return the chat that lines hold, checked; its files are in the spool."""
     reader, count = ChatReader(key, spool), 0
     async with aclosing(_batches(lines)) as batches:
         async for batch in batches:
@@ -114,7 +105,7 @@ async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[
 
 
 def store_import(chat: WholeChat, unit: UnitOfWork) -> None:
-    """Begin the life of a chat in another store."""
+    """Fire the transitions of an imported chat."""
     row = chat.rows.chat
     unit.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
     if unit.facts.lease is not None:

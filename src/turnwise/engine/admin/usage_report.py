@@ -1,4 +1,4 @@
-"""Sums up what model calls used and cost: by owner, agent, model and day."""
+"""Sums up usage and cost of model calls by owner, agent, model and day."""
 
 from __future__ import annotations
 
@@ -26,14 +26,7 @@ class _Sum(msgspec.Struct):
 
 
 class UsageReport:
-    """Reads the ledgers of all chats page by page, and keeps a sum of each group.
-
-    Args:
-        by: what makes a group.
-        zone: whose days count.
-        since: the earliest time.
-        until: a time after the latest.
-    """
+    """Reads the ledgers of all chats page by page, and keeps a sum of each group, for times from `since` to `until`."""
 
     def __init__(self, by: Sequence[UsageKey], zone: tzinfo, *, since: datetime | None, until: datetime | None) -> None:
         self._by = by

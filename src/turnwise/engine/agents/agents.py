@@ -1,4 +1,4 @@
-"""The agents that an engine runs, and how each of their chats is run."""
+"""The agents that an engine runs, and the configurations of their chats."""
 
 from __future__ import annotations
 
@@ -111,10 +111,7 @@ class Agents:
                     )
 
     def asking(self, facts: Facts, profile: Profile | None = None) -> Configuration:
-        """Return a chat's configuration with the model that is asked in its turn; by another profile, if one is given.
-
-        That is the first, or the one behind those that have failed.
-        """
+        """Return a chat's configuration, or that of another profile, with the first model that has not failed."""
         return self.configuration(profile or facts.profile).behind(len(facts.turn.fallback_from))
 
     def configuration(self, profile: Profile) -> Configuration:
@@ -133,7 +130,7 @@ class Agents:
         return changed
 
     def _configuration_key(self, profile: Profile) -> tuple[Any, ...] | None:
-        """Return the key of a chat's own configuration: what it has chosen itself; `None` if that is nothing."""
+        """Return the key of a chat's own configuration; `None` if it is the agent's."""
         if profile.model is None and profile.parameters is None and profile.active_tools is None:
             return None
         parameters = b"" if profile.parameters is None else canonical(profile.parameters)
@@ -141,7 +138,7 @@ class Agents:
         return (profile.agent, generation, profile.model, parameters, profile.active_tools)
 
     def _for_chat(self, own: Configuration, profile: Profile) -> Configuration:
-        """Return how a chat is run that has chosen something itself; where it cannot be, its model says so if asked."""
+        """Return a chat's own configuration; if it is invalid, with a model that raises the error when it is asked."""
         model = None if profile.model is None else self._models.or_missing(profile.model)
         try:
             return own.for_chat(profile, model)
@@ -166,7 +163,7 @@ class Agents:
         )
 
     def _find_made(self, own: Configuration, profile: Profile) -> Configuration | None:
-        """Return a chat's configuration if it is made already: its model may take seconds to make."""
+        """Return a chat's configuration if it exists already: creating its model may take seconds."""
         key = self._configuration_key(profile)
         return own if key is None else self._changed.get(key)
 
@@ -179,7 +176,7 @@ class Agents:
         return made.toolbox if made is not None else own.with_active(profile.active_tools).toolbox
 
     def answer(self, agent: str) -> AnswerFormat | None:
-        """Return the form in which an agent answers; `None` for text, or if it is not one of these."""
+        """Return the form of an agent's answers; `None` for text, or if it is not one of these."""
         own = self._find_configuration(agent)
         return None if own is None else own.answer
 
@@ -190,7 +187,7 @@ class Agents:
         return declared is not None and declared.stop_after
 
     def at_hand(self, profile: Profile) -> Configuration:
-        """Return a chat's configuration without waiting: with its agent's model if its own is not made yet."""
+        """Return a chat's configuration without waiting: with its agent's model if its own does not exist yet."""
         own = self._find_configuration(profile.agent)
         return self._foreign(profile.agent) if own is None else self._find_made(own, profile) or own
 
@@ -209,20 +206,13 @@ class Agents:
         )
 
     def can_run(self, facts: Facts) -> bool:
-        """Whether these agents can run a chat: the one it needs is among them, and has the tools it needs.
-
-        What an interrupt has left is settled by any worker.
-        """
+        """Whether these agents have the agent and tools that a chat needs. Any worker settles an interrupt."""
         own = self._find_configuration(facts.agent_needed)
         can_answer = own is not None and own.toolbox.tools.keys() >= {*facts.calls.needs}
         return can_answer or facts.state is ChatState.interrupted
 
     def chosen(self, name: str | None) -> str:
-        """Return the name of the agent that a new chat gets: the one asked for, or the only one, or `default`.
-
-        Raises:
-            SettingsError: there is none of that name, or several and no name.
-        """
+        """Return the name of the agent of a new chat: the requested one, or the only one, or `default`."""
         names = ", ".join(map(repr, sorted(self._own)))
         if name is None:
             if len(self._own) == 1:
@@ -235,21 +225,13 @@ class Agents:
         return name
 
     async def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
-        """Check the model and the parameters that a chat has instead of its agent's.
-
-        Raises:
-            SettingsError: there is no such model or parameter, or a parameter is not what it has to be.
-        """
+        """Check the model and the parameters that a chat has instead of its agent's."""
         if model is not None:
             await self._models.check(model)
         check_parameters(parameters or {})
 
     def check_client_tools(self, agent: str, client_tools: Sequence[ClientTool]) -> None:
-        """Check the names of a client's tools as a chat gets an agent: it is created, or changes its agent.
-
-        Raises:
-            SettingsError: the agent has a tool of that name.
-        """
+        """Refuse client tools with the name of a tool of the chat's new agent."""
         for tool in client_tools:
             if tool.name in self.runs.get(agent, ()):
                 raise SettingsError(
@@ -258,11 +240,7 @@ class Agents:
                 )
 
     def check_active(self, agent: str, active: Sequence[str] | None, client_tools: Sequence[ClientTool]) -> None:
-        """Check the tools that a chat has active instead of its agent's.
-
-        Raises:
-            SettingsError: there is no such tool.
-        """
+        """Refuse active tools that neither the agent nor the client has."""
         if active is None:
             return
         tools = self.runs.get(agent, ())
@@ -277,11 +255,7 @@ class Agents:
     def check_tool_choice(
         self, agent: str, parameters: Mapping[str, Any] | None, client_tools: Sequence[ClientTool]
     ) -> None:
-        """Check the tool that a chat's own parameters force.
-
-        Raises:
-            SettingsError: neither the agent nor the chat's client has it.
-        """
+        """Refuse a forced tool that neither the agent nor the client has."""
         tools = self.runs.get(agent)
         if tools is not None:
             check_tool_choice(f"agent {agent!r}", parameters or {}, tools, client_tools)
@@ -293,12 +267,9 @@ class Agents:
         active: Sequence[str] | None,
         parameters: Mapping[str, Any] | None,
     ) -> None:
-        """Check that what a chat asks can be offered the providers' own tools that it has active, and web search.
+        """Check that the chat's model can be offered its provider-defined tools and web search.
 
-        A model that this process has not made yet is not made for it: a worker looks again before it asks.
-
-        Raises:
-            SettingsError: the model cannot be offered one of them.
+        A model that does not exist in this process yet is checked by the worker before it is asked.
         """
         own = self._find_configuration(agent)
         if own is None or (model is None and active is None and not parameters):
@@ -309,7 +280,7 @@ class Agents:
                 check_offer("this chat", chosen_model, own.with_active(active).toolbox, every)
 
     def load_prices(self) -> None:
-        """Load the prices of the agents' models: that takes a moment, once in a process."""
+        """Load the prices of the agents' models, once in a process."""
         for own in self._own.values():
             for model in own.configuration.models:
                 load_prices(model)

@@ -1,7 +1,7 @@
-"""Answer formats: the form in which an agent gives its final answers, so that a program can use them.
+"""Answer formats: the form of an agent's final answers, for programs.
 
-A model that keeps its answers to a schema gives such an answer as its text. Any other calls a tool: its arguments are
-the answer, and its result says what is wrong with them, or ends the turn.
+A model that supports schemas gives such an answer as its text. Any other calls a tool: its arguments are the answer,
+and its result describes their faults, or ends the turn.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from turnwise.states.model_errors import INVALID_ANSWER, ModelError
 from turnwise.states.values.plain import Misfit, plain_object, type_name
 
 ANSWER_TOOL: Final = "final_answer"
-"""The name of the tool by which a model gives an answer in the form that its agent wants."""
+"""The name of the tool that takes final answers."""
 DEMAND: Final = f"Give your final answer by calling the tool {ANSWER_TOOL}."
-"""Said to a model that has answered otherwise."""
+"""The message to a model that has answered otherwise."""
 OutputMode = Literal["native", "tool"]
 """How a model gives an answer in a form: as text that the provider constrains to a schema, or by a tool call."""
 
 _WRAPPED: Final = "answer"
-"""The one argument that holds an answer which is no object."""
+"""The argument that holds an answer which is no object."""
 _ACCEPTED: Final = "Accepted."
 _AGAIN: Final = "Give your final answer again, as JSON of the schema and nothing else."
-_TELLING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
+_RESTRICTING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
 """Keywords of schemas that restrict the value."""
 _DEFINITIONS: Final = ("$defs", "definitions")
 _TO_DEFINITIONS: Final = tuple(f"#/{name}/" for name in _DEFINITIONS)
@@ -50,18 +50,14 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     """The form of an agent's answers."""
 
     tool: Tool
-    """Its schema is that of answers which are given as text, too."""
+    """Its schema is also that of answers as text."""
     read: Callable[[Mapping[str, Any]], Any]
-    """Returns the answer that arguments of the tool stand for; raises `BadArguments` if they are none."""
+    """Returns the answer in the tool's arguments, or raises `BadArguments`."""
     is_closed: bool
     """Whether the schema names every field that an answer may have: some providers' own modes drop all others."""
 
     def arguments_in(self, text: str) -> dict[str, Any]:
-        """Return the arguments of the tool that the text of an answer stands for.
-
-        Raises:
-            BadArguments: it stands for none; the text says to the model what to correct.
-        """
+        """Return the tool's arguments in the text of an answer, or raise `BadArguments` with a text for the model."""
         try:
             answer = plain_object(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError, Misfit) as error:
@@ -74,10 +70,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         return arguments
 
     def demand(self, text: str | None) -> str:
-        """Return what is said to a model whose answer, given as text, does not have the form.
-
-        It says what is wrong with the text, unless that is not seen any more.
-        """
+        """Return the message to a model whose text does not have the form; `None` for a text that is gone."""
         if text is None:
             return _AGAIN
         try:
@@ -88,7 +81,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
 
 
 def answer_fault(answer: AnswerFormat | None, request: ModelRequest, parts: Sequence[Part]) -> str | None:
-    """Return what is wrong with a reply without calls, as an answer in the agent's form; `None` if nothing is."""
+    """Return the fault of a reply without calls, as an answer in the agent's form; `None` for a valid one."""
     if answer is None:
         return None
     if request.answer_schema is None:
@@ -101,7 +94,7 @@ def answer_fault(answer: AnswerFormat | None, request: ModelRequest, parts: Sequ
 
 
 def answer_retries_exhausted(refused: int, fault: str) -> ModelError:
-    """Return the error of a turn whose answers were refused; `fault` says what is wrong with the last one.
+    """Return the error of a turn whose answers were refused, the last one for `fault`.
 
     Clients may read it, too: it names fields, and quotes none.
     """
@@ -115,11 +108,7 @@ def answer_retries_exhausted(refused: int, fault: str) -> ModelError:
 
 
 def format_of(agent: str, output: Any) -> AnswerFormat:
-    """Return the form that a type, or a JSON schema, asks for.
-
-    Raises:
-        SettingsError: no schema can be made of it.
-    """
+    """Return the form that a type, or a JSON schema, describes."""
     whose = f"agent {agent!r}"
     value: Callable[[Any], Any]
     schema, value = (
@@ -155,7 +144,7 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
 
 
 def _is_closed(schema: Any) -> bool:
-    if not isinstance(schema, Mapping) or not any(word in schema for word in _TELLING):
+    if not isinstance(schema, Mapping) or not any(word in schema for word in _RESTRICTING):
         return False
     is_open = schema.get("additionalProperties") not in (None, False) or "patternProperties" in schema
     if is_open or (schema.get("type") == "object" and not schema.get("properties")):
@@ -180,7 +169,7 @@ def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _move_references(schema: Any) -> Any:
-    """Return a schema in which references to itself lead to the place where it stands in an object."""
+    """Return a schema with its internal references moved into the wrapping object."""
     if isinstance(schema, Mapping):
         moved = {name: word if name in _DATA else _move_references(word) for name, word in schema.items()}
         to = moved.get("$ref")

@@ -1,4 +1,4 @@
-"""A configuration: how one chat is run, by its agent and by what the chat itself says instead."""
+"""The configuration of one chat: its agent's, with the chat's own choices."""
 
 from __future__ import annotations
 
@@ -49,11 +49,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, agent: Agent, models: Sequence[Model], settings: Settings, hooks: Hooks) -> Configuration:
-        """Return how the chats of an agent are run, unless they say otherwise.
-
-        Raises:
-            SettingsError: a tool or setting of the agent is invalid, or a model cannot do what is asked of it.
-        """
+        """Return the configuration of an agent's chats."""
         if agent.settings is not None:
             settings = agent.settings.over(settings)
         answer = None if agent.output is None else format_of(agent.name, agent.output)
@@ -89,7 +85,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return (self.model, *(model for model, _ in self.fallbacks))
 
     def behind(self, failed: int) -> Configuration:
-        """Return the configuration with the model that is asked after so many have failed; of too many, the last."""
+        """Return the configuration with the model that is asked after `failed` models; at most the last one."""
         if not failed or not self.fallbacks:
             return self
         place = min(failed, len(self.fallbacks))
@@ -126,7 +122,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return changed.with_active(profile.active_tools)
 
     def with_active(self, active: Sequence[str] | None) -> Configuration:
-        """Return it with those tools active that there are: another version's agent may have had more."""
+        """Return it with those of the tools active that exist: another version's agent may have had more."""
         if active is None:
             return self
         tools: Mapping[str, Tool] = self.toolbox.tools
@@ -136,12 +132,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_offer(whose: str, model: Model, toolbox: Toolbox, parameters: Mapping[str, Any]) -> None:
-    """Check that a model can be offered the providers' own tools among those of a toolbox, and web search if wanted.
+    """Check that a model can be offered provider-defined tools of a toolbox, and web search if wanted.
 
     A model that is missing here is not checked; the process that asks it checks again.
-
-    Raises:
-        SettingsError: it cannot; the error names `whose` tools these are.
     """
     if isinstance(model, MissingModel):
         return
@@ -156,11 +149,7 @@ def check_offer(whose: str, model: Model, toolbox: Toolbox, parameters: Mapping[
 def check_tool_choice(
     whose: str, parameters: Mapping[str, Any], tools: Iterable[str], client_tools: Sequence[ClientTool] = ()
 ) -> None:
-    """Check that a tool which the parameters force exists.
-
-    Raises:
-        SettingsError: it does not; the error names `whose` tools there are.
-    """
+    """Check that a tool which the parameters force exists."""
     forced = forced_tool(parameters)
     declared = [tool.name for tool in client_tools]
     if forced is None or forced in (*tools, *declared) or forced.startswith(CLIENT_PREFIX):
@@ -174,7 +163,7 @@ def check_tool_choice(
 
 
 def _limits(settings: Settings, model: Model, answer: AnswerFormat | None, fallbacks: int = 0) -> Limits:
-    """Return an agent's limits. After an answer in a form nothing is said: it would not have the form."""
+    """Return an agent's limits. An answer in a form must be the last message, so nothing follows it."""
     asked = f"{model.provider}:{model.name}"
     limits = replace(settings.limits(context_window(model)), fallbacks=fallbacks, asked_model=asked)
     if settings.max_running_per_model is not None:
@@ -199,7 +188,7 @@ def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> T
 
 
 class CurrentConfiguration:
-    """How the chats of an agent are run now."""
+    """The present configuration of an agent's chats."""
 
     def __init__(self, agent: Agent, configuration: Configuration) -> None:
         self.sources = sources_in(agent.tools)

@@ -1,4 +1,4 @@
-"""Delegation: the tools by which an agent has tasks done by subagents, chats of their own, and sees to them."""
+"""Delegation: the tools by which an agent gives tasks to subagents, and controls them."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ async def _never(**_: Any) -> None:
     raise AssertionError("a delegated call is answered by a chat, not by this function")
 
 
-def _sees_to_subagents(action: SubagentAction, name: str, description: str, schema: dict[str, Any]) -> Tool:
+def _background_tool(action: SubagentAction, name: str, description: str, schema: dict[str, Any]) -> Tool:
     return Tool(name=name, description=description, schema=schema, run=_never, subagent_action=action)
 
 
 _ID: Final = _text("The subagent's id.")
 BACKGROUND_TOOLS: Final = (
-    _sees_to_subagents(
+    _background_tool(
         "wait",
         "wait_for_subagents",
         "Wait until subagents have done their work, and hear what they say.",
@@ -115,7 +115,7 @@ BACKGROUND_TOOLS: Final = (
             },
         ),
     ),
-    _sees_to_subagents(
+    _background_tool(
         "message",
         "message_subagent",
         "Tell a subagent something more; it answers in its next turn. Hear its answer with wait_for_subagents.",
@@ -126,7 +126,7 @@ BACKGROUND_TOOLS: Final = (
             steer={"type": "boolean", "description": "Whether it reads this at once, in the middle of its work."},
         ),
     ),
-    _sees_to_subagents("stop", "stop_subagent", "Stop a subagent's work.", _object((SUBAGENT,), subagent=_ID)),
-    _sees_to_subagents("list", "list_subagents", "List your subagents, their tasks and how far they are.", _object(())),
+    _background_tool("stop", "stop_subagent", "Stop a subagent's work.", _object((SUBAGENT,), subagent=_ID)),
+    _background_tool("list", "list_subagents", "List your subagents, their tasks and how far they are.", _object(())),
 )
 """The further tools of an agent that starts subagents in the background."""

@@ -1,4 +1,4 @@
-"""Deps: what a service's tools need beside their arguments, opened for a chat while a worker holds it."""
+"""Deps: the dependencies of an application's tools, opened for a chat while a worker holds it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,11 @@ DepsOf = Callable[[Chat], AbstractAsyncContextManager[Any]]
 """Makes the deps of a chat for the tools of its `agent`. The chat is as it stood when one of them first ran."""
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""Seconds that deps get to close once the worker gives the chat back."""
+"""Seconds that deps get to close once the worker releases the chat."""
 
 
 def check_deps(declared: object) -> None:
-    """Refuse a function whose decorator was forgotten: no tool would ever get its deps.
-
-    Raises:
-        SettingsError: it is a coroutine or a generator.
-    """
+    """Refuse a coroutine function or generator, whose decorator was forgotten."""
     if not callable(declared) or isinstance(declared, type):
         return
     called = find_called(declared)
@@ -45,10 +41,7 @@ class DepsFailed(Exception):
 
 
 class HeldDeps:
-    """The deps of one chat while a worker holds it: opened when they are first needed, closed with the hold.
-
-    They are opened anew for the tools of another agent.
-    """
+    """The deps of one chat while a worker holds it: opened at first use, and again for the tools of another agent."""
 
     def __init__(self, declared: object, calls: UserCalls, clock: Clock) -> None:
         self._declared = declared
@@ -58,7 +51,7 @@ class HeldDeps:
 
     @property
     def open_for(self) -> str | None:
-        """The agent for whose tools they are open, if something had to be opened."""
+        """The agent whose tools they are open for; `None` if nothing is open."""
         opened = self._opened
         return opened.chat.agent if opened is not None and opened.are_open else None
 

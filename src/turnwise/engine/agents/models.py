@@ -22,11 +22,7 @@ from turnwise.states.model_errors import ModelError, ModelErrorKind
 
 
 class Models:
-    """Models by their names, each made once: when an agent or a chat first names it.
-
-    Args:
-        asked: whether any is asked in this process. Where none is, their libraries and keys may be missing.
-    """
+    """Models by their names, each made once. Unless they are `asked` here, libraries and keys may be missing."""
 
     def __init__(self, *, asked: bool) -> None:
         self._asked = asked
@@ -38,11 +34,7 @@ class Models:
         return frozenset(self._made)
 
     def named(self, name: str) -> Model:
-        """Return the model of that name; where none is asked, it may be one that only stands for it.
-
-        Raises:
-            SettingsError: there is none, or it is asked here, and its provider's library or key is missing.
-        """
+        """Return the model of that name, or a `MissingModel` if none is asked in this process."""
         if name not in self._made:
             try:
                 self._made[name] = model_named(name)
@@ -53,17 +45,13 @@ class Models:
         return self._made[name]
 
     def listed(self, given: Model | str | Sequence[Model | str] | None) -> list[Model]:
-        """Return the models of an agent in their order: each given itself, or by its name.
-
-        Raises:
-            SettingsError: as by `named`.
-        """
+        """Return the models of an agent in their order: each given itself, or by its name."""
         several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         models = [self.named(one) if isinstance(one, str) else one for one in several if one is not None]
         return [one for model in models for one in alternatives_of(model)]
 
     def or_missing(self, name: str) -> Model:
-        """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""
+        """Return the model of that name, or a `MissingModel`."""
         try:
             return self.named(name)
         except SettingsError as error:
@@ -74,11 +62,7 @@ class Models:
         return self._made.get(name)
 
     async def check(self, name: str) -> None:
-        """Make a model and load its prices, off the event loop: a provider's library takes seconds to import.
-
-        Raises:
-            SettingsError: as by `named`.
-        """
+        """Make a model and load its prices, off the event loop: a provider's library takes seconds to import."""
         await run_in_thread(lambda: load_prices(self.named(name)))
 
     @asynccontextmanager
@@ -100,7 +84,7 @@ class Models:
 
 
 class MissingModel:
-    """Stands for a model that cannot be asked here: for lack of a library or a key, or not as its chat says."""
+    """Stands for a model that cannot be asked here; raises the problem when it is asked."""
 
     context_limit = None
     takes_answer_schema = "always"
@@ -115,10 +99,10 @@ class MissingModel:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Raise what is missing."""
+        """Raise the problem."""
         await self.generate(request)
         yield ModelPart("heartbeat")
 
     async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
-        """Raise what is missing."""
+        """Raise the problem."""
         raise ModelError(self._kind, retryable=False, message=self._problem)

@@ -16,14 +16,14 @@ from turnwise.states.facts import Facts
 from turnwise.states.values.plain import type_name, well_formed
 
 _MadeFor = tuple[int, datetime | None, str]
-"""A turn's number, the time when it began or was resumed, and the agent that answers in it."""
+"""A turn's number, its start or resumption, and its agent."""
 
 MOST_KEPT: Final = 1000
 """Chats whose prompt is cached until their turn ends, the latest ones."""
 
 
 class SystemPrompts:
-    """The prompts of turns under way, by chat: a turn may go on under another lease."""
+    """The prompts of running turns, by chat: a turn may go on under another lease."""
 
     def __init__(self) -> None:
         self._call_prompt: dict[str, tuple[_MadeFor, str]] = {}
@@ -40,11 +40,7 @@ class SystemPrompts:
         user_calls: UserCalls,
         in_time: Callable[[], AbstractContextManager[None]],
     ) -> str | None:
-        """Return a chat's system prompt: its own, or its agent's, which is made `in_time` if a function makes it.
-
-        Raises:
-            Exception: what the agent's function raised.
-        """
+        """Return a chat's system prompt: its own, or its agent's; a function has to return it `in_time`."""
         own, prompt = facts.profile.system, configuration.system
         if own is not None:
             return own
@@ -62,7 +58,7 @@ class SystemPrompts:
         return made
 
     def forget(self, chat_id: str) -> None:
-        """Keep nothing of a chat whose turn is over, or that is gone."""
+        """Forget the prompt of a chat whose turn has ended, or that is deleted."""
         self._call_prompt.pop(chat_id, None)
 
 

@@ -1,4 +1,4 @@
-"""Takes the files of chats in, gives them out, and removes what no chat holds any more."""
+"""Stores and reads the files of chats, and removes those that no chat holds any more."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from turnwise.states.values.plain import shown, well_formed
 from turnwise.states.values.values import Json
 
 _AT_ONCE: Final = 100
-"""Blobs that are looked at between two looks at the notes of loose ones."""
+"""Unreferenced blobs that are read at a time."""
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -53,11 +53,7 @@ class Files(msgspec.Struct, frozen=True):
             return await self.keep(chat_id, part, self._check_pieces(source.pieces, part.media_type))
 
     async def _check_pieces(self, pieces: AsyncIterable[bytes], media_type: str) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of a file.
-
-        Raises:
-            InvalidContent: its first bytes show that it is of another type, or a picture that is too large.
-        """
+        """Yield the pieces of a file, unless its first bytes show another type, or a picture that is too large."""
         head, seen = b"", False
         async for piece in pieces:
             head = head if seen else head + piece
@@ -74,11 +70,7 @@ class Files(msgspec.Struct, frozen=True):
             raise InvalidContent(problem)
 
     def _check_file(self, source: Source, media_type: str | None, name: str | None) -> FilePart:
-        """Return a file without its content.
-
-        Raises:
-            InvalidContent: the file is not allowed, or its media type is unknown.
-        """
+        """Return a file without its content, if it is allowed and its media type is known."""
         kind = media_type if media_type is not None else source.media_type
         if kind is None:
             reason = f"the name {source.name!r} does not tell what is in the file" if source.name else "what is in it?"
@@ -90,18 +82,13 @@ class Files(msgspec.Struct, frozen=True):
         return part
 
     def refusal(self, part: FilePart) -> str | None:
-        """Return why a file that someone says is not allowed, and what would be; `None` if it is."""
+        """Return why a file of a message is not allowed; `None` if it is."""
         return refusal_of(self.settings, part)
 
     async def keep(
         self, holder: str, part: FilePart, pieces: AsyncIterable[bytes], *, arriving: bool = False
     ) -> FilePart:
-        """Keep the bytes of a file for a chat, or for what is `arriving`; return the part that refers to them.
-
-        Raises:
-            InvalidContent: it is empty or too large.
-            StoreError: the holder let go of it while it was put.
-        """
+        """Store the bytes of a file for a chat, or for an `arriving` message; return the part that refers to them."""
 
         async def note(blob: Blob) -> None:
             if blob.size == 0:
@@ -146,12 +133,7 @@ class Files(msgspec.Struct, frozen=True):
             raise FileNotFound(chat_id, digest, gone.problem) from gone
 
     async def size_of(self, chat_id: str, digest: str) -> int:
-        """Return the size of a file that the chat holds.
-
-        Raises:
-            FileNotFound: it holds none of that digest.
-            ChatNotFound: there is no such chat.
-        """
+        """Return the size of a file that the chat holds."""
         held = await self.store.held_files(chat_id, [digest]) if is_digest(digest) else {}
         if digest not in held:
             await self.store.facts(chat_id)
@@ -166,31 +148,23 @@ class Files(msgspec.Struct, frozen=True):
             and bytes_in(part.data) > self.settings.inline_file_bytes
         )
 
-    async def take_in(self, chat_id: str, spool: Spool) -> None:
-        """Keep the files of a chat that is about to be imported."""
+    async def import_spool(self, chat_id: str, spool: Spool) -> None:
+        """Store the files of a chat that is about to be imported."""
         for digest in spool.blobs:
             await self.blobs.put(spool.read(digest), partial(self.note, chat_id, arriving=True))
 
     async def note(self, holder: str, blob: Blob, *, arriving: bool = False) -> None:
-        """Let a chat, or what is `arriving`, hold a blob, as `HeldFiles.note_file` promises."""
+        """Let a chat, or an `arriving` message, hold a blob, as `HeldFiles.note_file` promises."""
         await self.store.note_file(holder, blob, kept_in=self.blobs.name, arriving=arriving)
 
     async def check_place(self) -> None:
-        """Check that the file store is the one that keeps the files of the chat store.
-
-        Raises:
-            StoreError: another one does: what this one does not have is not gone, and nothing of it must be forgotten.
-        """
+        """Raise `FilesElsewhere` unless the file store is that of the chat store: files missing here are not lost."""
         place = await self.store.files_kept_in()
         if place is not None and place != self.blobs.name:
             raise FilesElsewhere(place, self.blobs.name)
 
     async def problem_with(self, digest: str) -> str | None:
-        """Return the problem of a missing or corrupt blob; `None` if it is intact.
-
-        Raises:
-            StoreError: the file store cannot be reached, or is not the one.
-        """
+        """Return the problem of a missing or corrupt blob; `None` if it is intact."""
         await self.check_place()
         try:
             async with closing(intact(digest, self.blobs.read(digest))) as pieces:
@@ -201,11 +175,11 @@ class Files(msgspec.Struct, frozen=True):
         return None
 
     async def collect(self) -> bool:
-        """Remove the blobs that no chat holds any more; return whether that was done for all of them."""
+        """Remove the blobs that no chat holds any more; return whether all of them are removed."""
         try:
             await self.check_place()
-            while loose := await self.store.unreferenced_files(limit=_AT_ONCE):
-                for number, digest in loose:
+            while unreferenced := await self.store.unreferenced_files(limit=_AT_ONCE):
+                for number, digest in unreferenced:
                     await self._remove(digest)
                     await self.store.settle_unreferenced(number)
         except StoreError as error:
@@ -214,7 +188,7 @@ class Files(msgspec.Struct, frozen=True):
         return True
 
     async def _remove(self, digest: str) -> None:
-        if not isinstance(digest, str) or not is_digest(digest):  # it may name anything: a file elsewhere, for one
+        if not isinstance(digest, str) or not is_digest(digest):  # it may be the path of another file
             logger.error("unreferenced_file_unreadable", digest=shown(digest))
             return
         is_unreferenced = partial(self.store.is_unreferenced, digest)
@@ -222,11 +196,7 @@ class Files(msgspec.Struct, frozen=True):
             await self.blobs.remove(digest, is_unreferenced)
 
     async def sweep(self) -> None:
-        """Let go of what was put and never sent, and remove what is left of puts and removals that were cut off.
-
-        Raises:
-            StoreError: the chat store, or the file store, is out of reach.
-        """
+        """Release files that were never sent, and remove the remains of interrupted puts and removals."""
         seconds = self.settings.keep_unsent_files
         while await self.store.let_go(seconds=seconds, limit=_AT_ONCE) == _AT_ONCE:
             pass
@@ -243,11 +213,7 @@ def append_notes(output: Json, notes: Sequence[str]) -> Json:
 
 
 def decoded(file: FilePart) -> bytes:
-    """Return the bytes of a file that is given inline.
-
-    Raises:
-        InvalidContent: it is no base64.
-    """
+    """Return the bytes of a file that is given inline."""
     try:
         return b64decode(file.data or "")
     except binascii.Error:
@@ -255,11 +221,7 @@ def decoded(file: FilePart) -> bytes:
 
 
 async def _readable(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield pieces that others make.
-
-    Raises:
-        InvalidContent: whatever that raised, other than an error of turnwise.
-    """
+    """Yield a caller's pieces; raise its errors as `InvalidContent`."""
     try:
         async with closing(pieces) as given:
             async for piece in given:

@@ -37,11 +37,8 @@ Refuse = Callable[[str, int], str | None]
 async def with_files(files: Files, request: ModelRequest, model: Model) -> ModelRequest:
     """Return the request with the bytes of the files that its messages refer to, or a note in place of a file.
 
-    A note takes the place of a file that the model refuses, that is gone or damaged, and of older files if all of them
-    together are more than `Settings.request_file_bytes`. Other requests are returned as they are.
-
-    Raises:
-        ModelError: of kind `network`: the file store cannot be reached now.
+    A note replaces a file that the model refuses, that is gone or damaged, and older files if all of them together are
+    more than `Settings.request_file_bytes`.
     """
     if not any(_refers(message) for message in request.messages):
         return request
@@ -75,7 +72,7 @@ class _Loading(msgspec.Struct):
         return replace(request, messages=messages)
 
     async def _choose(self, messages: Sequence[Message]) -> None:
-        """Load files from the newest on, until there is no more room."""
+        """Load files from the newest on, until the room is used up."""
         held = await self._held(messages)
         room = self.files.settings.request_file_bytes
         for file, digest in _newest_first(messages):
@@ -84,7 +81,7 @@ class _Loading(msgspec.Struct):
                 continue
             fault = "it is gone" if size is None else self.refuse(file.media_type, size)
             if fault is None and size is not None:
-                room -= size  # what does not fit leaves no room for older files either
+                room -= size  # a file that does not fit leaves no room for older files either
                 fault = _NO_ROOM if room < 0 else await self._load(digest)
             if fault is not None:
                 self.faults[key] = fault
@@ -221,8 +218,8 @@ def _without(message: Message, refused: Sequence[LeftOut], calls_as_text: set[st
 def _without_files(result: ToolResultPart, places: Sequence[int | None]) -> ToolResultPart:
     files = [*enumerate(result.attachments)]
     notes = [note_of_file(file.name, file.media_type, REFUSED) for place, file in files if place in places]
-    kept = tuple(file for place, file in files if place not in places)
-    return replace(result, output=append_notes(result.output, notes), attachments=kept)
+    rest = tuple(file for place, file in files if place not in places)
+    return replace(result, output=append_notes(result.output, notes), attachments=rest)
 
 
 def _note(part: Part) -> Part:

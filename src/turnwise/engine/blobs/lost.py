@@ -45,11 +45,7 @@ class MissingFileScanner:
         self._store_checked = False
 
     async def find_missing(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
-        """Return the lost files of a chat.
-
-        Raises:
-            ChatNotFound: the chat was deleted meanwhile.
-        """
+        """Return the lost files of a chat."""
         lost = await self._scan(chat_id, rows)
         # Erasure deletes the reference before the file, so re-read: a file erased meanwhile is not missing.
         return await self._scan(chat_id, await self.files.store.raw_rows(chat_id)) if lost else ()
@@ -114,9 +110,6 @@ async def verify_files(files: Files, rows: ChatRows) -> Verdict:
     """Return the verdict on the files of a chat whose audit log is valid.
 
     The log binds the messages, and a message names the digest of each file: so the log binds the bytes, too.
-
-    Raises:
-        ChatDeleted: the chat was deleted meanwhile.
     """
     while not (verdict := await _verify_references(files, rows)).ok:
         # As above: a file erased meanwhile is not missing.

@@ -1,9 +1,9 @@
-"""Stores the files of what is about to be committed, and sees to it that they are there until that refers to them."""
+"""Stores the files of a message before its commit, and holds them until the message refers to them."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 from msgspec.structs import replace
 
 from turnwise.engine.blobs.files import Files, append_notes, decoded
+from turnwise.engine.blobs.streams import source_of
 from turnwise.logger import logger
 from turnwise.persistence.blobs.protocol import Blob
 from turnwise.states.arguments import Partial
@@ -24,16 +25,11 @@ _AnyPartial = TypeVar("_AnyPartial", Partial, Partial | None)
 
 
 class Sending:
-    """Files between the moment in which they are stored and the commit that refers to them.
+    """Holds files from their storage to the commit that refers to them.
 
-    An erasure in another process may meanwhile remove the last message that refers to the same bytes, and with it the
-    chat's reference to them. This context therefore holds one of its own until it is left. If it is never left, a sweep
-    releases its files after `Settings.keep_unsent_files`, like all files that were never sent.
-
-    Args:
-        files: the files of the engine.
-        chat_id: the chat.
-        name: of this holder among those of the chat, to leave it in another process than it was entered.
+    An erasure in another process may meanwhile remove the chat's last reference to the same bytes: so this context
+    holds a reference of its own. If it is never left, a sweep releases its files after `Settings.keep_unsent_files`.
+    With a `name` it can be left in another process than it was entered.
     """
 
     def __init__(self, files: Files, chat_id: str, name: str | None = None) -> None:
@@ -54,13 +50,13 @@ class Sending:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let go of the files, unless the commit was given up, and may come still: a sweep lets go of them then."""
+        """Release the files, unless the commit may still come after an error: then a sweep releases them."""
         is_refused = isinstance(exc, TurnwiseError) and not isinstance(exc, StoreError)
         if not self._is_empty and (exc is None or is_refused):
             await self.end()
 
     async def end(self) -> None:
-        """Let go of the files: by now a message refers to them, or none will."""
+        """Release the files."""
         with suppress(StoreError):  # a sweep does it
             await self._files.store.let_go(seconds=0, limit=1, chat_id=self._holder)
 
@@ -68,11 +64,6 @@ class Sending:
         """Return parts of a user's message, or files of a tool, as they are stored: large files as references.
 
         Everything is checked before anything is written.
-
-        Raises:
-            InvalidContent: a file is too large, of a type that is not allowed, or large and no base64.
-            FileNotFound: the chat does not hold a file that is referred to, or the file is gone.
-            ChatNotFound: there is no such chat.
         """
         for part in parts:
             problem = self._files.refusal(part) if isinstance(part, FilePart) else None
@@ -92,10 +83,9 @@ class Sending:
         )
 
     async def _file_size(self, digest: str) -> int:
-        """Return the size of a file that the chat holds, and that stays from now on.
+        """Return the size of a file that the chat holds, and hold it here, too.
 
-        The chat is asked again once there is the other holder. If it holds the file still, it has held it all the time,
-        and who removes blobs can have looked neither before nor in between. If it does not, the file may be leaving.
+        The second check shows that the chat has held it throughout, so that no removal can have begun meanwhile.
         """
         size = await self._files.size_of(self.chat_id, digest)
         self._is_empty = False
@@ -106,24 +96,15 @@ class Sending:
         return size
 
     async def _store_file(self, part: _AnyPart) -> _AnyPart:
-        """Return a part, as a reference if it is a large file.
-
-        Raises:
-            InvalidContent: it is no base64.
-            StoreError: it cannot be stored.
-        """
+        """Return a part, as a reference if it is a large file."""
         if not self._files.is_inline(part):
             return part
-        whole = decoded(part)
+        source = await source_of(decoded(part))
         self._is_empty = False
-        return await self._files.keep(self._holder, part, _in_one(whole), arriving=True)
+        return await self._files.keep(self._holder, part, source.pieces, arriving=True)
 
     async def imported(self, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Return parts of a message from elsewhere as they are stored: large files, also of results, as references.
-
-        Raises:
-            StoreError: a file cannot be stored.
-        """
+        """Return parts of an imported message as they are stored: large files, also of results, as references."""
         return tuple([await self._store_part(part) for part in parts])
 
     async def _store_part(self, part: Part) -> Part:
@@ -137,10 +118,8 @@ class Sending:
         return tuple([await self._reply_part(part) for part in parts])
 
     async def partial(self, reply: _AnyPartial) -> _AnyPartial:
-        """Return a reply that was cut off with its parts as they are stored; `None` as it is."""
-        if reply is None:
-            return reply
-        return replace(reply, parts=await self.reply_parts(reply.parts))
+        """Return an interrupted reply, if there is one, with its parts as they are stored."""
+        return reply and replace(reply, parts=await self.reply_parts(reply.parts))
 
     async def _reply_part(self, part: Part) -> Part:
         try:
@@ -164,7 +143,3 @@ class Sending:
                 if isinstance(error, StoreError):
                     logger.warning("file_not_stored", chat_id=self.chat_id, problem=str(error))
         return replace(outcome, output=append_notes(outcome.output, left_out), attachments=tuple(files))
-
-
-async def _in_one(whole: bytes) -> AsyncGenerator[bytes, None]:
-    yield whole

@@ -1,4 +1,4 @@
-"""Content as it comes in: what a message may hold, and the bytes of a file, piece by piece."""
+"""Incoming content: the parts of a message, and the bytes of a file, piece by piece."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from turnwise.states.values.plain import shown, well_formed
 
 
 def parts_within(settings: Settings, content: Content) -> tuple[Part, ...]:
-    """Return a client's content as parts.
-
-    Raises:
-        InvalidContent: it says nothing, cannot be stored, or is larger than a message may be.
-    """
+    """Return a client's content as parts, or raise `InvalidContent`."""
     parts = parts_of(content)
     limit, size = settings.message_limit_bytes, size_of(parts)
     if size > limit:
@@ -36,11 +32,7 @@ def parts_within(settings: Settings, content: Content) -> tuple[Part, ...]:
 
 
 def check_message(settings: Settings, content: Content) -> tuple[Part, ...]:
-    """Return the parts of a message, once what it says by itself is checked: before anything is done.
-
-    Raises:
-        InvalidContent: no chat would take it, as it is now or as its files are.
-    """
+    """Return the parts of a message, with its files checked."""
     parts = parts_within(settings, content)
     for part in parts:
         problem = refusal_of(settings, part) if isinstance(part, FilePart) else None
@@ -50,7 +42,7 @@ def check_message(settings: Settings, content: Content) -> tuple[Part, ...]:
 
 
 def refusal_of(settings: Settings, part: FilePart) -> str | None:
-    """Return why a file that someone says is not allowed, and what would be; `None` if it is."""
+    """Return why a file of a message is not allowed; `None` if it is."""
     if part.data is None:
         return refusal_of_file(settings, part.media_type, None)
     problem = refusal_of_file(settings, part.media_type, bytes_in(part.data))
@@ -83,23 +75,19 @@ _PIECE: Final = 256 * 1024
 
 
 class Source(NamedTuple):
-    """Where the bytes of a file come from, and what is known of it before."""
+    """The bytes of a file, and its properties before reading."""
 
     pieces: AsyncGenerator[bytes, None]
     media_type: str | None = None
     """Guessed from the name."""
     name: str | None = None
-    """Well-formed, whatever the disk calls the file."""
+    """Well-formed, unlike some names on disks."""
     size: int | None = None
     """In bytes; `None` if it is unknown before reading."""
 
 
 async def source_of(content: Any) -> Source:
-    """Return an iterator over the bytes of a file. Nothing but its size has been read.
-
-    Raises:
-        InvalidContent: nothing can be read there.
-    """
+    """Return an iterator over the bytes of a file. Nothing but its size has been read."""
     if isinstance(content, bytes | bytearray | memoryview):
         whole = bytes(content)
         return Source(_cut(whole), size=len(whole))
@@ -158,7 +146,7 @@ async def _iterate(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]
 
 
 async def _drawn(content: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield what an iterator yields. It may block, so a thread asks it."""
+    """Yield the pieces of an iterator, which may block, from a thread."""
     while (piece := await in_thread(partial(next, content, None))) is not None:
         yield _bytes(piece)
 

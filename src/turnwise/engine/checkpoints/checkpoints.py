@@ -1,4 +1,4 @@
-"""The setting by which an engine signs where its chats' logs stand, and publishes that outside of the store."""
+"""The setting by which an engine publishes signed lengths and hashes of its chats' logs outside of the store."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Place = str | os.PathLike[str]
 
 @checked
 class Checkpoints:
-    """Signs where a chat's log stands as it grows, and publishes it, so that a later rewrite of the database is found.
+    """Publishes signed lengths and hashes of the logs, so that a later rewrite of the database is found.
 
-    The process that has committed does so whenever the chat has come to rest, at once and in the background: a turn
-    never waits for it, and never fails by it. A failed attempt is logged and repeated.
+    The process that has committed does so in the background whenever the chat comes to rest: a turn never waits for it,
+    and never fails by it. A failed attempt is logged and repeated.
 
     Args:
         key: signs.
@@ -37,8 +37,8 @@ class Checkpoints:
         every: also whenever a log has grown by so many records.
         headers: of each request to an address, such as `Authorization`.
         timeout: the seconds that a request may take.
-        catch_up: how many chats are looked at when the engine is entered, those that changed last: what a process
-            that was killed has committed and not published is published then.
+        catch_up: how many of the latest chats are checked when the engine is entered, for commits that a killed
+            process has not published.
 
     Raises:
         SettingsError: `to` is neither a path nor an address, or a header cannot be sent.

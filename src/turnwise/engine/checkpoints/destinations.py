@@ -39,7 +39,7 @@ class NotPublished(TurnwiseError):
 
 
 class Destination(Protocol):
-    """Takes checkpoints. Every method raises `NotPublished` if that does not go now."""
+    """Takes checkpoints. Every method raises `NotPublished` if that fails now."""
 
     name: str
     """Its name in logs, without secrets."""
@@ -48,7 +48,7 @@ class Destination(Protocol):
         """Raise a `SettingsError` if nothing can ever be published there."""
 
     async def published_versions(self, chat_ids: Collection[str]) -> Mapping[str, int]:
-        """Return up to which version chats were published, as far as that is known here."""
+        """Return the published versions of chats, as far as they are known."""
 
     async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
         """Sign and publish checkpoints, in this order. Called again with the same ones after it has failed."""
@@ -72,7 +72,7 @@ class PublishedFile:
             raise SettingsError("checkpoints", f"{self.name!r} cannot be written: {error.strerror or error}") from error
 
     async def published_versions(self, chat_ids: Collection[str]) -> Mapping[str, int]:
-        """Return up to which version chats were published."""
+        """Return the published versions of chats."""
         return await anyio.to_thread.run_sync(
             partial(self._published_versions, frozenset(chat_ids)), abandon_on_cancel=True
         )
@@ -142,7 +142,7 @@ class PublishedFile:
 
 
 def _last_line(file: int) -> tuple[bytes | None, bool]:
-    """Return the last line that is not empty, and whether its end was written: its process may have been killed."""
+    """Return the last line that is not empty, and whether it is complete."""
     end = os.lseek(file, 0, os.SEEK_END)
     tail, start = b"", end
     while start > 0 and b"\n" not in tail.strip(b"\n"):

@@ -1,4 +1,4 @@
-"""The publisher: publishes where logs stand, in the background. Turns neither wait for it nor fail by it."""
+"""The publisher of checkpoints, in the background. Turns neither wait for it nor fail by it."""
 
 from __future__ import annotations
 
@@ -35,22 +35,18 @@ class Publisher:
         self._outboxes = [Outbox(one, checkpoints.key, store, clock) for one in self._destinations]
 
     async def open(self) -> None:
-        """Check that the destinations can be written to.
-
-        Raises:
-            SettingsError: one cannot.
-        """
+        """Check that the destinations can be written to."""
         for destination in self._destinations:
             await destination.check()
 
     async def run(self) -> None:
-        """Publish what was committed and not published before, then what is noted, until closed."""
+        """Publish earlier unpublished commits, then those that are noted, until closed."""
         async with anyio.create_task_group() as tasks:
             for outbox in self._outboxes:
                 tasks.start_soon(outbox.run, self._checkpoints.catch_up)
 
     async def close(self, grace: float) -> None:
-        """Publish the rest, within so many seconds. The next engine that is entered publishes what fails now."""
+        """Publish the rest, within so many seconds. The next engine publishes the remainder."""
         with anyio.move_on_after(grace):
             for outbox in self._outboxes:
                 outbox.close()
@@ -58,7 +54,7 @@ class Publisher:
                 await outbox.ended.wait()
 
     def committed(self, committed: Committed) -> None:
-        """Note what a transaction did to a chat."""
+        """Note a commit."""
         every, after = self._checkpoints.every, committed.facts
         if after.resting or (every is not None and after.version // every > committed.before.version // every):
             self.note(after.chat_id)
@@ -70,7 +66,7 @@ class Publisher:
 
 
 class Outbox:
-    """The chats to publish to one destination, each once, however often it has changed meanwhile."""
+    """The chats to publish to one destination, each once."""
 
     def __init__(self, destination: Destination, key: SigningKey, store: ChatStore, clock: Clock) -> None:
         self._destination = destination
@@ -79,7 +75,7 @@ class Outbox:
         self._clock = clock
         self._waiting: dict[str, None] = {}
         self._published: dict[str, int] = {}
-        """Up to which version the chats to catch up with were published before."""
+        """The published versions of the chats to catch up with."""
         self._heads: Sequence[Head] = ()
         """The heads of the attempt under way."""
         self._bell = asyncio.Event()
@@ -95,13 +91,13 @@ class Outbox:
         self._bell.set()
 
     def close(self) -> None:
-        """Have what is left tried once more, at once, and end."""
+        """Try the rest once more, at once, and end."""
         self._closed = True
         self._pause.set()
         self._bell.set()
 
     async def run(self, catch_up: int) -> None:
-        """Publish until closed; first, unless `catch_up` is 0, what was committed and not published before."""
+        """Publish until closed; first, unless `catch_up` is 0, earlier unpublished commits."""
         delay = FIRST_DELAY
         try:
             while catch_up or await self._has_work():
@@ -110,7 +106,7 @@ class Outbox:
                         await self._catch_up(catch_up)
                         catch_up = 0
                     await self._publish()
-                except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+                except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                     self._log(error)
                     if self._closed:
                         return
@@ -126,14 +122,14 @@ class Outbox:
             self.ended.set()
 
     async def _has_work(self) -> bool:
-        """Wait until there is something to publish; return whether there is, and not only an end."""
+        """Wait for work or the end; return whether there is work."""
         while not (self._waiting or self._heads or self._closed):
             await self._bell.wait()
             self._bell = asyncio.Event()
         return bool(self._waiting or self._heads)
 
     async def _catch_up(self, limit: int) -> None:
-        """Note the chats whose state has changed last, unless the destination knows them as they are."""
+        """Note the chats whose state has changed last."""
         recent = await self._store.ids(prefix="", limit=limit)
         self._published.update(await self._destination.published_versions(recent))
         self._waiting.update(dict.fromkeys(recent))
@@ -147,7 +143,7 @@ class Outbox:
                 self._heads = ()
 
     async def _read(self, chat_ids: Sequence[str]) -> list[Head]:
-        """Return where chats stand, and note them no more: what is committed from now on is noted anew."""
+        """Take noted chats, and return the heads of their logs; later commits note them again."""
         for chat_id in chat_ids:
             del self._waiting[chat_id]
         try:

@@ -1,4 +1,4 @@
-"""The methods of an engine's chats, each run by the handlers of the engine, on behalf of an actor."""
+"""Chats whose methods are run by the handlers of an engine, on behalf of an actor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HandledChats(LocalChats):
 
     @abstractmethod
     def _handlers(self, *, changes: bool) -> Handlers:
-        """Return the handlers; those that change chats are gone before those that read them."""
+        """Return the handlers. A closing engine refuses changes before reads."""
 
     async def _run(self, call: CommandCall) -> Any:
         return await call.run(self._handlers(changes=not call.command.is_read))

@@ -1,4 +1,4 @@
-"""Handles budgets: sets them, and lists them as they stand."""
+"""Sets and lists budgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.time_zones import time_zone
 
 
 class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator declares of a budget."""
+    """The declaration of a budget by an operator."""
 
     owner: str | None
     chat_id: str | None
@@ -29,7 +29,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
 
     def __call__(self, stored: StoredBudget | None, _now: datetime) -> StoredBudget | None:
-        """Return the budget with these limits; what is spent and reserved stays."""
+        """Return the budget with these limits; spending and reservations stay."""
         if self.tokens is None and self.cost is None:
             return None
         budget = stored or StoredBudget(owner=self.owner, chat_id=self.chat_id)
@@ -61,7 +61,7 @@ async def set_budget(  # noqa: PLR0913 - the contract
     time_zone(timezone)
     if chat_id is not None:
         await store.facts(chat_id)
-    dollars = None if cost is None else Decimal(str(cost))  # as it is written: a float of 0.1 is a little more
+    dollars = None if cost is None else Decimal(str(cost))  # by its text: the float 0.1 is a little more
     limits = BudgetLimits(
         owner=owner, chat_id=chat_id, tokens=tokens, cost=dollars, per=per, timezone=timezone, actor=actor
     )

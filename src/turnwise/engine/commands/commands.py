@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +15,6 @@ from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.blobs.streams import parts_within
 from turnwise.engine.commands.fork import fork_of
 from turnwise.engine.commands.interrupt import Interrupter
-from turnwise.engine.commands.profile_changes import Configuring, Labelling, MarkingRead
 from turnwise.engine.commands.submission import Submission
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.jobs.held_attempt import HeldAttempt
@@ -28,7 +27,6 @@ from turnwise.engine.transactions.idempotency import (
     replayed_submission,
 )
 from turnwise.engine.transactions.runtime import Runtime
-from turnwise.engine.transactions.schedules import Scheduler
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed, DuplicateReceipt
 from turnwise.states import triggers as t
@@ -51,9 +49,7 @@ from turnwise.states.triggers import (
     EditQueued,
     Interrupt,
     PromoteQueued,
-    Resume,
     SendMessage,
-    Trigger,
 )
 from turnwise.states.values.digests import digest
 
@@ -80,11 +76,7 @@ class Commands(msgspec.Struct, frozen=True):
         return self.runtime.store
 
     def parts_of(self, content: Content) -> tuple[Part, ...]:
-        """Return a client's content as parts.
-
-        Raises:
-            InvalidContent: it says nothing, cannot be stored, or is larger than a message may be.
-        """
+        """Return a client's content as parts, or raise `InvalidContent`."""
         return parts_within(self.runtime.settings, content)
 
     async def edit_queued(
@@ -96,10 +88,6 @@ class Commands(msgspec.Struct, frozen=True):
             edit = EditQueued(queued_id=queued_id, parts=await sending.store_parts(parts))
             return await self.change(chat_id, edit, if_version=if_version)
 
-    def scheduler(self, chat_id: str) -> Scheduler:
-        """Return what schedules messages of a chat."""
-        return Scheduler(self.runtime, chat_id, self.actor)
-
     async def create(self, chat_id: str, begin: Change, message: SendMessage | None = None) -> Chat:
         """Create a chat, and send its first message if one is given, in one transaction; `begin` fires `create`."""
         writer = self.runtime.writer
@@ -110,7 +98,7 @@ class Commands(msgspec.Struct, frozen=True):
     async def fork(self, chat_id: str, at_version: int) -> Chat:
         """Create a chat that begins with another's history as of a version."""
         while True:
-            # If something of it is erased before the fork is there, the history is read again: it would say it.
+            # After an erasure before the commit the history is read again: the fork would hold the erased content.
             with suppress(VersionMismatch):
                 begin, parent = await fork_of(self._store, chat_id, at_version)
                 forked = self.runtime.writer.create(chat_ids.new_chat_id(), begin, actor=self.actor, parent=parent)
@@ -133,7 +121,7 @@ class Commands(msgspec.Struct, frozen=True):
                     trace=self.runtime.observers.turn_trace(chat_id),
                 )
                 committed = await change(chat_id, message)
-        except (DuplicateReceipt, ChatBusy, QueueFull):  # if the same request came twice at once, because of its twin
+        except (DuplicateReceipt, ChatBusy, QueueFull):  # perhaps because of a concurrent copy of the request
             if first := await first_receipt(self._store, chat_id, client_id, content_digest):
                 return first
             raise
@@ -159,7 +147,7 @@ class Commands(msgspec.Struct, frozen=True):
                 submission = Submission(tuple(stored), self.runtime)
                 committed = await self._change(chat_id, AtVersion(if_version), submission)
         except (IllegalTransition, ToolResultMismatch, ChatArchived, VersionMismatch) as refusal:
-            # Results that come again find their calls closed; the receipt is with these.
+            # Results that come again find their calls closed; the calls have the receipt.
             return await replayed_submission(self._store, chat_id, copies, refusal)
         if late := late_results(copies, committed.before, committed.at):
             raise DeadlineExpired(late)
@@ -172,9 +160,9 @@ class Commands(msgspec.Struct, frozen=True):
         return ToolResult(result.call_id, result.output, result.is_error, cast("tuple[FilePart, ...]", files))
 
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
-        """Interrupt a chat. Interrupting it again takes back a promotion that waits, and else changes nothing.
+        """Interrupt a chat. A second interrupt only cancels a waiting promotion.
 
-        With `Settings.promote_after_interrupt` it takes back none: the queue goes on after any interrupt.
+        With `Settings.promote_after_interrupt` it cancels none: the queue goes on after any interrupt.
         """
         return chat_of((await self._interrupter.interrupt(chat_id, partial(_interrupt_once, reason))).facts)
 
@@ -195,7 +183,7 @@ class Commands(msgspec.Struct, frozen=True):
         try:
             async with Sending(self.runtime.files, chat_id) as sending:
                 accepted, trace = await sending.store_parts(parts), self.runtime.observers.turn_trace(chat_id)
-                while True:  # until the history has not changed between the reading of the cut and the commit
+                while True:  # until the history stays unchanged between the reading of the cut and the commit
                     attempt = None if self.worker is None else self.worker.attempt_of(chat_id)
                     edit = EditMessage(
                         cut=await self._cut_at(chat_id, message_id),
@@ -221,45 +209,20 @@ class Commands(msgspec.Struct, frozen=True):
             raise MessageNotFound(chat_id, message_id, expected="user message in its history")
         return message_and_cut[1]
 
-    async def update(self, chat_id: str, labels: Mapping[str, Any], *, if_version: int | None) -> Chat:
-        """Change the labels of a chat, and whether it is archived, all in one transaction; what is as given stays.
-
-        Raises:
-            SettingsError: nothing is given.
-        """
-        return chat_of((await self._change(chat_id, AtVersion(if_version), Labelling.of(labels))).facts)
-
-    async def mark_read(self, chat_id: str, turn: int | None) -> Chat:
-        """Mark the end of the last turn as read, unless it ended after `turn`."""
-        return chat_of((await self._change(chat_id, AtVersion(None), MarkingRead(turn))).facts)
-
-    async def configure(self, chat_id: str, choices: Mapping[str, Any], *, if_version: int | None = None) -> Chat:
-        """Change who answers in a chat, or how; what is not given stays.
-
-        Raises:
-            SettingsError: nothing is given, or there is no such agent, model, parameter or tool.
-        """
-        change = await Configuring.of(self.runtime.agents, choices)
-        return chat_of((await self._change(chat_id, AtVersion(if_version), change)).facts)
-
-    async def resume(self, chat_id: str) -> Chat:
-        """Go on after an interrupt or an error."""
-        return await self.change(chat_id, Resume(trace=self.runtime.observers.turn_trace(chat_id)))
-
     async def promote(self, chat_id: str, queued_id: str) -> Chat:
         """Move a queued message to the head and make it the next turn at once."""
         return chat_of((await self._interrupter.interrupt(chat_id, PromoteQueued(queued_id=queued_id))).facts)
 
     @property
-    def upkeep(self) -> Admin:
-        """What can be done to a whole chat, on behalf of the same actor."""
+    def admin(self) -> Admin:
+        """Operations on whole chats, on behalf of the same actor."""
         from turnwise.engine.admin.admin import Admin  # noqa: PLC0415 - takes long to import, and few chats need it
 
         return Admin(self.runtime, self.actor)
 
-    async def change(self, chat_id: str, trigger: Trigger, *, if_version: int | None = None) -> Chat:
-        """Fire one trigger in one transaction and return the chat."""
-        return chat_of((await self._change(chat_id, AtVersion(if_version), trigger)).facts)
+    async def change(self, chat_id: str, change: Change, *, if_version: int | None = None) -> Chat:
+        """Make a change in one transaction and return the chat."""
+        return chat_of((await self._change(chat_id, AtVersion(if_version), change)).facts)
 
     async def _change(self, chat_id: str, *changes: Change) -> Committed:
         return await self.runtime.writer.change(chat_id, *changes, actor=self.actor)
@@ -275,11 +238,7 @@ class AtVersion(msgspec.Struct, frozen=True):
     if_version: int | None
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Check the version.
-
-        Raises:
-            VersionMismatch: it is another one.
-        """
+        """Check the version."""
         if self.if_version is not None and unit.facts.version != self.if_version:
             raise VersionMismatch(unit.facts.chat_id, self.if_version, unit.facts.version)
 

@@ -1,4 +1,4 @@
-"""Creates chats: what is asked for is checked, what came with it is stored, and a second request finds the first."""
+"""Creates chats, once per `client_id`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from turnwise.states.values.limits import at_most
 
 
 class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat that is asked for, as `Chats.create_chat` describes it."""
+    """A request for a new chat, see `Chats.create_chat`."""
 
     commands: Commands
     system: str | None = None
@@ -65,7 +65,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
         imported = imported_history(history, limit=limit, refusal=runtime.files.refusal)
         message = self._first_message()
         own_id = None if self.client_id is None else chat_ids.chat_id_for(self.owner, self.client_id)
-        # What was created once is there, on whatever ground it would be refused now.
+        # A repeated request gets its chat, even if it would be refused now.
         if own_id is not None and (chat := await self._created_before(own_id, message)) is not None:
             return chat
         agent, client_tools = await self._chosen()
@@ -91,11 +91,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
             return chat
 
     def _first_message(self) -> SendMessage | None:
-        """Return the message to send, with its files as they came.
-
-        Raises:
-            InvalidContent: no new chat takes it.
-        """
+        """Return the message to send, with its files not stored yet."""
         if self.message is None:
             return None
         try:
@@ -109,12 +105,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
         return SendMessage(parts=parts, client_id=client_id, content_digest=content_digest)
 
     async def _created_before(self, chat_id: str, message: SendMessage | None) -> Chat | None:
-        """Return the chat that the same request created; `None` if there is none.
-
-        Raises:
-            ChatDeleted: it was deleted.
-            ConflictingReplay: it was created with another message, or without one.
-        """
+        """Return the chat that the same request created; `None` if there is none."""
         store = self.commands.runtime.store
         try:
             chat = chat_of(await store.facts(chat_id))
@@ -129,7 +120,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
         return chat
 
     async def _chosen(self) -> tuple[str, tuple[ClientTool, ...]]:
-        """Return the agent and the client's tools, once the agent can do what is asked of it."""
+        """Return the agent and the client's tools, checked against each other and the chat's own choices."""
         agents = self.commands.runtime.agents
         agent = agents.chosen(self.agent)
         client_tools = check_client_tools(self.client_tools)
@@ -159,16 +150,11 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OF_PROFILE: Final = frozenset(ChatCreation.__struct_fields__) & frozenset(Profile.__struct_fields__)
-"""What is kept of what was asked for."""
+"""The fields that a profile takes over."""
 
 
 def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
-    """Return the tools that a client declares, checked, but for names of the agent's tools.
-
-    Raises:
-        SettingsError: a name is used twice or refused by providers, a schema is not a valid object schema or takes too
-            long to check, or a deadline is not positive or too long.
-    """
+    """Return the tools that a client declares, checked, except against the agent's tools."""
     taken: set[str] = set()
     with limited(TO_DECLARE):
         for tool in tools:

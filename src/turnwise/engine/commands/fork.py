@@ -1,4 +1,4 @@
-"""A fork: a new chat that begins with what its parent held at a version."""
+"""A fork: a new chat with its parent's history at a version."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from turnwise.states.turn_limits import answer_accepted
 
 
 async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Change, tuple[str, int]]:
-    """Return the change that begins a fork of a chat, and the parent at the version that was read.
-
-    Raises:
-        SettingsError: the chat has had no such version.
-    """
+    """Return the change that begins a fork of a chat, and the parent's id and version that was read."""
     facts = await store.facts(chat_id)
     records = await store.audit(chat_id)
     if not 1 <= at_version <= len(records):
@@ -62,7 +58,7 @@ class Fork(msgspec.Struct, frozen=True):
         inheritance = inheritance_of(parent, self.history, unit.now)
         is_whole = len(inheritance.messages) == len(self.history)  # no call was open
         if is_whole and self.at_version >= parent.history_version:
-            inheritance = replace(inheritance, tail=parent.history.tail)  # messages alone do not always show it
+            inheritance = replace(inheritance, tail=parent.history.tail)  # messages do not always show it
         elif is_whole and self.answered_by_call and inheritance.tail is Tail.awaits_answer:
             inheritance = replace(inheritance, tail=Tail.answered)
         reason = f"fork of {parent.chat_id} at version {self.at_version}, {forked_from}"

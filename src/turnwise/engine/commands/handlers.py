@@ -1,4 +1,4 @@
-"""Handlers: what each method of `LocalChats` does in this process, on behalf of one actor."""
+"""Handlers: the methods of `LocalChats` in this process, on behalf of one actor."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from turnwise.engine.chats.turns import Question
 from turnwise.engine.commands.budgets import list_budgets, set_budget
 from turnwise.engine.commands.commands import Commands
 from turnwise.engine.commands.create import ChatCreation, check_client_tools
+from turnwise.engine.commands.profile_changes import Configuring, Labelling, MarkingRead
 from turnwise.engine.commands.report_handlers import ReportHandlers
 from turnwise.engine.config.results import (
     Budget,
@@ -39,6 +40,7 @@ from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, ConsumerOption
 from turnwise.engine.subscriptions.follow import explain_closing
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
+from turnwise.engine.transactions.schedules import Scheduler
 from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.stored_chat import PartialRead
@@ -50,7 +52,7 @@ from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Content, QueuedMessage, ScheduledMessage
 from turnwise.states.names import Answerer, ChatState, WhenBusy
 from turnwise.states.transcript import fold
-from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction, Unschedule
+from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction, Resume, Unschedule
 from turnwise.states.values.checked import fit
 from turnwise.states.values.limits import at_most
 from turnwise.states.values.plain import shown
@@ -61,13 +63,7 @@ _UNDELIVERED: Final = 1000
 
 
 class Handlers(ReportHandlers):
-    """The chats of an open engine. Each method overrides its declaration: its arguments were checked.
-
-    Args:
-        commands: change chats on behalf of the actor.
-        broadcaster: of the engine.
-        lifetime: of the engine.
-    """
+    """The chats of an open engine. Each method overrides its declaration: its arguments were checked."""
 
     def __init__(self, commands: Commands, broadcaster: Broadcaster, lifetime: Lifetime) -> None:
         super().__init__(commands.runtime, broadcaster, lifetime)
@@ -120,7 +116,7 @@ class Handlers(ReportHandlers):
         return ChatCounts(states=states, archived=sum(count.archived for count in counts.values()))
 
     async def _check_place(self, after: str) -> None:
-        """Refuse an id that no chat has or had: nothing comes after it, which would look like the end of a list."""
+        """Refuse an unknown id: an empty page after it would look like the end of the list."""
         try:
             await self._store.rest(after)
         except ChatDeleted:
@@ -209,10 +205,10 @@ class Handlers(ReportHandlers):
         return [chat_of(facts) for facts in await subagents_of(self._store, chat_id)]
 
     async def update_chat(self, chat_id: str, *, if_version: int | None = None, **fields: Any) -> Chat:
-        return await self._commands.update(chat_id, changes_of(**fields), if_version=if_version)
+        return await self._commands.change(chat_id, Labelling.of(changes_of(**fields)), if_version=if_version)
 
     async def mark_read(self, chat_id: str, *, turn: int | None = None) -> Chat:
-        return await self._commands.mark_read(chat_id, turn)
+        return await self._commands.change(chat_id, MarkingRead(turn))
 
     async def configure(
         self,
@@ -231,13 +227,14 @@ class Handlers(ReportHandlers):
             **fields,
         )
         fit("system", at_most(self._runtime.settings.message_limit_bytes), changes.get("system") or "")
-        return await self._commands.configure(chat_id, changes, if_version=if_version)
+        configuring = await Configuring.of(self._runtime.agents, changes)
+        return await self._commands.change(chat_id, configuring, if_version=if_version)
 
     async def fork(self, chat_id: str, *, at_version: int) -> Chat:
         return await self._commands.fork(chat_id, at_version)
 
     async def delete_chat(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
-        return await self._commands.upkeep.delete(chat_id, if_version=if_version)
+        return await self._commands.admin.delete(chat_id, if_version=if_version)
 
     async def erase_owner(self, owner: str) -> OwnerErasure:
         return await erase_owner(self, owner)
@@ -252,10 +249,10 @@ class Handlers(ReportHandlers):
         return tombstone
 
     async def erase(self, chat_id: str, *, messages: Sequence[str] = (), what: Collection[Erasable] = ()) -> Erasure:
-        return await self._commands.upkeep.erase(chat_id, parse_request(messages, what))
+        return await self._commands.admin.erase(chat_id, parse_request(messages, what))
 
     async def repair(self, chat_id: str) -> Chat:
-        return await self._commands.upkeep.repair(chat_id)
+        return await self._commands.admin.repair(chat_id)
 
     def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
         return exported(self._runtime.files, chat_id, key=key)
@@ -267,7 +264,7 @@ class Handlers(ReportHandlers):
         key: bytes | None = None,
         permit: Callable[[Chat], object] | None = None,
     ) -> Chat:
-        return await self._commands.upkeep.import_chat(lines, key=key, permit=permit)
+        return await self._commands.admin.import_chat(lines, key=key, permit=permit)
 
     # Budgets
 
@@ -313,7 +310,7 @@ class Handlers(ReportHandlers):
         return await self._commands.interrupt(chat_id, reason)
 
     async def resume(self, chat_id: str) -> Chat:
-        return await self._commands.resume(chat_id)
+        return await self._commands.change(chat_id, Resume(trace=self._runtime.observers.turn_trace(chat_id)))
 
     async def edit_message(
         self,
@@ -347,7 +344,7 @@ class Handlers(ReportHandlers):
         return await self._commands.promote(chat_id, queued_id)
 
     async def schedule(self, chat_id: str, content: Content, **times: Any) -> ScheduledMessage:
-        return await self._commands.scheduler(chat_id)(content, **times)
+        return await Scheduler(self._runtime, chat_id, self._commands.actor)(content, **times)
 
     async def unschedule(self, chat_id: str, id: str) -> None:  # noqa: A002 - the contract
         await self._commands.change(chat_id, Unschedule(schedule_id=id))
@@ -365,5 +362,5 @@ def _id_of(row: Facts | PartialRead) -> str:
 
 
 _MISSING = LOCAL_COMMANDS.keys() - vars(Handlers).keys() - vars(ReportHandlers).keys()
-if _MISSING:  # a type checker does not see it: the declarations are methods, too
+if _MISSING:  # type checkers cannot find it: the declarations are methods, too
     raise NotImplementedError(f"Handlers lack {', '.join(sorted(_MISSING))}")

@@ -1,4 +1,4 @@
-"""An interrupt: a change that may stop what a chat is doing, and settles it at once if no worker will."""
+"""An interrupt: a change that may stop a chat, and settles it at once if no worker holds it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Interrupter(msgspec.Struct, frozen=True):
     async def interrupt(self, chat_id: str, change: Change) -> Committed:
         """Make a change that may interrupt. If no live worker holds the chat, settle it in the same transaction.
 
-        If it has subagents to stop, those come first, and it is settled in another one: what is cut off in between, or
-        fails, is left to a worker, or to the next interrupt.
+        Subagents to stop come first, and the chat is settled in another transaction: after a failure in between, a
+        worker or the next interrupt settles it.
         """
         return await run_shielded(self._interrupt(chat_id, change))
 
@@ -67,8 +67,8 @@ class Interrupter(msgspec.Struct, frozen=True):
     async def _change_and_settle(self, chat_id: str, *changes: Change, stopped: Collection[str] = ()) -> Committed:
         """Make the changes, and settle the chat unless it has other subagents than those that were `stopped`.
 
-        Settling stores what was shown of the attempt, which is read before the transaction. If more was shown in
-        between, nothing is changed, and all of it is tried again.
+        Settling stores the shown part of the attempt, which is read before the transaction. If more was shown in
+        between, nothing is changed, and all of it is retried.
         """
         runtime = self.runtime
         async with Sending(runtime.files, chat_id) as sending:
@@ -101,11 +101,11 @@ class Settlement(msgspec.Struct, frozen=True):
 
     facts: Facts
     dead_token: int | None
-    """The token of its lease, if nothing renews that any more."""
+    """The token of its lease, if that has ended or its worker is dead."""
     stopped: Collection[str]
     """Subagents that were stopped already."""
     reply: Partial | None = None
-    """What was shown of its open attempt, if no live worker holds it."""
+    """The shown part of its open attempt, if no live worker holds it."""
 
     def is_held(self, facts: Facts) -> bool:
         """Whether a live worker holds the chat. One that is thought dead may live: its token lets it write no more."""
@@ -118,7 +118,7 @@ class Settlement(msgspec.Struct, frozen=True):
         return (facts.version, facts.last_seq) != (self.facts.version, self.facts.last_seq)
 
     def stop_if_outdated(self, unit: UnitOfWork) -> None:
-        """Change nothing of a chat of which more was shown meanwhile."""
+        """Stop the transaction if more of the attempt was shown meanwhile."""
         if self.is_outdated(unit.facts):
             unit.stopped = True
 

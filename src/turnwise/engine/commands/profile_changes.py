@@ -11,14 +11,13 @@ from turnwise.engine.agents.agents import Agents
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
-from turnwise.states.facts import Facts
 from turnwise.states.triggers import Archived, Configured, MarkedRead, MetadataChanged, Renamed, Unarchived
 from turnwise.states.values.digests import differ
 
 _LABELS: Final = ("title", "metadata", "archived")
 _CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
 _CLIENT_TOOLS: Final = "client_tools"
-"""What is the client's, and stays whoever answers."""
+"""The client's own, which stay when the agent changes."""
 
 
 class Labelling(msgspec.Struct, frozen=True):
@@ -28,31 +27,25 @@ class Labelling(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, Any]) -> Self:
-        """Return the change.
-
-        Raises:
-            SettingsError: nothing is given.
-        """
+        """Return the change."""
         if not labels:
             raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
         return cls(labels)
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire what is needed."""
-        labels = self.labels
-        if labels.get("archived") is False and unit.facts.archived:
+        """Fire the triggers that change something."""
+        labels, facts = self.labels, unit.facts
+        if labels.get("archived") is False and facts.archived:
             unit.fire(Unarchived())
-        if "title" in labels and not _is_called(unit.facts, labels["title"]):
-            unit.fire(Renamed(title=labels["title"]))
+        if "title" in labels:
+            title = labels["title"]
+            is_final = title is not None or facts.titled  # or a title may be generated
+            if title != facts.profile.title or not is_final:
+                unit.fire(Renamed(title=title))
         if "metadata" in labels and differ(labels["metadata"], unit.facts.profile.metadata):
             unit.fire(MetadataChanged(metadata=dict(labels["metadata"])))
         if labels.get("archived") and not unit.facts.archived:
             unit.fire(Archived())
-
-
-def _is_called(facts: Facts, title: str | None) -> bool:
-    """Return whether the chat has that title for good: without one, turnwise may be about to make one."""
-    return facts.profile.title == title and (title is not None or facts.titled)
 
 
 class MarkingRead(msgspec.Struct, frozen=True):
@@ -75,11 +68,7 @@ class Configuring(msgspec.Struct, frozen=True):
 
     @classmethod
     async def of(cls, agents: Agents, choices: Mapping[str, Any]) -> Self:
-        """Return the change.
-
-        Raises:
-            SettingsError: nothing is given, or there is no such agent, model or parameter.
-        """
+        """Return the change."""
         if not choices:
             raise SettingsError("configure", f"needs one of {', '.join((*_CONFIGURABLE, _CLIENT_TOOLS))} to change")
         if "agent" in choices:
@@ -88,11 +77,7 @@ class Configuring(msgspec.Struct, frozen=True):
         return cls(agents, choices)
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire the change, if anything differs.
-
-        Raises:
-            SettingsError: there is no such tool.
-        """
+        """Fire the change, if anything differs."""
         agents, choices, profile = self.agents, self.choices, unit.facts.profile
         client_tools: tuple[ClientTool, ...] = choices.get(_CLIENT_TOOLS, profile.client_tools)
         before = {name: getattr(profile, name) for name in _CONFIGURABLE}

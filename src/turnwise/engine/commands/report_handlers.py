@@ -1,4 +1,4 @@
-"""Handlers of reports: what the methods that read chats, and their files, do in this process."""
+"""Handlers of the methods that read chats and their files, in this process."""
 
 from __future__ import annotations
 
@@ -65,13 +65,7 @@ from turnwise.time_zones import time_zone
 
 
 class ReportHandlers(LocalChats):
-    """The chats of an open engine, as far as they are read.
-
-    Args:
-        runtime: of the engine.
-        broadcaster: of the engine.
-        lifetime: of the engine.
-    """
+    """The reading methods of an open engine's chats."""
 
     def __init__(self, runtime: Runtime, broadcaster: Broadcaster, lifetime: Lifetime) -> None:
         self._runtime = runtime
@@ -240,5 +234,5 @@ def _has_arrived(states: Collection[ChatState], facts: Facts) -> bool:
 
 
 def _is_continued(facts: Facts) -> bool:
-    """Whether the next request holds the history as it stands, without a result or queued message before it."""
+    """Whether the next request holds the present history, without a result or queued message before it."""
     return facts.history.unfinished and not facts.open_calls and not (facts.resting and facts.queue)

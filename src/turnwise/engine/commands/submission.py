@@ -1,4 +1,4 @@
-"""A client's results of calls: accepted once, with what a person edited."""
+"""A client's results of calls, accepted once, with edited arguments."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Submission(msgspec.Struct, frozen=True):
     runtime: Runtime
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire what becomes of the results."""
+        """Fire the triggers for the results."""
         late = late_results(self.results, unit.facts, unit.now)
         if late or unit.accepts(DeadlinePassed()):
-            unit.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
+            unit.fire(DeadlinePassed())  # no sweep has expired the calls yet
         if not late:
             check_outputs(unit.facts.profile.client_tools, unit.facts.open_calls, self.results)
             toolbox = self.runtime.agents.toolbox(unit.facts.profile_of_calls)
@@ -39,11 +39,7 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 def check_outputs(tools: Iterable[ClientTool], calls: Iterable[ToolCall], results: Iterable[ToolResult]) -> None:
-    """Check the results of client tools that declare a schema of them.
-
-    Raises:
-        InvalidContent: one does not fit; the text names each field, and what is wrong with it.
-    """
+    """Check the results of client tools with an output schema."""
     schemas = {tool.name: tool.output_schema for tool in tools}
     asked = {call.call_id: call for call in calls if call.is_client and call.approval is None}
     for result in results:
@@ -62,10 +58,7 @@ def edited_arguments(
 ) -> dict[str, dict[str, Any]]:
     """Return the arguments that approvals replace, by call, coerced to the tools' schemas.
 
-    Results that the transition refuses anyway are passed over: it says why.
-
-    Raises:
-        InvalidContent: they don't fit the schema, or are larger than a message may be.
+    Results that the transition refuses are skipped: its error explains them.
     """
     asked = {call.call_id: call for call in calls if call.approval == "asked"}
     edited: dict[str, dict[str, Any]] = {}

@@ -15,11 +15,11 @@ from anyio.lowlevel import checkpoint
 from turnwise.states.model_errors import ModelError, ModelErrorKind
 
 ROUNDING: Final = 1e-6
-"""Seconds of tolerance for rounding: what is due within them is due now."""
+"""Seconds of tolerance for rounding."""
 LATE_S: Final = 1.0
 """Seconds by which a timer may be late; a later one shows that the process stood still."""
 GRACE_S: Final = 1.0
-"""Seconds that such a process gets to see what has arrived before what is overdue counts as too late."""
+"""Seconds in which such a process handles arrived events before its timers fire."""
 
 TIME_TOO_LATE: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """No timer is set for this time or a later one."""
@@ -41,7 +41,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that pass evenly. Only differences mean anything."""
+        """Return steady seconds; only differences have a meaning."""
         ...
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
@@ -87,10 +87,7 @@ async def _wait(event: asyncio.Event, clock: Clock, seconds: float) -> None:
 
 
 class Timeout:
-    """Calls `callback` after that many seconds: something has taken too long.
-
-    A process that stood still (stopped, or on a machine that slept) first sees what has arrived.
-    """
+    """Calls `callback` after that many seconds. A process that was suspended first handles arrived events."""
 
     def __init__(self, clock: Clock, seconds: float, callback: Callable[[], object]) -> None:
         self._clock = clock
@@ -122,11 +119,7 @@ def calling_after(clock: Clock, seconds: float | None, callback: Callable[[], ob
 
 @contextmanager
 def fail_after(seconds: float | None) -> Iterator[None]:
-    """Cancel the work inside if it takes longer than that many seconds of the machine's clock, as a `Timeout` does.
-
-    Raises:
-        TimeoutError: it was cancelled.
-    """
+    """Raise `TimeoutError` if the work inside takes longer than that many seconds of the machine's clock."""
     with anyio.CancelScope() as scope, calling_after(SystemClock(), seconds, scope.cancel):
         yield
         return
@@ -137,11 +130,7 @@ def fail_after(seconds: float | None) -> Iterator[None]:
 def time_limit(
     clock: Clock, seconds: float | None, kind: ModelErrorKind, problem: str, *, retryable: bool | None = None
 ) -> Iterator[None]:
-    """Cancel the work inside if it takes longer than that many seconds; `None` sets no limit.
-
-    Raises:
-        ModelError: of that kind: it was cancelled. Its text is the `problem`, and after how many seconds.
-    """
+    """Raise a `ModelError` of that kind if the work inside takes longer than that many seconds (`None`: no limit)."""
     with anyio.CancelScope() as scope, calling_after(clock, seconds, scope.cancel):
         yield
         return

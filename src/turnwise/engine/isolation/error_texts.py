@@ -52,7 +52,7 @@ _OTHER: Final = f"The model could not be asked. {_ASK}"
 
 
 def public_text(kind: str, error: BaseException, describe: Describe | None) -> str:
-    """Return the text for clients: that of `describe`, or else what happened and what to do."""
+    """Return the text for clients: that of `describe`, or else one by the kind of the error."""
     if describe is not None:
         return in_words(error, describe)
     text = _PUBLIC.get(kind, _OTHER)
@@ -65,10 +65,7 @@ def public_text(kind: str, error: BaseException, describe: Describe | None) -> s
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the default text for the model: type and message, cut to `_TEXT_LIMIT`.
-
-    A `ModelError` is described by its kind alone, because its message may hold the provider's words.
-    """
+    """Return the default text for the model: type and message, cut to `_TEXT_LIMIT`; for a `ModelError` by its kind."""
     if isinstance(error, ModelError):
         return or_else(lambda: _PUBLIC.get(error.kind, _OTHER), _OTHER)
     return text_within(described(error), _TEXT_LIMIT)
@@ -107,25 +104,25 @@ def in_words(error: BaseException, describe: Describe) -> str:
         if isinstance(description, str) and (text := text_of(description, otherwise="")).strip():
             return text
         logger.warning("describe_error_failed", problem=f"it gave {type_name(description)}, where text is wanted")
-    except Exception:  # noqa: BLE001 - whatever the embedding service's own code raises
+    except Exception:  # noqa: BLE001 - user code
         logger.exception("describe_error_failed")
     return type_name(error)
 
 
 class FailureLog:
-    """Remembers failures, so that each is logged once, until what failed succeeds or fails differently."""
+    """Remembers failures by name, so that each is logged once, until it succeeds or fails differently."""
 
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}
 
     def is_new(self, name: str, error: BaseException) -> bool:
-        """Note a failure of that name; return whether it is not the last one again."""
+        """Note a failure of that name; return whether it differs from the last one."""
         problem = described(error)
         was, self._problems[name] = self._problems.get(name), problem
         return was != problem
 
     def is_new_anywhere(self, name: str, error: BaseException) -> bool:
-        """Note a failure as `is_new` does; return whether nothing else has failed so either."""
+        """Note a failure as `is_new` does; return whether no other name has the same failure."""
         is_known = described(error) in self._problems.values()
         return self.is_new(name, error) and not is_known
 

@@ -1,7 +1,4 @@
-"""Wraps a store that others wrote, of chats or files: whatever it raises reaches the engine as a `StoreError`.
-
-And keeps other engines from a store that one has open.
-"""
+"""Wraps a user's store of chats or files: its errors become `StoreError`s, and one engine at a time may open it."""
 
 from __future__ import annotations
 
@@ -36,17 +33,14 @@ def guarded_store(store: ChatStore) -> ChatStore:
 
 @contextmanager
 def claim_store(store: ChatStore) -> Iterator[None]:
-    """Keep other engines of this process from a store.
+    """Refuse a store that another engine of this process has open.
 
     A store does not notify its own process of its changes, so two engines on one would miss each other's; and the
     first to be left would close it for both.
-
-    Raises:
-        SettingsError: another engine has it open.
     """
     given = store._store if isinstance(store, _GuardedStore) else store  # noqa: SLF001 - each engine wraps it anew
     key, loop = id(given), asyncio.get_running_loop()
-    if key in _OWNED and not _OWNED[key][1].is_closed():  # in a loop that was closed its engine has ended, too
+    if key in _OWNED and not _OWNED[key][1].is_closed():  # the engine of a closed loop has ended
         problem = "is open in another engine of this process; give each engine one of its own, on the same database"
         raise SettingsError("store", problem)
     _OWNED[key] = mine = given, loop

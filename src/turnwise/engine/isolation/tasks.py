@@ -54,17 +54,12 @@ class Tasks:
             self._wanted.put_nowait(work)
 
     def start_vital(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Start a task without which an engine is of no use: its error ends the engine."""
+        """Start a task whose error ends the engine."""
         if self._group is not None:
             self._group.start_soon(partial(self._run, function, is_vital=True))
 
     async def run(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a function as one of the tasks, and wait for it: it ends with its caller, or before the store is closed.
-
-        Raises:
-            EngineClosed: the tasks were left.
-            Exception: what it raised.
-        """
+        """Run a function as one of the tasks, and wait for it. It ends with its caller, or before the store closes."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         scope = anyio.CancelScope()
 
@@ -101,7 +96,7 @@ class Tasks:
                 raise RuntimeError(f"the engine ended by an error in {name}: {described(error)}") from error
 
     def _ends(self) -> bool:
-        """Whether the tasks end because they were left, or because the event loop ends and cancels them all."""
+        """Whether the tasks are cancelled by their owner, or by the end of the event loop."""
         were_left = self._group is None or self._group.cancel_scope.cancel_called
         return were_left or (self._owner is not None and self._owner.cancelling() > 0)
 
@@ -112,16 +107,9 @@ class Lifetime:
     def __init__(self) -> None:
         self._owner: asyncio.Task[None] | None = None
         self._leaving: asyncio.Event
-        """Set to end the life; a new one for each life."""
 
     async def begin(self, life: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        """Enter `life`, and stay in it until the end.
-
-        Raises:
-            EngineInUse: it is open, or is being closed.
-            SettingsError: the event loop is not asyncio's.
-            Exception: what entering raised.
-        """
+        """Enter `life`, and stay in it until the end."""
         _running_loop()
         if self._owner is not None and not self._owner.done():  # one that is done ended with its loop
             raise EngineInUse
@@ -132,7 +120,7 @@ class Lifetime:
         try:
             await opened.wait()
         except BaseException:
-            self._leaving.set()  # it ends, too, if its cancellation is lost
+            self._leaving.set()  # in case its cancellation is lost
             owner.cancel()
             await over(owner)
             self._owner = None
@@ -142,13 +130,7 @@ class Lifetime:
             owner.result()
 
     async def end(self) -> None:
-        """End the life and wait for it. Ending twice is harmless.
-
-        If the caller is cancelled meanwhile, that takes effect once it has ended.
-
-        Raises:
-            SettingsError: another event loop is running than the one in which it began.
-        """
+        """End the life and wait for it; a cancellation of the caller takes effect afterwards. May be called twice."""
         owner = self._owner
         if owner is None:
             return
@@ -164,12 +146,7 @@ class Lifetime:
             raise asyncio.CancelledError
 
     async def over(self) -> None:
-        """Wait for the end of the life.
-
-        Raises:
-            EngineClosed: it was cancelled.
-            Exception: the error by which it ended.
-        """
+        """Wait for the end of the life, and raise its error, if any."""
         self.check_loop()
         owner, leaving = self._owner, self._leaving
         if owner is None:
@@ -181,7 +158,7 @@ class Lifetime:
             owner.result()
 
     async def here(self, stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Yield from a stream in the engine's own event loop; it may be made in a thread that has none."""
+        """Yield from a stream in the engine's own event loop; a thread without a loop may create the stream."""
         self.check_loop()
         async with aclosing(stream) as items:
             async for item in items:
@@ -196,14 +173,14 @@ class Lifetime:
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` and return its result. A cancellation of the caller, of any kind, takes effect once the work is done.
+    """Run `work` to its end and return its result; a cancellation of the caller takes effect afterwards.
 
-    So whatever must follow is part of the work: a caller that was cancelled does not get the result.
+    A cancelled caller does not get the result, so necessary further steps belong to the work.
     """
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_answer(work, outcome))
     try:
-        return await outcome  # and not of the task, whose callbacks come an iteration of the event loop later
+        return await outcome  # the task itself would end an iteration of the event loop later
     except asyncio.CancelledError:
         await over(task)
         raise
@@ -224,12 +201,12 @@ async def _answer(work: Coroutine[Any, Any, T], outcome: asyncio.Future[T]) -> N
 
 
 async def run_in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run `work` in a thread and return its result. It may take a second for a long chat; others go on."""
+    """Run `work` in a thread and return its result: it may take a second for a long chat."""
     return await anyio.to_thread.run_sync(work, *arguments)
 
 
 async def over(task: asyncio.Task[Any]) -> bool:
-    """Wait for the end of a task, even if the caller is cancelled, any number of times; return whether it was."""
+    """Wait for the end of a task through any cancellations of the caller; return whether there were any."""
     was_cancelled = False
     while not task.done():
         try:

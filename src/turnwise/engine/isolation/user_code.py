@@ -1,8 +1,8 @@
-"""User code: what others wrote and turnwise calls. Models, tools, hooks, strategies, observers, stores, clocks.
+"""Calls of user code: models, tools, hooks, strategies, observers, stores, clocks.
 
-It may raise anything, and it may ignore its cancellation. Neither affects anything else: an exception is the failure of
-that one call, and a call that does not end is left behind and named in the log. So an error of a store that user code
-uses itself is never taken for one of the engine's. The engine calls user code only through this module.
+It may raise anything, and it may ignore its cancellation. An exception is the failure of that one call, and a call that
+does not end is abandoned and logged. So an error of a store that user code uses itself is never taken for one of the
+engine's. The engine calls user code only through this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnwise.providers.scripted import Sleep, sleep_by
 T = TypeVar("T")
 
 UNRESPONSIVE_AFTER: Final = 5.0
-"""Seconds after which a call that was cancelled and still runs is named in the log."""
+"""Seconds after which a cancelled call that still runs is logged."""
 CANCEL_EVERY: Final = 1.0
 """Seconds between two cancellations of such a call."""
 CLOSE_TIMEOUT_S: Final = 1.0
@@ -31,7 +31,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 
 Drive = Callable[[Coroutine[Any, Any, None], str, Mapping[str, Any]], Coroutine[Any, Any, None]]
-"""Returns what runs in the place of a call's coroutine, given also the call's name and where it belongs."""
+"""Wraps a call's coroutine, given also the call's name and log fields."""
 DRIVE: Final[ContextVar[Drive | None]] = ContextVar("turnwise_drive", default=None)
 """Drives every call of user code: for tests that stop an engine at any of its awaits."""
 
@@ -46,10 +46,7 @@ def was_cancelled() -> bool:
 
 
 def is_the_engines(error: BaseException) -> bool:
-    """Whether an error ends more than the call of user code out of which it comes.
-
-    So does the cancellation of the engine's own task, and what ends the program.
-    """
+    """Whether an error ends more than the call of user code: it cancels the engine's task, or ends the program."""
     return not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error))
 
 
@@ -62,20 +59,17 @@ class UserCall(Generic[T]):
         self.abandoned = False
         self._context = copy_context()
         self._given: tuple[T | None, Exception | None] | None = None
-        """The answer: what the code returned, or what it raised."""
+        """The result or error of the code."""
         self._answered = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._cancellation_shield = anyio.CancelScope()
         """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
-        # No eager task: it would begin before it is held.
+        # No eager task: it would begin before `self.task` is set.
         run, drive = self._run(code, sleep), DRIVE.get()
         self.task = asyncio.Task(run if drive is None else drive(run, name, about), name=f"turnwise {name}")
 
     async def outcome(self) -> T:
-        """Wait for what the code returns or raises; a cancelled caller does not wait for the code to end.
-
-        Another may wait for it then.
-        """
+        """Return the result of the code, or raise its error; a cancelled caller does not wait for the code to end."""
         await self._answered.wait()
         value, error = cast("tuple[T | None, Exception | None]", self._given)
         if error is not None:
@@ -96,7 +90,7 @@ class UserCall(Generic[T]):
             self._answered.set()
 
     def abandon(self) -> None:
-        """Cancel the code, and wait no longer. Whatever it still returns or raises is dropped."""
+        """Cancel the code, and drop its later result or error."""
         if self.abandoned:
             return
         self.abandoned = True
@@ -106,11 +100,11 @@ class UserCall(Generic[T]):
             self.task.add_done_callback(lambda _: timer.cancel())
 
     def log(self, event: str) -> None:
-        """Name the call in the log, as a line about the chat that it was for, whichever task logs it."""
+        """Log an event of the call, with the fields of its chat."""
         self._context.run(logger.warning, event, code=self.name, **self.about)
 
     def leave_behind(self) -> None:
-        """Leave running code behind that does not end."""
+        """Abandon code that does not end."""
         self.log("user_code_abandoned")
         self._cancellation_shield.shield = True
         # Otherwise `asyncio.run` would wait for it for ever, and the program could not end.
@@ -121,7 +115,7 @@ class UserCall(Generic[T]):
         self._cancel_now_and_then()
 
     def _cancel_now_and_then(self) -> None:
-        """Cancel once, and again later: anyio does it in every round of the event loop, which keeps a core busy."""
+        """Cancel every `CANCEL_EVERY` seconds: anyio does it in every round of the event loop, which costs a core."""
         if not self.task.done():
             self._cancellation_shield.shield = False
             self._cancellation_shield.shield = True
@@ -129,7 +123,7 @@ class UserCall(Generic[T]):
 
     async def _run(self, code: Callable[[], Awaitable[T]], sleep: Sleep) -> None:
         sleep_by(sleep)
-        answer: tuple[T | None, Exception | None] = None, None  # what an abandoned call answers
+        answer: tuple[T | None, Exception | None] = None, None  # of an abandoned call
         if self.abandoned:
             return
         try:

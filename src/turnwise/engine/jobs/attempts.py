@@ -1,4 +1,4 @@
-"""Attempts at a step or a summary: started when they may, discarded after a failure that may pass."""
+"""Attempts at a step or a summary: started when due, discarded after a retryable failure."""
 
 from __future__ import annotations
 
@@ -35,32 +35,28 @@ class Attempts:
         """The facts that chose the model."""
 
     async def begin(self) -> HeldAttempt:
-        """Start the next attempt, once it may start, unless this holder has started it.
-
-        Raises:
-            ConcurrentTransition: the chat needs no attempt any more, or was given to an agent that others run.
-        """
+        """Start the next attempt, once it is due, unless this holder has started it."""
         await self.wait_for_retry()
         await self._refresh_tools()
         if self._leased.attempt is None or not self._leased.facts.step.attempt_open:
             await self._leased.fire(partial(self._leased.go_on, AttemptStarted(token=self._leased.token)))
         if self._leased.attempt is None or not self._leased.runtime.agents.can_run(self._leased.facts):
-            raise ConcurrentTransition  # another worker has taken over meanwhile, or has to
+            raise ConcurrentTransition  # another worker has taken over, or has to
         self._leased.configure()
         self._asked = self._leased.facts
         return self._leased.attempt
 
     async def _refresh_tools(self) -> None:
-        """Have the sources of the agent's tools take up changes; one that fails keeps what it has."""
+        """Refresh the sources of the agent's tools; a source that fails keeps its tools."""
         runtime = self._leased.runtime
         for source in runtime.agents.sources_of(self._leased.facts.profile.agent):
             try:
                 await runtime.tasks.user_calls.run(source.refresh, "refresh of tools", chat_id=self._leased.chat_id)
-            except Exception as error:  # noqa: BLE001 - a source may be anybody's
+            except Exception as error:  # noqa: BLE001 - user code
                 logger.exception("refresh_failed", error=error)
 
     def may_fall_back(self, failure: ModelError) -> bool:
-        """Whether the agent has another model, which is to be asked after such a failure of this one."""
+        """Whether the agent has another model to ask after such a failure."""
         configuration = self._leased.configuration
         return bool(configuration.fallbacks) and failure.kind in configuration.settings.retry.fallback_on
 
@@ -87,14 +83,14 @@ class Attempts:
         await self._leased.fire(partial(self._start_fallback, started, discarded))
 
     def _start_fallback(self, started: FallbackStarted, discarded: AttemptDiscarded, unit: UnitOfWork) -> None:
-        """Ask the next model, unless the chat was given other models meanwhile: then the first of those is asked."""
+        """Ask the next model; if the chat has got other models meanwhile, ask the first of those."""
         if self._asked is not None and _models_of(unit.facts) == _models_of(self._asked):
             unit.fire(started)
         else:
             _discard(discarded, unit)
 
     def failed_before(self, kind: str) -> Sequence[ModelFailure]:
-        """Return the models that are asked again if the last one fails so; none if that one alone is tried again."""
+        """Return the models that are asked again after such a failure of the last one; none if only that one is."""
         is_declared = kind in self._leased.configuration.settings.retry.fallback_on
         return self._leased.facts.turn.fallback_from if is_declared else ()
 
@@ -124,7 +120,7 @@ class Attempts:
         await self._leased.fire(partial(_discard, discarded))
 
     async def leave_out(self, error: ErrorInfo, refused: Sequence[LeftOut], *, usage: Usage | None) -> None:
-        """Discard the attempt; the next one begins at once, without what the provider has refused."""
+        """Discard the attempt; the next one begins at once, without the refused content."""
         for one in refused:
             logger.warning("content_left_out", message_id=one.message_id, part=one.part, problem=error.message)
         discarded = AttemptDiscarded(
@@ -133,10 +129,7 @@ class Attempts:
         await self._leased.fire(partial(_discard, discarded))
 
     async def refused_in(self, error: ModelError, model: Model) -> Sequence[LeftOut]:
-        """Return what a failure says of the chat's messages that was not left out so far, if it can be left out.
-
-        Messages that were erased meanwhile are not left out: the failure counts all the same.
-        """
+        """Return the parts of the chat's messages that a failure newly refuses, if they can be left out."""
         if not error.refused:
             return ()
         try:
@@ -155,11 +148,7 @@ class Attempts:
 
 
 def refuse_endless_attempts(step: StepFacts) -> None:
-    """Make sure that attempts may go on.
-
-    Raises:
-        ModelError: `MOST_LOST` of them were lost with their workers: the reply itself may be what ends these.
-    """
+    """Raise a `ModelError` after `MOST_LOST` attempts were lost with their workers: the reply itself may end them."""
     if step.lost >= MOST_LOST:
         message = f"{step.lost} attempts of this step were lost with the workers that ran them; it is not tried again"
         raise ModelError("server_error", retryable=False, message=message)
@@ -170,5 +159,5 @@ def _discard(discarded: AttemptDiscarded, unit: UnitOfWork) -> None:
 
 
 def _models_of(facts: Facts) -> tuple[object, ...]:
-    """Return what decides about the model that is asked."""
+    """Return the facts that choose the model."""
     return facts.profile.agent, facts.profile.model, facts.turn.fallback_from

@@ -1,4 +1,4 @@
-"""Gives calls ids that are new in the chat, whatever ids a provider gives."""
+"""Gives calls ids that are new in the chat."""
 
 from __future__ import annotations
 
@@ -13,25 +13,20 @@ from turnwise.states.model_errors import ModelError
 from turnwise.states.values.plain import shown, well_formed
 
 _LONGEST: Final = 512
-"""In bytes: an id may be that long. PostgreSQL has an index of ids, and takes no entry of more than 2,700."""
-_KEPT: Final = 64
-"""In bytes: how much of the beginning of a longer id stays."""
+"""The most bytes of an id: an index of PostgreSQL takes entries of up to 2,700."""
+_PREFIX: Final = 64
+"""The bytes that stay of a longer id."""
 OF_CALLS: Final = ("tool_call_start", "tool_call_delta", "tool_call", "provider_result")
 
 
 class CallNames:
     """Renames the calls of one reply, so that no result can ever answer two calls.
 
-    An id that the chat has had, in this reply or before, gets the number of the step behind it; a missing one becomes
-    `call`. Characters that a database does not find again, NUL and halves, are replaced, and of an id that is longer
-    than an index takes the beginning stays, with a digest of the whole. The same reply in the same step always gets the
-    same names. The provider is sent these names, too, with the call and with its result.
+    An id that the chat has had gets the number of the step as a suffix; a missing id becomes `call`. NUL and halves of
+    surrogate pairs are replaced, and a long id ends with a digest. The same reply in the same step always gets the same
+    names. The provider gets these names, too.
 
     Fragments belong to the call of their id, also once it is complete; those without an id to the call that began last.
-
-    Args:
-        is_taken: returns whether the chat has ever had a call of an id.
-        step: the number of the step.
     """
 
     def __init__(self, is_taken: Callable[[str], Awaitable[bool]], step: int) -> None:
@@ -44,11 +39,7 @@ class CallNames:
         """The name of the call that began last."""
 
     async def renamed(self, part: ModelPart) -> ModelPart:
-        """Return a part of one of the types `OF_CALLS`, with the name of its call.
-
-        Raises:
-            ModelError: the call's id is no text.
-        """
+        """Return a part of one of the types `OF_CALLS`, with the name of its call."""
         for given in (part.id, part.call_id):
             if given is not None and not isinstance(given, str):
                 raise ModelError("server_error", message=f"the id of a call has to be text; it was {shown(given)}")
@@ -83,4 +74,4 @@ def _within_limit(name: str) -> str:
     spelled = name.encode()
     if len(spelled) <= _LONGEST:
         return name
-    return f"{spelled[:_KEPT].decode(errors='ignore')}-{sha256(spelled).hexdigest()[:24]}"
+    return f"{spelled[:_PREFIX].decode(errors='ignore')}-{sha256(spelled).hexdigest()[:24]}"

@@ -44,12 +44,11 @@ class CompactionJob:
         self._summariser = Summariser(leased, self._spending)
 
     async def run(self) -> None:
-        """Summarise what the model sees and commit it; a failure is reported and leaves the history as it is.
+        """Fold the model's view and commit it; a failure is reported and leaves the history unchanged.
 
         Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. A summary
-        of messages that were erased meanwhile is thrown away. If the step waits for room, the job runs again after a
-        failure that may pass, on the schedule of all model calls. It is not tried again if it may be what ends its
-        workers.
+        of messages that were erased meanwhile is discarded. If the step needs the room, the job runs again after a
+        retryable failure, unless it may be what ends its workers.
         """
         attempt = await self._attempts.begin()
         attempt.spending = self._spending
@@ -64,7 +63,7 @@ class CompactionJob:
             await self._fail(unfit)
 
     async def _fold_and_commit(self) -> bool:
-        """Fold the history and commit it; return false if what it was made of was erased meanwhile: it may say that."""
+        """Fold the history and commit it; return false if a source of the summary was erased meanwhile."""
         version = (await self._leased.current_view()).history_version
         system = self._leased.facts.profile.system
         summary = await self._fold()
@@ -81,12 +80,7 @@ class CompactionJob:
             unit.fire(Compacted(token=self._leased.token, summary=summary, usage=self._spending.usage))
 
     async def _fold(self) -> Summary:
-        """Return the new history for the model.
-
-        Raises:
-            ModelError: the history could not be folded.
-            InvalidContent: what it was folded into cannot be stored.
-        """
+        """Return the new history for the model."""
         view, observers = await self._leased.current_view(), self._leased.runtime.observers
         by_strategy = self._leased.configuration.settings.compaction.strategy is not None
         with observers.compaction(self._leased.facts, by_strategy=by_strategy, messages=len(view.messages)) as run:
@@ -109,12 +103,12 @@ class CompactionJob:
             return replace(summary, tokens=self._tokens_after(view, summary))
         except (ModelError, InvalidContent):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever code of others raises
+        except Exception as error:  # noqa: BLE001 - user code
             logger.exception("summary_failed", error=error)
             raise ModelError(INTERNAL, retryable=False, message=described(error)) from UserCodeError(error)
 
     def _tokens_after(self, view: View, summary: Summary) -> int:
-        """Return about how many tokens the prompt has afterwards: as many for each character as it has now."""
+        """Estimate the tokens of the new prompt, with the present tokens per character."""
         stays = set(summary.carried)
         messages = [one for one in summary.messages if isinstance(one, Message)]
         messages += [message for message in view.messages if message.position in stays]
@@ -159,12 +153,11 @@ class CompactionJob:
         retry = decide_retry(settings.retry, step, failure, paid=paid, now=now, failed_before=before)
         was_asked = by_own and self._spending.usage is not None
         falls_back = was_asked and self._attempts.may_fall_back(failure)
-        # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no
-        # retry.
+        # Only a step whose prompt was refused needs the summary. Any other turn goes on without it.
         is_needed = step.stage is Stage.refused
         raised = failure.__cause__
-        said = raised if isinstance(raised, UserCodeError) else retry.error if is_needed and not falls_back else failure
-        error = error_info(said, step, settings)
+        final = retry.error if is_needed and not falls_back else failure
+        error = error_info(raised if isinstance(raised, UserCodeError) else final, step, settings)
         if refused := await self._attempts.refused_in(
             failure, settings.compaction.model or self._leased.configuration.model
         ):
@@ -194,10 +187,7 @@ class CompactionJob:
         return {*waiting, *self._open_step(history)}
 
     def _ending(self, history: Sequence[Message]) -> set[str]:
-        """Return the ids of the calls that end their turn if they succeed: the answers of some agents are such calls.
-
-        A call that the client or a provider answers ends none, although an agent may have a tool of that name, too.
-        """
+        """Return the ids of the local calls that end their turn if they succeed, such as those of the answer tool."""
         agents, now = self._leased.runtime.agents, self._leased.facts.profile.agent
         return {
             call.call_id
@@ -213,11 +203,11 @@ class CompactionJob:
     def _to_summarise(
         self, history: Sequence[Message], sendable: Sequence[Message], retained: set[int]
     ) -> Sequence[Message]:
-        """Return the messages to summarise: the prompt as it was, up to the last message that is folded.
+        """Return the messages to summarise: the prompt up to the last message that is folded.
 
         Retained messages before that are included: the summary is about them. Calls without a result are left out; if
-        nothing else follows the user's message, that alone is summarised. On request a summary is not made anew of
-        itself alone.
+        nothing else follows the user's message, that alone is summarised. A requested compaction does not summarise
+        only a summary.
         """
         still_open = self._open_step(history)
         folded = [place for place, message in enumerate(sendable) if message.position not in retained]

@@ -1,4 +1,4 @@
-"""The context window: how large it is, and whether a compaction is due."""
+"""The context window, and whether a compaction is due."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from turnwise.states.values.values import unshared
 
 
 class CompactionRule:
-    """The rule of the service that may ask for a compaction, beside the context window."""
+    """The rule of the application that may ask for a compaction, `CompactionPolicy.should_compact`."""
 
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
 
     async def judge(self, reply: StepReply) -> StepReply:
-        """Return the reply with the answer of the service's `should_compact`, if there is one and compaction is on.
+        """Return the reply with the rule's answer, if there is a rule and compaction is on.
 
         A rule that fails, or takes longer than `CompactionPolicy.timeout`, is logged and counts as "no": the reply must
-        not be lost. So the caller commits it, too, if the job is cancelled meanwhile.
+        not be lost. So the caller commits it also after a cancellation.
         """
         policy, limit = self._leased.configuration.settings.compaction, reply.context_limit
         rule = policy.should_compact
@@ -47,7 +47,7 @@ class CompactionRule:
                 due = await self._leased.runtime.tasks.user_calls.run(
                     partial(_is_due, rule, history, figures), "should_compact", chat_id=self._leased.chat_id
                 )
-        except Exception:  # noqa: BLE001 - whatever a service's rule raises, the turn goes on
+        except Exception:  # noqa: BLE001 - user code; the turn goes on
             logger.exception("should_compact_failed", step=self._leased.facts.step.number)
             due = False
         return replace(reply, should_compact=due)

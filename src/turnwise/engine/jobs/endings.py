@@ -28,7 +28,7 @@ class SettleJob:
         self._leased = leased
 
     async def run(self) -> None:
-        """Stop the subagents; then commit the partial answer as subscribers saw it, and results for all open calls."""
+        """Stop the subagents; then commit the shown part of the answer, and results for all open calls."""
         leased = self._leased
         for subagent in subagents_to_stop(leased.facts):
             await stop_subagent(leased.runtime, subagent)
@@ -38,7 +38,7 @@ class SettleJob:
 
 
 class Failure:
-    """Ends a chat in `error`, because of a defect or of what user code raised."""
+    """Ends a chat in `error`, after a defect or an error of user code."""
 
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased

@@ -1,4 +1,4 @@
-"""Folds a history: works out what the model sees after a compaction from the messages that a strategy returned."""
+"""Folds a history: computes the model's view after a compaction from the messages of a strategy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from turnwise.states.values.plain import MODEL_LIMITS, Misfit, plain
 from turnwise.states.values.values import place_and_problem
 
 _STORABLE: Final = MODEL_LIMITS._replace(levels=MODEL_LIMITS.levels + 3)
-"""The limits of a whole message: it, its parts and one of them stand around what was said."""
+"""The limits of a whole message, in which its content is nested three levels deep."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
     message: Message
     original: Message | None
-    """The message of the history that it is, or that it stands for; `None` for a new one."""
+    """The message of the history that it equals or replaces; `None` for a new one."""
 
     @property
     def is_changed(self) -> bool:
@@ -33,13 +33,9 @@ class _Entry(msgspec.Struct, frozen=True):
 def summary_of(history: Sequence[Message], messages: Iterable[Message], retained: set[int]) -> Summary:
     """Return what the model sees instead of `history`: the `messages`, in their order, and those to be `retained`.
 
-    A message that equals one of the history stays; a changed one is used as it is now; one without a position is
-    new. No call is separated from its result: the missing half of a pair is carried, and if a change would separate
-    them, the original message is used.
-
-    Raises:
-        ModelError: of kind `bad_request`: no message is left, or none is folded.
-        InvalidContent: a new message, or a changed one, cannot be stored.
+    A message that equals one of the history stays; a changed one replaces it; one without a position is new. No call is
+    separated from its result: the missing half of a pair is carried, and if a change would separate them, the original
+    message is used.
     """
     originals = {message.position: message for message in history}
     entries = _complete(history, _entries(originals, messages, retained), retained)
@@ -127,7 +123,7 @@ def _call_ids(message: Message) -> list[str]:
 
 
 def _new(entry: _Entry) -> Message:
-    """Return the message as it is to be stored: with a position only if it stands for a message of the history."""
+    """Return the message to store: with a position only if it replaces a message of the history."""
     message = _revalidate(entry.message)
     if entry.original is None:
         return replace(message, position=0, partial=False)
@@ -136,11 +132,7 @@ def _new(entry: _Entry) -> Message:
 
 
 def _revalidate(message: Message) -> Message:
-    """Return a message as it would be read from a store: a strategy may have made it with `replace`, which checks none.
-
-    Raises:
-        InvalidContent: no store could be read that holds it.
-    """
+    """Return a message as it would be read from a store: a strategy's `replace` does not validate."""
     try:
         return msgspec.convert(plain(msgspec.to_builtins(message, str_keys=True), _STORABLE), Message)
     except Misfit as misfit:

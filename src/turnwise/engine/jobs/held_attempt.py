@@ -1,4 +1,4 @@
-"""A held attempt: what a worker knows of the attempt that it began."""
+"""A held attempt: a worker's data about the attempt that it began."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class HeldAttempt(msgspec.Struct, kw_only=True):
     step: int
     attempt: int
     reply: ReplyBuilder | None = None
-    """The reply, so far."""
+    """The reply so far."""
     spending: Spending | None = None
-    """What has been used so far, if it makes a summary."""
+    """The usage so far, of a summary."""
     origin: Origin | None = None
     """The model, with digests of its parameters and tools."""
 
@@ -29,7 +29,7 @@ class HeldAttempt(msgspec.Struct, kw_only=True):
 
     @property
     def usage(self) -> Usage | None:
-        """What is known of its usage."""
+        """The usage so far, if it is known."""
         if self.reply is not None:
             return self.reply.reply().usage
         return None if self.spending is None else self.spending.usage

@@ -1,4 +1,4 @@
-"""A leased chat: what a worker knows of a chat while it holds the lease. Loaded once, updated by the holder."""
+"""A leased chat: a worker's data about a chat while it holds the lease. Loaded once, updated by the holder."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from turnwise.states.writes import PutCall
 
 T = TypeVar("T")
 
-A_MOMENT: Final = 0.02
-"""Seconds for which a tool may start on the result of the last commit without another look at the store."""
+RECENT_S: Final = 0.02
+"""Seconds after a commit in which a tool may start without another look at the store."""
 NEWS_S: Final = 1.0
-"""Seconds for which an answer of the store counts, from the question on: what is older may have been overtaken."""
+"""Seconds from a request to the store for which its answer counts: an older one may be outdated."""
 AGAIN_AFTER: Final = 1.0
-"""Seconds after which a store that was away is asked again."""
+"""Seconds between retries while the store is away."""
 _MOST_QUESTIONS: Final = 5
 _NO_TOKEN: Final = 0
 """The token of no lease: tokens count from 1."""
@@ -46,12 +46,7 @@ class ConcurrentTransition(Exception):
 
 
 def went_back(known: Facts, found: Facts) -> bool:
-    """Return whether a store has lost commits of a chat: in a failover, or because a backup was restored.
-
-    Args:
-        known: the facts known to be stored before the store was read.
-        found: the facts that it returned.
-    """
+    """Whether a store has lost commits of a chat since the `known` facts, in a failover or by a restored backup."""
     taken_back = found.version == known.version and found.updated_at != known.updated_at
     return taken_back or found.version < known.version
 
@@ -87,7 +82,7 @@ class LeasedChat:
         self.job = job
         """The running job. It changes the chat only while the chat is in the job's state."""
         self.view = view
-        """What the model sees; `None` if it has to be read."""
+        """The model's view; `None` if it has to be read."""
         self.asked_at = asked_at
         """When the last commit began, by the monotonic clock."""
         self.renewed_at = time.monotonic() - (runtime.clock.monotonic() - asked_at)
@@ -95,7 +90,7 @@ class LeasedChat:
         self.started_calls: set[str] = set()
         """Calls that this holder started."""
         self.history = StoredHistory(runtime.store, facts.chat_id)
-        """What the model does not see."""
+        """The messages outside the model's view."""
         self.deps = HeldDeps(runtime.deps, runtime.tasks.user_calls, runtime.clock)
         self.committed: Facts | None = None
         """The facts after this holder's last commit."""
@@ -104,16 +99,16 @@ class LeasedChat:
         self.is_firing = False
         """Whether the job waits for a change of its own to be stored."""
         self.ended = False
-        """Whether the holder ends its lease: the chat went back behind what it knows, or the lease has run out."""
+        """Whether the holder ends its lease: the store has lost commits, or the lease has run out."""
         self.is_committing = False
-        """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
+        """Whether a commit of this holder is in flight: reads meanwhile may show its own change."""
         self.last_commit: LastCommit | None = None
         self._started_attempt: HeldAttempt | None = None
         """The attempt that this holder began last."""
         self.configure()
 
     def configure(self) -> None:
-        """Run the chat from now on as its profile says, but open calls as that of the agent which asked for them."""
+        """Update the configuration: by the chat's profile, or for open calls by that of the agent that made them."""
         facts = self.facts
         profile = facts.profile_of_calls if facts.calls.needs else facts.profile
         self.configuration = self.runtime.agents.asking(facts, profile)
@@ -145,7 +140,7 @@ class LeasedChat:
         self.token = _NO_TOKEN
 
     async def current_view(self) -> View:
-        """Return what the model sees; read it from the store only if necessary.
+        """Return the model's view; read it from the store only if necessary.
 
         Raises:
             ConcurrentTransition: another worker holds the chat, or its messages have changed.
@@ -163,10 +158,10 @@ class LeasedChat:
         return self.view
 
     async def fire(self, change: Change, *, shown: Sequence[PartEvent] = ()) -> Facts:
-        """Make a change, and fire the triggers that are known to follow, in one transaction under this lease.
+        """Make a change, and fire the triggers that follow, in one transaction under this lease.
 
-        If a commit of others has cancelled the job meanwhile, the cancellation is raised here. A store that is away is
-        waited for: what a model has said or a tool has done is not lost.
+        If a commit of others has cancelled the job meanwhile, the cancellation is raised here. While the store is away,
+        the change is retried, so that no reply and no result is lost.
 
         Raises:
             ConcurrentTransition: the chat has left the job's state, or another worker holds it. Nothing was written,
@@ -194,23 +189,18 @@ class LeasedChat:
         return self.facts
 
     def as_it_stands(self, call: ToolCall) -> ToolCall:
-        """Return a call as it is stored now: its arguments may have been erased as it waited."""
+        """Return a call as it is stored now: its arguments may have been erased."""
         return self.facts.calls.get(call.call_id) or call
 
     def go_on(self, trigger: Trigger, unit: UnitOfWork) -> None:
-        """Fire what begins or judges a step, in a change of this holder, if it has the agent that answers by now."""
+        """Fire a trigger that begins or judges a step, if this worker has the chat's present agent."""
         if self.runtime.agents.can_run(unit.facts):
             unit.fire(trigger)
 
     async def retry_while_unavailable(self, work: Callable[[], Awaitable[T]], *, version: int | None = None) -> T:
-        """Return what `work` returns; repeat it while the store is away. Subscribers get the error each time.
+        """Return the result of `work`; repeat it while the store is away. Subscribers get the error each time.
 
-        Args:
-            work: asks the store for something, once.
-            version: of the chat before it, if the work is a commit: it says whether one without an answer was stored.
-
-        Raises:
-            StoreError: the store refuses; or `work` may have been done although no answer came.
+        For a commit, `version` is the chat's version before it: it shows whether a commit without an answer was stored.
         """
         doubt: StoreError | None = None
         while True:
@@ -244,7 +234,7 @@ class LeasedChat:
         return committed
 
     def _limits_of(self, facts: Facts) -> Limits:
-        """Return the limits of the chat's agent; those of the one that was run here, if others run that agent."""
+        """Return the limits of the chat's agent, or those of the present configuration without it."""
         agents = self.runtime.agents
         return agents.limits(facts) if facts.profile.agent in agents else self.configuration.limits
 
@@ -253,7 +243,7 @@ class LeasedChat:
             unit.stopped = True
 
     async def assert_tools_may_start(self) -> None:
-        """Make sure that the chat still executes tools here: ask the store, unless the last commit is very recent.
+        """Check that the chat still executes tools here: ask the store, unless the last commit is very recent.
 
         The store is always asked while this process changes the chat: it may be about to interrupt it. An interrupt
         that another process commits after this check is not seen; this gap remains.
@@ -261,14 +251,14 @@ class LeasedChat:
         Raises:
             ConcurrentTransition: the chat is in another state, or another worker holds it.
         """
-        recent = 0.0 if self.runtime.writer.is_changing(self.chat_id) else A_MOMENT
+        recent = 0.0 if self.runtime.writer.is_changing(self.chat_id) else RECENT_S
         await self.ask_again(after=recent, state=ChatState.executing_tools)
 
     async def ask_again(self, *, after: float = NEWS_S, state: ChatState | None = None) -> None:
-        """Make sure that the chat is held here in a state: that of now, if none is named.
+        """Check that the chat is held here in a state, by default the present one.
 
-        The store is asked if it was not for `after` seconds, and again if the answer took longer than `NEWS_S`: it may
-        have been overtaken while the network held it up. Of a store that is always as slow the last answer counts.
+        The store is asked if its last answer is older than `after` seconds, and again if the answer took longer than
+        `NEWS_S`, up to `_MOST_QUESTIONS` times.
 
         Raises:
             ConcurrentTransition: the chat is in another state, or another worker holds it.
@@ -287,7 +277,7 @@ class LeasedChat:
             raise ConcurrentTransition
 
     async def look(self) -> Facts:
-        """Read where the chat stands, and take note of it."""
+        """Read the facts, and update them."""
         known = self.facts
         facts = await self.runtime.store.facts(self.chat_id)
         self.observe(facts, known=known)
@@ -297,12 +287,7 @@ class LeasedChat:
         return await self.runtime.store.append_events(self.chat_id, token, state, events, worker=self.runtime.worker_id)
 
     async def show(self, state: ChatState, events: Sequence[Event], *, token: int | None = None) -> None:
-        """Store events of the running job, then show them.
-
-        Args:
-            state: in which the job runs.
-            events: what it shows.
-            token: under which they came about, if the chat may be held under another one by now.
+        """Store events of the running job, then show them. `token` is that of their lease, by default the present one.
 
         Raises:
             ConcurrentTransition: the job is over, or the lease is lost. Nothing was shown.
@@ -339,10 +324,10 @@ class LeasedChat:
                     self.view = self.view.after(write, after.history_version)
 
     def observe(self, facts: Facts, *, known: Facts | None = None) -> None:
-        """Update the facts after anybody's commit. An earlier state is passed over: its answer was overtaken.
+        """Update the facts after any commit, unless they are older.
 
-        Not so if it was asked for once a later state was `known` to be stored: then the store went back, and the lease
-        ends. Whoever claims the chat next goes on from what is stored.
+        If they were read after later facts were `known` to be stored, the store has lost commits: the lease ends, and
+        the next worker goes on from the stored facts.
         """
         if known is not None and went_back(known, facts) and not self.ended:
             self.ended = True
@@ -354,5 +339,5 @@ class LeasedChat:
             self.facts = facts
 
     def has_committed(self, facts: Facts) -> bool:
-        """Return whether this holder's last commit left the facts so, whatever was shown since."""
+        """Whether the facts are those of this holder's last commit, apart from later events."""
         return self.committed is not None and facts == self.committed.with_last_seq(facts.last_seq)

@@ -31,12 +31,12 @@ class LiveParts:
         self._closed = False
         self._unpublished: list[PartEvent] = []
         self.failure: Exception | None = None
-        """Why parts could not be stored."""
+        """The error that prevented parts from being stored."""
 
     def schedule_flush(self) -> None:
-        """Store what the builder has to show once the window ends; call it after each change of the builder."""
+        """Store the builder's new deltas once the window ends; call it after each change of the builder."""
         if self._timer is None and self._flush_done is None:
-            # Real time even where a test moves the clock by hand: nothing promises when parts are shown.
+            # Real time also with a test's clock: nothing promises when parts are shown.
             window = self._leased.configuration.settings.coalesce
             begin = self._leased.runtime.tasks.start_soon
             self._timer = asyncio.get_running_loop().call_later(window, begin, self._store)

@@ -1,4 +1,4 @@
-"""Builds the request of a model call from the history and what the embedding service adds."""
+"""Builds the request of a model call from the history and the application's hooks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Requests:
         return replace(request, reminders=sent) if sent else request
 
     def _parameters_of_step(self) -> Mapping[str, Any]:
-        """Return the chat's parameters. They force a call until the turn has a result, of a tool that is offered."""
+        """Return the chat's parameters: a forced call only until the turn has a result, and of an offered tool."""
         parameters, facts = self._leased.configuration.settings.parameters, self._leased.facts
         if facts.turn.has_results:
             return without_forced_choice(parameters)
@@ -111,14 +111,8 @@ class Requests:
     ) -> ModelRequest:
         """Return a request with the chat's own system prompt and tools, and a history that any model takes.
 
-        Each call is followed by exactly one result, whatever hooks or a strategy made of the history. With `paired` the
-        caller vouches that this holds already. What the provider of the `model` that is asked, by default the chat's
-        own, has refused is left out.
-
-        Raises:
-            ModelError: the chat's model cannot be offered one of the providers' own tools, or the system prompt took
-            too
-                long to make.
+        Hooks and strategies may have separated calls from their results: unless the messages are `paired`, this is
+        repaired. Content that the provider of the `model`, by default the chat's own, has refused is left out.
         """
         profile, step = self._leased.facts.profile, self._leased.facts.step
         configuration = self._leased.configuration
@@ -153,7 +147,7 @@ class Requests:
         return request if paired else replace(request, messages=HistoryRepair().pair_results(request))
 
     def parameters_for_summaries(self) -> dict[str, Any]:
-        """Return the chat's parameters without what forces tools, a form of the answer or an early end.
+        """Return the chat's parameters, without those that force tools, a form of the answer or an early end.
 
         The provider's own options and its web search are left out if another model writes the summaries.
         """
@@ -162,7 +156,7 @@ class Requests:
 
 
 def to_answer(configuration: Configuration, facts: Facts, messages: list[Message]) -> list[Message]:
-    """Return the messages of a step, with what turnwise itself says to the model after them, if it says anything."""
+    """Return the messages of a step, followed by turnwise's own request to the model, if any."""
     demand = _demand(configuration, facts, messages)
     if demand is None:
         return with_continue_prompt(messages, configuration.settings.continue_prompt)
@@ -170,7 +164,7 @@ def to_answer(configuration: Configuration, facts: Facts, messages: list[Message
 
 
 def _demand(configuration: Configuration, facts: Facts, messages: Sequence[Message]) -> str | None:
-    """Return the text for a model whose answer did not have the form; `None` if a result says it, or none is needed."""
+    """Return the text for a model whose answer did not have the form; `None` after a result, or if none is needed."""
     was_refused = facts.turn.open and facts.turn.refused > 0  # one that is resumed begins to count anew
     if not was_refused or configuration.answer is None or not messages or messages[-1].result is not None:
         return None
@@ -182,11 +176,7 @@ def _demand(configuration: Configuration, facts: Facts, messages: Sequence[Messa
 async def prepared_for(
     runtime: Runtime, configuration: Configuration, facts: Facts, purpose: Purpose, messages: list[Message]
 ) -> list[Message]:
-    """Return the messages of a request about a chat after the `prepare_messages` of its agent.
-
-    Raises:
-        ModelError: of kind `startup_timeout`: that took too long.
-    """
+    """Return the messages of a request after the agent's `prepare_messages`."""
     profile, prepare = facts.profile, configuration.hooks.prepare_messages
     if prepare is None:
         return messages
@@ -204,13 +194,13 @@ async def prepared_for(
 
 
 def _in_time(runtime: Runtime, configuration: Configuration, facts: Facts, name: str) -> AbstractContextManager[None]:
-    """Limit what user code makes for a request: it may take as long as the model may take to begin."""
+    """Limit user code that prepares a request to the time in which the model has to begin."""
     limit = longer(configuration.settings.startup_timeout, facts.step.timeouts)
     return time_limit(runtime.clock, limit, STARTUP_TIMEOUT, f"{name} gave nothing")
 
 
 def parameters_for_titles(settings: Settings) -> dict[str, Any]:
-    """Return the parameters without what forces tools, a form of the answer or an early end, and without a search."""
+    """Return the parameters, without those that force tools, a form or an early end, and without web search."""
     parameters = _free_parameters(settings, with_options=True)
     parameters.pop("web_search", None)
     return parameters

@@ -1,4 +1,4 @@
-"""Retries: whether and when another attempt follows a failed one, and the note that the model then gets.
+"""Retries: decides about another attempt after a failed one, and writes the note that the model then gets.
 
 An attempt counts as paid once the model has started to answer: with a piece of the reply, a heartbeat or its usage. An
 attempt that failed earlier, by a refusal or without a connection, cost nothing and may be repeated often.
@@ -47,7 +47,7 @@ def decide_retry(
 ) -> RetryDecision:
     """Decide whether another attempt follows one that failed with `error`, after the earlier failures of `step`.
 
-    Those that `failed_before` are models that are asked again, too, before this one: one of them suffices.
+    The models that `failed_before` are asked again, too: one retryable failure suffices.
     """
     if not error.retryable and all(failure.kind not in RETRYABLE_KINDS for failure in failed_before):
         return RetryDecision(error, None)

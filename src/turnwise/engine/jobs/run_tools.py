@@ -1,4 +1,4 @@
-"""The job of `executing_tools`: run the step's local calls, and record each before it starts and when it ends."""
+"""The job of `executing_tools`: run the step's local calls, and record the start and the end of each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ToolJob:
     async def run(self) -> None:
         """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead.
 
-        Whether the turn is over with them is judged by a worker that has the chat's agent: it knows its budgets.
+        Only a worker with the chat's agent, which has the budgets, decides whether the turn is over.
         """
         leased = self._leased
         # Another agent may have become the chat's since: its calls are run by the one that asked for them.
@@ -80,7 +80,7 @@ class ToolJob:
             new = waiting and waiting[0].status is CallStatus.planned and not self._began_here(waiting[0])
             following = waiting.popleft() if new else None  # in the place of the one that ended
             await self._leased.fire(Finish(self._leased, outcome, following))
-            await self._let_go(outcome)
+            await self._release_files(outcome)
             if following is not None:
                 ToolTask(self._leased, running, following).start()
 
@@ -103,24 +103,21 @@ class ToolJob:
         ToolTask(leased, running, call, began=may_be_done).start()
 
     def _began_here(self, call: ToolCall) -> bool:
-        """Return whether the tool of a call has started in this process, whatever the store says."""
+        """Whether the tool of a call has started in this process, even if the store has lost its start."""
         return (self._leased.chat_id, call.call_id) in self._leased.runtime.started_calls
 
-    async def _let_go(self, outcome: CallOutcome) -> None:
-        """Let go of the files of a result that is committed."""
+    async def _release_files(self, outcome: CallOutcome) -> None:
+        """Release the files of a committed result: the message holds them now."""
         if any(file.blob is not None for file in outcome.attachments):
             await Sending(self._leased.runtime.files, self._leased.chat_id, outcome.call_id).end()
 
     # Calls that end the chat
 
     async def _end(self, outcomes: Sequence[CallOutcome], error: ErrorInfo) -> None:
-        """End the chat in `error`; calls that have ended, or never started, have results already.
-
-        In one commit: were the chat to end later, a crash in between would have the model go on from these results.
-        """
+        """End the chat in `error`, in one commit with the outcomes: after a crash in between the turn would go on."""
         await self._leased.fire(End(self._leased.token, outcomes, error))
         for outcome in outcomes:
-            await self._let_go(outcome)
+            await self._release_files(outcome)
 
     async def _fail(self, call: ToolCall, fatal: FatalToolError, *, others: Sequence[CallOutcome]) -> None:
         outcome = self._fatal(call, fatal)
@@ -134,7 +131,7 @@ class ToolJob:
         return failed(call, text_within(text_of(fatal, otherwise=""), limit) or "the tool ended the chat")
 
     def _is_refused_for_good(self, call: ToolCall, outcome: CallOutcome) -> bool:
-        """Whether the outcome is that of an answer without the wanted form, and no other answer is asked for."""
+        """Whether the outcome refuses an answer, and no other answer is asked for."""
         refused = self._leased.facts.turn.refused + 1
         return call.answers and outcome.is_error and refused > self._leased.configuration.settings.answer_retries
 

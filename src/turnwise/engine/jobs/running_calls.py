@@ -19,7 +19,7 @@ from turnwise.states.names import CallStatus
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True):
-    """What the calls of a batch share."""
+    """The values that the calls of a batch share."""
 
     chat: Chat
     """The chat as the batch began."""
@@ -59,11 +59,7 @@ class RunningCalls(msgspec.Struct):
         self._bell.set()
 
     async def next_finished(self) -> tuple[ToolCall, CallOutcome | FatalToolError]:
-        """Wait until a call finishes, and return it with its outcome.
-
-        Raises:
-            Exception: a call could not start; the error that `fail` recorded.
-        """
+        """Wait until a call finishes, and return it with its outcome; raise the error of `fail`."""
         while not self._finished:
             if self._start_error is not None:
                 raise self._start_error
@@ -75,10 +71,7 @@ class RunningCalls(msgspec.Struct):
         """Cancel all running calls.
 
         Return the outcomes of calls that finished but were not yet collected, and a cancelled outcome for each call
-        that never started.
-
-        Args:
-            convert: converts a `FatalToolError` to an outcome, because the chat is already ending for another reason.
+        that never started. `convert` makes an outcome of a `FatalToolError`: the chat ends already for another reason.
         """
         outcomes = [
             outcome if isinstance(outcome, CallOutcome) else convert(call, outcome) for call, outcome in self._finished

@@ -1,4 +1,4 @@
-"""The job of `streaming`: ask the model for one step, show the reply as it comes, commit it."""
+"""The job of `streaming`: ask the model for one step, stream the reply, commit it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from turnwise.states.values.plain import type_name, well_formed
 from turnwise.states.values.values import unshared
 
 PAUSE_EVERY: Final = 0.005
-"""Seconds for which parts may come one after the other before other tasks get their turn."""
+"""Seconds of uninterrupted parts after which other tasks get their turn."""
 
 
 class StepJob:
@@ -61,7 +61,7 @@ class StepJob:
         self._leased = leased
 
     async def run(self) -> None:
-        """Stream one attempt and fire `step_finished`; after a failure that may pass the job runs again."""
+        """Stream one attempt and fire `step_finished`; after a retryable failure the job runs again."""
         attempts = Attempts(self._leased)
         attempt = Attempt(self._leased, attempts, await attempts.begin())
         try:
@@ -86,15 +86,10 @@ class Attempt:
         """Whether the model has started to answer: the attempt is paid."""
 
     async def run(self) -> None:
-        """Stream the reply, show it, commit it.
-
-        Raises:
-            ModelError: the attempt failed.
-            ConcurrentTransition: the chat is no longer in this attempt.
-        """
+        """Stream the reply and commit it."""
         leased = self._leased
         request = await Requests(leased).of_step()
-        # Where others have moved the chat meanwhile, it may be the request of a step that another job asks for.
+        # If others have moved the chat meanwhile, the request may belong to another job's step.
         await anyio.lowlevel.checkpoint_if_cancelled()
         await leased.ask_again()
         self._held.origin = build_origin(leased.configuration, request)
@@ -117,7 +112,7 @@ class Attempt:
             judged = replace(reply, should_compact=False)  # as if the rule had failed
             try:
                 judged = await CompactionRule(leased).judge(reply)
-            finally:  # whatever cuts the rule off, the reply is whole, and paid
+            finally:  # the reply is whole and paid, also if the rule is cancelled
                 finished = StepFinished(token=leased.token, reply=judged, starts=self._first_calls(judged))
                 await leased.fire(finished, shown=rest)
 
@@ -130,16 +125,10 @@ class Attempt:
         return tuple(call.call_id for call in first)
 
     async def fail(self, error: ModelError) -> None:
-        """Commit the failure of the attempt.
-
-        Raises:
-            ConcurrentTransition: the chat is no longer in this attempt.
-            StoreError: parts of it could not be stored.
-        """
+        """Commit the failure of the attempt."""
         leased = self._leased
-        # Raises the error that prevented parts from being stored, as in `run`, before anything is committed: they are
-        # missing from `rest`, and what is stored of the reply must be what subscribers saw. The runner reads that from
-        # the store.
+        # Raises the error that prevented parts from being stored before anything is committed: they are missing from
+        # `rest`, and the stored reply must be the one that subscribers saw. The runner reads that from the store.
         rest = await self._live.drain_remaining()
         step, policy = leased.facts.step, leased.configuration.settings.retry
         stays = policy.after_output == "never" and self._builder.visible
@@ -149,7 +138,7 @@ class Attempt:
         falls_back = not stays and self._call is not None and self._attempts.may_fall_back(error)
         info = error_info(error if stays or falls_back else retry.error, step, leased.configuration.settings)
         info = replace(info, message_id=message_refused(error, leased.facts))
-        may_do = not stays and error.kind != CONTEXT_OVERFLOW  # asked again as it is, it would be too long again
+        may_do = not stays and error.kind != CONTEXT_OVERFLOW  # the same request would be too long again
         refused = () if self._builder.visible else await self._attempts.refused_in(error, leased.configuration.model)
         if refused:
             await self._attempts.leave_out(info, refused, usage=used)
@@ -241,7 +230,7 @@ class Attempt:
 
     @property
     def _may_have_files(self) -> bool:
-        """Whether files may have to be loaded. To look at every message would take longer with each of them."""
+        """Whether files may have to be loaded, without a look at every message."""
         leased = self._leased
         return leased.view is None or leased.view.has_files or leased.configuration.hooks.prepare_messages is not None
 
@@ -249,7 +238,7 @@ class Attempt:
         try:
             return await self._leased.retry_while_unavailable(partial(self._is_in_history, call_id))
         except StoreError as error:
-            self._break_off(error)  # or it would be taken for one that the model's code has raised
+            self._break_off(error)  # or it would count as an error of the model's code
             raise
 
     async def _is_in_history(self, call_id: str) -> bool:
@@ -313,11 +302,7 @@ class Attempt:
 
 
 def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[object]]:
-    """Return what a model's `stream` has returned, to be closed in the end if it can be: an iterator need not.
-
-    Raises:
-        ModelError: it yields nothing.
-    """
+    """Return the iterator of a model's `stream`, which is closed in the end if it has `aclose`."""
     if not isinstance(answer, AsyncIterable):
         if inspect.iscoroutine(answer):
             answer.close()
@@ -328,15 +313,15 @@ def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[ob
 
 
 def _prompt_tokens(finish: ModelPart) -> int | None:
-    """Return how long the prompt was; of a reply that took several requests, the last one's."""
+    """Return the tokens of the prompt; of a reply that took several requests, the last one's."""
     used = finish.usage.input_tokens if finish.usage is not None else None
-    return valid_token_count(_said_at_the_end(finish.metadata, "context_tokens", used), "context_tokens")
+    return valid_token_count(_metadata_field(finish.metadata, "context_tokens", used), "context_tokens")
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:
-    response_id = _said_at_the_end(metadata, "response_id")
+    response_id = _metadata_field(metadata, "response_id")
     return well_formed(response_id) if isinstance(response_id, str) else None
 
 
-def _said_at_the_end(metadata: Mapping[str, Any] | None, name: str, otherwise: Any = None) -> Any:
+def _metadata_field(metadata: Mapping[str, Any] | None, name: str, otherwise: Any = None) -> Any:
     return metadata.get(name, otherwise) if isinstance(metadata, Mapping) else otherwise

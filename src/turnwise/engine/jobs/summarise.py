@@ -37,7 +37,7 @@ from turnwise.states.values.plain import well_formed
 from turnwise.states.values.values import unshared
 
 MOST_REQUESTS: Final = 32
-"""How many model calls one compaction may make."""
+"""The most model calls of one compaction."""
 _SMALLEST: Final = 200
 """Characters; a shorter piece is not cut any more."""
 
@@ -58,11 +58,7 @@ class Summariser:
         return self._leased.configuration.settings.compaction.model or self._leased.configuration.model
 
     async def in_time(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """Return the result of user code that folds.
-
-        Raises:
-            ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
-        """
+        """Return the result of a model call or strategy, within `CompactionPolicy.timeout`."""
         limit = longer(self._leased.configuration.settings.compaction.timeout, self._leased.facts.step.timeouts)
         with time_limit(self._leased.runtime.clock, limit, "network", "no summary"):
             return await self._leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=self._leased.chat_id)
@@ -70,12 +66,9 @@ class Summariser:
     async def summarise(self, messages: Sequence[Message]) -> str:
         """Return a summary of the messages: of all at once or, if that is too long for the model, piece by piece.
 
-        It is too long if the provider says so, or if it is estimated not to fit: some servers cut a prompt silently.
-        Each piece is summarised together with the summary of those before it. A refused piece is halved, and so are
-        those after it. A single message that is too long for one request is shortened.
-
-        Raises:
-            ModelError: a request failed, nothing fits, or a text was refused, cut short or empty.
+        It is too long if the provider says so, or by an estimate: some servers cut a prompt silently. Each piece is
+        summarised together with the summary of those before it. A refused piece is halved, and so are those after it. A
+        single message that is too long for one request is shortened.
         """
         waiting = deque(_whole_pieces(messages))
         if not waiting:
@@ -92,7 +85,7 @@ class Summariser:
                 room = _length(piece) // 2
                 if refusal.kind != CONTEXT_OVERFLOW or room < _SMALLEST:
                     raise
-                # The summary stands for all before this piece: no more than that is asked for again.
+                # The summary covers all pieces before this one.
                 waiting.extendleft(reversed(_whole_pieces(piece)))
         return summary
 
@@ -113,7 +106,7 @@ class Summariser:
         prompt = transient("user", "\n\n".join(filter(None, demands)), messages[-1])
         parameters = self._requests.parameters_for_summaries()
         reply = await self._generate([*history, prompt], parameters)
-        # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
+        # Tools are offered for the provider's cache; calls are forbidden only after a reply that makes some.
         if reply.calls and not reply.text.strip():
             reply = await self._generate([*history, prompt], {**parameters, "tool_choice": "none"})
         text = well_formed(complete_text(reply)).strip()
@@ -134,7 +127,7 @@ class Summariser:
                 usage = reply.usage
                 if call is not None:
                     call.reply = unshared(reply)
-        finally:  # a call that failed may have cost something, too: it makes the sum partial
+        finally:  # a failed call may have a cost, too: it makes the sum partial
             self._spending.add(usage)
         return reply
 
@@ -143,7 +136,7 @@ class Summariser:
 
 
 def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
-    """Return a request without the tools that only the chat's own provider knows: a summary calls none of them."""
+    """Return a request without the tools that only the chat's own provider knows."""
     with guarded():
         tools = tuple(tool for tool in request.tools if refusal_of(model, [tool], {}) is None)
     return replace(request, tools=tools)

@@ -1,4 +1,4 @@
-"""One run of a local call: in a task of its own, within its time limit, with what its tool may ask for."""
+"""One run of a local call: in a task of its own, within its time limit, with the context of its tool."""
 
 from __future__ import annotations
 
@@ -32,14 +32,7 @@ from turnwise.states.values.values import Json
 
 
 class ToolTask:
-    """Runs one call.
-
-    Args:
-        leased: the chat.
-        running: gets the outcome.
-        call: as the job read it; one whose arguments were erased since is answered instead of run.
-        began: whether the tool may have started before, on a worker that is gone.
-    """
+    """Runs one call. `began` tells whether the tool may have started before, on a worker that is gone."""
 
     def __init__(self, leased: LeasedChat, running: RunningCalls, call: ToolCall, *, began: bool = False) -> None:
         self._leased = leased
@@ -62,7 +55,7 @@ class ToolTask:
         self._run = RunningCall(self._context, began=began)
 
     def start(self) -> None:
-        """Start the tool, unless the chat has moved on."""
+        """Start the tool, unless the chat has changed."""
         call = self._call
         self._running.calls[call.call_id] = self._run
         self._run.call = self._leased.runtime.tasks.user_calls.start(
@@ -72,7 +65,7 @@ class ToolTask:
     # After a crash
 
     async def reconcile(self) -> CallOutcome | Reconciled:
-        """Ask the tool what became of the call, which a crash cut off, within the call's own time limit."""
+        """Ask the tool about the call that a crash cut off, within the call's own time limit."""
         call = self._call
         question = self._leased.runtime.tasks.user_calls.start(
             self._reconcile, f"reconcile of {call.name}", chat_id=self._leased.chat_id, call_id=call.call_id
@@ -104,7 +97,7 @@ class ToolTask:
         leased = self._leased
         try:
             await leased.assert_tools_may_start()
-        except Exception as reason:  # noqa: BLE001 - or the job would wait for a call that never begins
+        except Exception as reason:  # noqa: BLE001 - the job must not wait for this call for ever
             self._running.fail(reason)
             return
         self._call = call = leased.as_it_stands(self._call)
@@ -159,7 +152,7 @@ class ToolTask:
             self._loop.call_soon_threadsafe(start)
 
     async def _show_progress(self, event: ToolProgressEvent) -> None:
-        """Show the progress of a call, unless it is over: what it left running, or does not end, is not shown."""
+        """Show the progress of a call, unless it is over."""
         call = self._leased.facts.calls.get(event.call_id)
         if self._context.cancelled or call is None or not call.open:
             logger.debug("progress_dropped", call_id=event.call_id, problem="the call is over")
@@ -176,5 +169,5 @@ class ToolTask:
 
     @property
     def _sending(self) -> Sending:
-        """What sees to the files of the call's result, from its end to its commit."""
+        """The holder of the files of the call's result, from its end to its commit."""
         return Sending(self._leased.runtime.files, self._leased.chat_id, self._call.call_id)

@@ -14,10 +14,10 @@ from turnwise.states.usage import Usage
 class Watchdog:
     """Watches one attempt. Start-up (opening plus first part) and silence between parts have separate limits.
 
-    One timer serves all parts. It is not reset by each part; when it fires, it is set again for the time that is left.
+    One timer serves all parts. It is not reset by each part; when it fires, it is set again for the remaining time.
 
     Args:
-        end: is given the error when a limit is passed.
+        end: called with the error when a limit is passed.
         startup, idle: the limits in seconds; `None` waits for ever.
     """
 
@@ -38,13 +38,13 @@ class Watchdog:
 
     @property
     def first_part_after(self) -> float | None:
-        """Seconds from opening to the first part that said something; `None` before it came."""
+        """Seconds from opening to the first part with content; `None` before it came."""
         return None if self._first is None else self._first - self._opened
 
     def note(self, part: ModelPart) -> float:
-        """Note that a part came; return when. One that says nothing new does not count: the stream may be dead.
+        """Note a part, and return the time. Empty parts do not count: the stream may be dead.
 
-        The first part is one that has content: usage, or the empty start of a block, is none.
+        Usage, or the empty start of a block, does not count as the first part.
         """
         now = self._clock.monotonic()
         if not self._says_something(part):

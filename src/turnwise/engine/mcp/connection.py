@@ -29,7 +29,7 @@ LISTEN_AGAIN_AFTER_S: Final = 5.0
 
 _CREDENTIALS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _LOST: Final = frozenset({types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.PARSE_ERROR})
-"""Codes that stand for an answer which did not come, or could not be read."""
+"""Codes of missing or unreadable answers."""
 _ANY_STATUS: Final = "Server returned an error response"
 """The SDK's message for every HTTP status without an error of the server's own."""
 
@@ -88,7 +88,7 @@ class ServerConnection:
         self._over = anyio.Event()
         self._problem: BaseException = ConnectionError("the connection is closed")
         self.tools_changed = False
-        """Whether the server has said that its tools are others now."""
+        """Whether the server has reported a change of its tools."""
 
     @property
     def is_over(self) -> bool:
@@ -96,11 +96,7 @@ class ServerConnection:
         return self._over.is_set()
 
     async def keep(self, *, task_status: TaskStatus[Listing]) -> None:
-        """Connect, report the tools that the server offers, and stay connected until closed or broken.
-
-        Raises:
-            MCPUnreachable: the connection failed before the tools were known.
-        """
+        """Connect, report the tools that the server offers, and stay connected until closed or broken."""
         response_info = ResponseInfo()
         CURRENT_RESPONSE.set(response_info)
         try:
@@ -129,13 +125,7 @@ class ServerConnection:
             call.cancel()
 
     async def listing(self) -> Listing:
-        """Return the tools that the server offers now.
-
-        Raises:
-            TimeoutError: it did not list them in time.
-            MCPUnreachable: the connection is over.
-            Exception: it refused, or its answer cannot be read.
-        """
+        """Return the tools that the server offers now."""
         if self._client is None or self.is_over:
             raise MCPUnreachable(self._server, self._problem)
         self.tools_changed = False
@@ -180,7 +170,7 @@ class ServerConnection:
             except ListenNotSupportedError:  # an older protocol, which notifies without a subscription
                 return
             except (mcp.MCPError, SubscriptionLost, TimeoutError):
-                self._note_change()  # notifications of the time in between are lost
+                self._note_change()  # notifications meanwhile are lost
             await anyio.sleep(LISTEN_AGAIN_AFTER_S)
 
     async def call(self, tool: str, arguments: dict[str, Any], report: ProgressFnT) -> ServerAnswer:
@@ -210,8 +200,8 @@ class ServerConnection:
                         self.close()
                     elif not _is_stand_in(refusal, status):
                         raise
-                response_info.status = status  # and not that of another request
-            except Exception as unreadable:  # noqa: BLE001 - whatever the SDK says of an answer: the call was made
+                response_info.status = status  # that of another request may have replaced it
+            except Exception as unreadable:  # noqa: BLE001 - the call was made, and its answer cannot be read
                 problem = unreadable
             finally:
                 self._calls.discard(scope)
@@ -225,8 +215,8 @@ def _describe(problem: BaseException, status: int | None) -> str:
     problem = first_error_in(problem)
     if status is None or status < HTTPStatus.MULTIPLE_CHOICES:
         return described(problem)
-    said = text_of(problem, otherwise="")
-    return f"it answered {_status_text(status)}" + ("" if said in (_ANY_STATUS, "") else f": {said}")
+    text = text_of(problem, otherwise="")
+    return f"it answered {_status_text(status)}" + ("" if text in (_ANY_STATUS, "") else f": {text}")
 
 
 def _status_text(status: int | None) -> str:
@@ -234,7 +224,7 @@ def _status_text(status: int | None) -> str:
 
 
 def _is_stand_in(refusal: mcp.MCPError, status: int | None) -> bool:
-    """Whether a refusal is not what the server says of the call, but stands for an answer that did not come."""
+    """Whether a refusal stands for a missing answer, and is not the server's own."""
     failed = status is not None and status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return failed or refusal.code in _LOST or refusal.message == _ANY_STATUS
 
@@ -242,8 +232,7 @@ def _is_stand_in(refusal: mcp.MCPError, status: int | None) -> bool:
 async def _serves(client: mcp.Client) -> bool:
     """Whether the server still lists its tools.
 
-    One that was restarted, or has dropped the session after some idle time, refuses everything. In which words and with
-    which code differs from server to server, and a proxy before it has its own.
+    A server that was restarted, or has dropped the session, refuses everything, each with other texts and codes.
     """
     with anyio.move_on_after(ANSWER_TIMEOUT_S), suppress(mcp.MCPError):
         await client.list_tools(cache_mode="bypass")

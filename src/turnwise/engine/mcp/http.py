@@ -23,11 +23,7 @@ token and send the request again."""
 
 
 def credentials(auth: Any) -> Credentials | None:
-    """Convert `auth` to credentials for httpx2.
-
-    Raises:
-        InvalidArgument: `auth` has none of the forms of `Credentials`.
-    """
+    """Convert `auth` to credentials for httpx2."""
     if auth is None or isinstance(auth, httpx2.Auth):
         return auth
     if hasattr(auth, "async_auth_flow"):

@@ -32,11 +32,7 @@ class MCPToolFailed(TurnwiseError):
 
 
 def tool_of(offered: mcp.Tool, server: str, prefix: str, call: Call) -> Tool:
-    """Convert a server's tool to a tool of the engine.
-
-    Raises:
-        SettingsError: the tool runs only as a task, or providers refuse its schema.
-    """
+    """Convert a server's tool to a tool of the engine, unless it runs only as a task, or its schema is refused."""
     hints = offered.annotations or types.ToolAnnotations()
 
     async def run(**arguments: Any) -> ToolOutput:
@@ -70,9 +66,6 @@ def output_of(answer: ServerAnswer) -> ToolOutput:
     """Return a tool's output: the structured content, or else the text, and the files.
 
     A problem with the answer becomes a note in the output, because the tool has run.
-
-    Raises:
-        MCPToolFailed: the result is an error.
     """
     result, notes = answer.result, [*answer.notes]
     lines, files = _read(result.content, notes)

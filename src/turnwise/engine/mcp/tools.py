@@ -1,4 +1,4 @@
-"""The tools of an MCP server, made into tools of the engine."""
+"""The tools of an MCP server, as tools of the engine."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from turnwise.states.values.plain import shown
 CONNECT_TIMEOUT: Final = 60.0
 """Seconds: a server that is started may have to be downloaded first."""
 LIST_AGAIN_AFTER_S: Final = 30.0
-"""Seconds for which a server that has not listed its new tools is not asked for them again."""
+"""Seconds after a failed listing of new tools until the next attempt."""
 
-_Said = Annotated[str, AfterValidator(not_blank)]
+_NotBlank = Annotated[str, AfterValidator(not_blank)]
 Adapt = Callable[[Tool], Tool | None]
 """Returns a server's tool as it is to be offered, `None` to leave it out."""
 
@@ -65,7 +65,7 @@ class MCPTools:
         self,
         connect: Callable[[], AbstractAsyncContextManager[mcp.Client]],
         *,
-        name: _Said,
+        name: _NotBlank,
         prefix: str = "",
         adapt: Adapt | None = None,
         connect_timeout: Duration = CONNECT_TIMEOUT,
@@ -91,7 +91,7 @@ class MCPTools:
     @checked
     def stdio(  # noqa: PLR0913 - how a process is started, all but the command keyword-only
         cls,
-        command: _Said,
+        command: _NotBlank,
         arguments: Sequence[str] = (),
         *,
         env: Mapping[str, str] | None = None,
@@ -160,7 +160,7 @@ class MCPTools:
         return self._offer
 
     async def refresh(self) -> None:
-        """Ask the server for its tools again, if it has not_blank that they are others now. The engine does it."""
+        """Ask the server for its tools again, if it has reported a change. The engine does it."""
         async with self._refreshing:
             connection = self._connection
             if connection is None or connection.is_over or not connection.tools_changed:
@@ -169,7 +169,7 @@ class MCPTools:
                 return
             try:
                 self._take(await connection.listing())
-            except Exception as error:  # noqa: BLE001 - whatever it is, the tools that are known go on
+            except Exception as error:  # noqa: BLE001 - the known tools stay
                 self._not_before = monotonic() + LIST_AGAIN_AFTER_S
                 logger.warning("tools_not_refreshed", source=self._name, problem=described(error))
 

@@ -112,7 +112,7 @@ class CompactionRun(msgspec.Struct, kw_only=True):
 
 
 class ChatFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """How all chats of the store stand. Those that are archived count in `archived` alone."""
+    """Figures of all chats of the store. Archived chats count in `archived` alone."""
 
     states: Mapping[str, int]
     """How many chats are in each state."""
@@ -140,8 +140,7 @@ class Observer:
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
         """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
 
-        It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends. What
-        is no text is an error like one that was raised.
+        It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends.
         """
         return None
 
@@ -162,10 +161,10 @@ class Observer:
         """Receive, with every sweep, the first thousand budgets of the store."""
 
     def measured(self, figures: ChatFigures) -> None:
-        """Learn now and then, every 15 seconds or more rarely, how all chats of the store stand."""
+        """Receive figures of all chats of the store, every 15 seconds or more rarely."""
 
     def refused(self, command: str, error: TurnwiseError) -> None:
-        """Learn that a method of the engine raised an error; `command` is its name."""
+        """Receive an error that the method `command` of the engine raised."""
 
     def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
         """A model call begins; return a function to call at its end, in the same context."""
@@ -193,11 +192,7 @@ class Observers(msgspec.Struct, frozen=True):
     every: tuple[Observer, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse methods that nothing would await.
-
-        Raises:
-            SettingsError: an observer has such a method.
-        """
+        """Refuse coroutine methods, which nothing would await."""
         for observer in self.every:
             for name in _METHODS:
                 if iscoroutinefunction(getattr(type(observer), name)):
@@ -215,33 +210,28 @@ class Observers(msgspec.Struct, frozen=True):
 
     def running(self, chats: int) -> None:
         """Report how many chats run here now."""
-        for observer in self.every:
-            with _harmless(observer):
-                observer.running(chats)
+        self._report(methodcaller("running", chats))
 
     def waiting(self, seconds: Mapping[str, float]) -> None:
         """Report how long chats wait for a worker."""
-        for observer in self.every:
-            with _harmless(observer):
-                observer.waiting(seconds)
+        self._report(methodcaller("waiting", seconds))
 
     def budgets(self, budgets: Sequence[Budget]) -> None:
-        """Report how budgets stand."""
-        for observer in self.every:
-            with _harmless(observer):
-                observer.budgets(budgets)
+        """Report the budgets."""
+        self._report(methodcaller("budgets", budgets))
 
     def measured(self, figures: ChatFigures) -> None:
-        """Report how all chats stand."""
-        for observer in self.every:
-            with _harmless(observer):
-                observer.measured(figures)
+        """Report the figures of all chats."""
+        self._report(methodcaller("measured", figures))
 
     def refused(self, command: str, error: TurnwiseError) -> None:
         """Report an error that a method of the engine raised."""
+        self._report(methodcaller("refused", command, error))
+
+    def _report(self, call: Callable[[Observer], object]) -> None:
         for observer in self.every:
             with _harmless(observer):
-                observer.refused(command, error)
+                call(observer)
 
     def turn_trace(self, chat_id: str) -> str | None:
         """Return the trace of the first observer that traces, to store it with a turn."""

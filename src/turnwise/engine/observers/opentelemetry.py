@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry, in the words of its conventions for generative AI.
+"""Traces for OpenTelemetry, by its conventions for generative AI.
 
 Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/
 """
@@ -34,7 +34,7 @@ _PROVIDERS: Final = {
     "mistral": "mistral_ai",
     "xai": "x_ai",
 }
-"""Providers that the conventions call by another name."""
+"""The conventions' names of providers, where they differ."""
 
 _COMPACTION: Final = context.create_key("turnwise compaction")
 """Marks a context in which a compaction's span is the current one."""
@@ -233,7 +233,7 @@ class OpenTelemetryObserver(Observer):
 
 
 def _above(stored: str | None) -> context.Context | None:
-    """Return the context of the turn's span; the current one for what belongs to no turn, or to a compaction."""
+    """Return the context of the turn's span; `None`, the current one, without a turn or inside a compaction."""
     if context.get_value(_COMPACTION):
         return None
     turn_span = TurnSpan.stored(stored)

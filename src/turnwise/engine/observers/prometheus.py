@@ -26,8 +26,8 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _MESSAGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
 _CHARACTERS = (1e2, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
 _CHATS = 10_000
-"""How many chats to remember the last model of; a chat at rest is forgotten."""
-_NOBODY = ("none", "none")
+"""The most chats whose last model is remembered; a chat at rest is forgotten."""
+_NO_MODEL = ("none", "none")
 """Provider and model under which a compaction is counted if no model was asked."""
 _COMPACTIONS: dict[type[t.Trigger], str] = {t.Compacted: "compacted", t.CompactionFailed: "failed"}
 
@@ -48,7 +48,7 @@ class PrometheusObserver(Observer):
     | `turnwise_running_chats` | |
     | `turnwise_waiting_seconds` | `agent`: the longest wait of its chats for a worker, in the whole store |
     | `turnwise_budgets` | `scope`, `unit`, `figure` (as `spent`, `left`): sums over the budgets of the whole store |
-    | `turnwise_chats` | `state`: of the whole store; `archived` for those that are archived, in whatever state |
+    | `turnwise_chats` | `state`: of the whole store; `archived` for archived chats in any state |
     | `turnwise_oldest_action_seconds` | `answerer`: whose action a chat in `requires_action` needs, `operator`,
       `owner`, `client` or `subagents`; the longest wait |
     | `turnwise_oldest_work_seconds` | `state`: the longest time that a worker's chat is in it |
@@ -125,7 +125,7 @@ class PrometheusObserver(Observer):
     def transitioned(self, decision: Decision) -> None:
         """Count a transition, and the step, retry or compaction that it is."""
         self._transitions.labels(decision.trigger.name, decision.source or "new", decision.target.value).inc()
-        model = self._last_models.get(decision.facts.chat_id, _NOBODY)
+        model = self._last_models.get(decision.facts.chat_id, _NO_MODEL)
         if decision.trigger in (t.AttemptDiscarded, t.FallbackStarted):
             for event in decision.events:
                 if isinstance(event, RetryEvent):

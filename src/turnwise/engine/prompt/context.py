@@ -1,7 +1,4 @@
-"""The view of a chat: what the model sees of it, updated write by write.
-
-A step costs the same at any length of the chat: what a request needs of a message is worked out once, when it comes.
-"""
+"""The model's view of a chat, updated write by write: each message is prepared once, at any length of the chat."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ class View:
         """As they are stored, in the order in which they came."""
         self.history_version = history_version
         self.characters = 0
-        """How long all of it is, for an estimate of its tokens."""
+        """The length of all messages, for an estimate of their tokens."""
         self.has_files = False
-        """Whether a message has a file, perhaps one that is stored beside the chat."""
+        """Whether a message has a file."""
         self._sent: list[Message] = []
         self._providers: set[str] = set()
-        """Whose models have answered."""
+        """The providers whose models have answered."""
         self._for_others: dict[str, Message] = {}
-        """By id, messages as another provider than their own gets them."""
+        """By id, messages for other providers than their own."""
         self._call_ids: set[str] = set()
         self._local_or_client: set[str] = set()
         """The local and client calls."""
@@ -62,9 +59,9 @@ class View:
         return not self._unanswered and not self._astray
 
     def to_send(self, provider: str | None = None) -> list[Message]:
-        """Return the messages for a request to that provider. Nobody may change them in place.
+        """Return the messages for a request to that provider, without other providers' signatures, metadata and ids.
 
-        What is for another provider alone is left out: the signatures, the metadata and the ids that it gave.
+        They must not be changed in place.
         """
         if provider is None or self._providers <= {provider}:
             return [*self._sent]
@@ -91,7 +88,7 @@ class View:
             self._pair(original)
 
     def _pair(self, message: Message) -> None:
-        """Note which calls wait for a result, and whether a result or a call stands where none belongs."""
+        """Track calls without a result, and results or calls in a wrong place."""
         if message.result is not None:
             self._astray |= message.result.call_id not in self._unanswered
             self._unanswered.discard(message.result.call_id)
@@ -148,7 +145,7 @@ class StoredHistory:
         return call_id in await self._inherited_calls(facts) or bool(await self._store.calls(self._chat_id, [call_id]))
 
     async def _inherited_calls(self, facts: Facts) -> frozenset[str]:
-        """Return the ids of calls that the chat began with, cut since or not: they have no row in its `calls`."""
+        """Return the ids of calls in the initial history, also if cut: they have no row in `calls`."""
         if self._inherited is None:
             began_with_some = facts.profile.forked_from is not None or facts.profile.imported
             history = await self._store.history(self._chat_id, at_version=1) if began_with_some else []

@@ -28,7 +28,7 @@ SUMMARY_PREFIX: Final = (
     "The earlier conversation was summarised to make room. Continue the work from this summary; do not greet, "
     "do not repeat what is done.\n\n"
 )
-"""The words before a summary, which is sent as a message of the user's."""
+"""The prefix of a summary, which is sent as a message of the user's."""
 EDITED: Final = "The user allowed this call with other arguments:"
 
 
@@ -75,10 +75,7 @@ def _with_edits(result: ToolResultPart) -> ToolResultPart:
 
 
 def with_continue_prompt(messages: list[Message], continue_prompt: str) -> list[Message]:
-    """Return the messages, with a transient request to go on if they end in an answer.
-
-    Such an answer is partial, or a compaction has carried it over and the turn goes on.
-    """
+    """Return the messages, with a transient request to go on if they end in a partial or carried answer."""
     if not messages or messages[-1].role != "assistant":
         return messages
     return [*messages, transient("user", continue_prompt, messages[-1])]
@@ -103,9 +100,9 @@ def unanswered(
 ) -> tuple[int, ...]:
     """Return the positions of the user's own messages without an answer.
 
-    An answer is a complete reply that has text and asks for no tool result: not one that was cut short, nor text beside
-    a tool call, nor one that was refused: after it the model was asked again, or will be, in the turn `going_on`. The
-    success of one of the `ending` calls, which end their turn, is one, too.
+    An answer is a complete reply with text and without tool calls, unless it was refused: then the model was asked
+    again, or will be, in the turn `going_on`. The success of one of the `ending` calls, which end their turn, is one,
+    too.
     """
     positions: list[int] = []
     asked_again = False
@@ -122,7 +119,7 @@ def unanswered(
 
 
 def is_made(message: Message) -> bool:
-    """Whether turnwise or a strategy made a user's message: a user's own belongs to no step."""
+    """Whether turnwise or a strategy wrote a user's message: a user's own belongs to no step."""
     return message.step > 0
 
 
@@ -140,19 +137,19 @@ def _has_ended(message: Message, ending: Collection[str]) -> bool:
 
 
 def is_said(part: Part) -> bool:
-    """Whether a part says anything to a model: sources and blank text do not."""
+    """Whether a part has content for a model: sources and blank text have none."""
     return not isinstance(part, SourcePart) and not (isinstance(part, TextPart) and not part.text.strip())
 
 
 def is_blank(part: Part) -> bool:
-    """Whether a part is only white space: it may have been shown, but is neither stored nor sent."""
+    """Whether a part is only white space, which is neither stored nor sent."""
     if isinstance(part, TextPart):
         return not part.text.strip()
     return isinstance(part, ReasoningPart) and part.signature is None and not part.text.strip()
 
 
 def is_sent(part: Part, *, partial: bool) -> bool:
-    """Whether a part of a message goes to a model; of one that was cut short, no reasoning without its signature."""
+    """Whether a part of a message goes to a model; of a partial message, no reasoning without its signature."""
     if not is_said(part):
         return False
     match part:

@@ -36,11 +36,11 @@ class PastCall(Value, frozen=True):
 
 
 class LoopState(Value, frozen=True, kw_only=True):
-    """Where the turn's loop stands, for reminder producers."""
+    """The state of the turn's loop, for reminder producers."""
 
     chat_id: str
     step: int
-    """The step of the turn that is about to be asked, from 1."""
+    """The next step of the turn, from 1."""
     call_count: int
     """Calls answered in this turn, those before a compaction too."""
     last_call: PastCall | None
@@ -54,7 +54,7 @@ class LoopState(Value, frozen=True, kw_only=True):
     """How full the context was at the last step; `None` if unknown, as right after a compaction."""
     context_limit: int | None = None
     folded: bool = False
-    """Whether the model sees what a compaction has left, not what was said. An edit or `clear_context` may end that."""
+    """Whether the model sees a compacted history. An edit or `clear_context` may end that."""
 
 
 class ReminderText(Value, metaclass=CheckedCall, frozen=True):
@@ -83,7 +83,7 @@ class RequestContext(Value, frozen=True, kw_only=True):
     owner: str | None
     metadata: Mapping[str, Any]
     purpose: Purpose
-    """`"step"` for an answer, `"summary"` for what a compaction asks, `"title"` for the name of a chat."""
+    """`"step"` for an answer, `"summary"` for a compaction, `"title"` for the name of a chat."""
     step: int
 
 
@@ -98,7 +98,7 @@ PrepareMessages = (
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """The hooks of an agent, or those of an engine: they are for agents that have none of their own."""
+    """The hooks of an agent; those of an engine are for agents without any."""
 
     reminders: tuple[Reminder, ...] = ()
     prepare_messages: PrepareMessages | None = None
@@ -120,16 +120,16 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
 
 
 async def collect_reminders(reminders: Sequence[Reminder], state: LoopState) -> list[tuple[str, SentReminder]]:
-    """Return the texts of the reminders that have something to say: that the history was compacted comes first."""
+    """Return the texts of the reminders, `history_was_compacted` first."""
     texts: list[tuple[str, SentReminder]] = []
     for produce in sorted(reminders, key=lambda one: one is not history_was_compacted):
         name = getattr(getattr(produce, "func", produce), "__qualname__", type_name(produce))
         answer = produce(state)
-        said: Any = await answer if inspect.isawaitable(answer) else answer
-        if said is None or isinstance(said, ReminderText | str):
-            said = [said]
+        produced: Any = await answer if inspect.isawaitable(answer) else answer
+        if produced is None or isinstance(produced, ReminderText | str):
+            produced = [produced]
         right = "a reminder has to return text, texts or None"
-        for each in _check_list(ReminderText | str | None, said, right):
+        for each in _check_list(ReminderText | str | None, produced, right):
             reminder = each if isinstance(each, ReminderText) else ReminderText(each or "")
             if reminder.text:
                 texts.append((reminder.text, SentReminder(name, reminder.severity)))
@@ -137,7 +137,7 @@ async def collect_reminders(reminders: Sequence[Reminder], state: LoopState) -> 
 
 
 async def run_prepare_hook(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
-    """Return the messages as the hook wants them; it works on copies."""
+    """Return the hook's messages; it gets copies."""
     copies = [copy.deepcopy(message) for message in messages]
     answer: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
     if inspect.isawaitable(answer):

@@ -1,4 +1,4 @@
-"""The history with which a chat begins: messages that it imports, or what a fork takes over from its parent."""
+"""The initial history of a chat: imported messages, or the messages of a fork's parent."""
 
 from __future__ import annotations
 
@@ -97,32 +97,28 @@ def tail_of(seen: Sequence[Message]) -> Tail:
 
 
 History = Annotated[Sequence[Message | Mapping[str, Any]], SkipValidation]
-"""Messages from elsewhere: `Message`s, or mappings with the fields of one, of which only a role and what was said are
-needed: `{"role": "user", "content": "Hi"}`."""
+"""Imported messages: `Message`s, or mappings with the fields of one, of which only a role and a content are needed:
+`{"role": "user", "content": "Hi"}`."""
 
 CLOCKS_DIFFER: Final = timedelta(minutes=1)
-"""How far ahead of the store's clock the time of a message may be."""
+"""The tolerance for times of messages after the store's time."""
 
 
 class ImportedHistory(msgspec.Struct, frozen=True):
-    """A history that was checked. Times and positions are those of the chat that begins with it."""
+    """A checked history. Times and positions are those of the new chat."""
 
     entries: Sequence[tuple[str, ImportedMessage]]
-    """Each with its place among what was given."""
+    """Each with its place in the caller's list."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
     async def with_parts(self, stored: Callable[[Sequence[Part]], Awaitable[tuple[Part, ...]]]) -> ImportedHistory:
-        """Return the history with the parts of each message as they are to be stored."""
+        """Return the history with the parts of each message as `stored` returns them."""
         return ImportedHistory([(place, replace(one, parts=await stored(one.parts))) for place, one in self.entries])
 
     def inheritance(self, now: datetime) -> Inheritance:
-        """Return the initial history of the chat.
-
-        Raises:
-            InvalidContent: a message is of a time that is still to come.
-        """
+        """Return the initial history of the chat."""
         messages = self._messages(now)
         seen = [message for message in messages if message.audience is Audience.everyone]
         return Inheritance(
@@ -164,15 +160,9 @@ class ImportedHistory(msgspec.Struct, frozen=True):
 def imported_history(
     history: Any, *, limit: int, refusal: Callable[[FilePart], str | None] = lambda _: None
 ) -> ImportedHistory:
-    """Return messages from elsewhere, each of which holds at most `limit` bytes.
+    """Check imported messages, each of at most `limit` bytes, without markers and transient requests.
 
-    `refusal` returns why a file is not allowed, whatever the role of its message.
-
-    Markers of compactions, and the request to go on behind an unfinished answer, are left out.
-
-    Raises:
-        InvalidArgument: they are no messages.
-        InvalidContent: one of them cannot stand in a history, or not there.
+    `refusal` returns why a file is not allowed.
     """
     entries = fit("history", _ENTRIES, history)
     placed = [(f"history[{number}]", entry) for number, entry in enumerate(entries)]

@@ -1,4 +1,4 @@
-"""One message from elsewhere: read, checked, and in turnwise's form."""
+"""One imported message: read, checked, and in turnwise's form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from turnwise.states.values.values import Time, Value, place_and_problem
 
 
 class ImportedMessage(Value, frozen=True, kw_only=True, gc=True):
-    """The fields of a message that an import takes over. All others are computed anew."""
+    """The fields of a message that an import takes over. All others are recomputed."""
 
     role: Literal["user", "assistant", "tool"]
     parts: tuple[Part, ...]
@@ -66,12 +66,7 @@ class ImportedMessage(Value, frozen=True, kw_only=True, gc=True):
 
 
 def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
-    """Return what is taken over of a message; `None` of one that is not, such as a signature with nothing to read.
-
-    Raises:
-        InvalidArgument: it is no message.
-        InvalidContent: it holds what no message of its role may hold, or more than `limit` bytes.
-    """
+    """Return the imported fields of a message; `None` for one that is left out, such as a signature without text."""
     fields = fit(place, _read_fields, entry)
     if fields is None:
         return None
@@ -100,7 +95,7 @@ def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
 
 
 def _read_fields(entry: Any) -> dict[str, Any] | None:
-    """Return the fields that are taken over, as plain JSON; `None` of a message that is not taken over."""
+    """Return the imported fields as plain JSON; `None` for a message that is left out."""
     if isinstance(entry, Message):
         fields: dict[str, Any] = asdict(entry)
     elif isinstance(entry, Mapping):
@@ -146,7 +141,7 @@ def _read_parts(fields: Mapping[str, Any]) -> list[Any]:
 
 
 def _part(place: int, entry: Any) -> dict[str, Any]:
-    """Return a part as plain JSON, without what a provider knows of it in the chat where it was said."""
+    """Return a part as plain JSON, without the provider's metadata of the old chat."""
     part = plain(_to_builtins(entry), MODEL_LIMITS)
     if not isinstance(part, dict) or part.get("type") not in _KINDS:
         kind = shown(part.get("type") if isinstance(part, dict) else part)
@@ -205,7 +200,7 @@ NO_REFERENCE: Final = (
     "must not refer to a file by its digest (blob): only the chat that holds it may; "
     "give the bytes (data) or an address (url), or fork that chat"
 )
-"""Why a chat that is not there yet refuses a reference."""
+"""The refusal of references in a new chat."""
 
 
 def _check_files(place: str, part: Part) -> None:
@@ -226,11 +221,7 @@ def _user_parts(place: str, parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def refuse(place: str, field: str, problem: str) -> NoReturn:
-    """Refuse a message, or a field of it.
-
-    Raises:
-        InvalidContent: always.
-    """
+    """Refuse a message, or a field of it."""
     named = f"{place}.{field}".rstrip(".")
     raise InvalidContent(f"{named}: {problem}", argument=named)
 

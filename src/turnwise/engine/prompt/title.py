@@ -1,4 +1,4 @@
-"""Titles of chats: the words they are made of, and how a model's answer becomes one."""
+"""Titles of chats: their source, and the title in a model's answer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ of plain text, without quotation marks and without a full stop."""
 LONGEST_TITLE: Final = 80
 """Characters of a title that turnwise makes."""
 _EXCERPT: Final = 4000
-"""Characters of the question, and of the answer, that a model is shown."""
+"""Characters of the question, and of the answer, that a model gets."""
 _UNSEEN: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Categories of characters that have no place in a line: control characters, separators of lines."""
+"""Categories of characters that a line must not hold: control characters, separators of lines."""
 _TURNS_TEXT: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that reverse the text after them, also outside the title."""
 _PAIRS: Final = ('""', "''", "``", "**", "__", "“”", "„“", "‘’", "‚‘", "«»", "»«", "‹›", "「」", "『』")  # noqa: RUF001 - quotes
@@ -58,13 +58,13 @@ def title_messages(source: TitleSource) -> list[Message]:
 
 
 def first_line_of(text: str) -> str | None:
-    """Return the first line of a user's text as a title, cut between words; `None` if it says nothing."""
+    """Return the first line of a user's text as a title, cut between words; `None` if it is blank."""
     lines = (_in_one_line(line).lstrip("#").strip() for line in _beginning(text))
     return _cut(next(filter(None, lines), "")) or None
 
 
 def title_in(reply: str) -> str | None:
-    """Return the title in a model's reply: its first line, without quotation marks; `None` if it says nothing."""
+    """Return the title in a model's reply: its first line, without quotation marks; `None` if it is blank."""
     lines = [line for line in map(_bare, _beginning(reply)) if line]
     if len(lines) > 1 and lines[0].endswith(":"):  # "Here is a title:"
         lines = lines[1:]

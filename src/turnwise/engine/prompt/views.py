@@ -1,4 +1,4 @@
-"""Views: the history as a user, a model or an auditor sees it."""
+"""Views of the history for users, models and auditors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def raw_view(messages: Sequence[Message]) -> list[Message]:
 
 
 async def transcript_pages(store: ChatStore, chat_id: str) -> AsyncGenerator[Transcript, None]:
-    """Yield what `transcript_of` returns of a chat in pages of about `PAGE_BYTES` of messages, all of one moment.
+    """Yield the transcript of a chat, all of one moment, in pages of about `PAGE_BYTES` of messages.
 
     The results of a step stand in one page. All but `messages` is the same in each page.
     """

@@ -1,4 +1,4 @@
-"""Answers of subagents: what they say, and what they have used."""
+"""Answers of subagents, and their usage."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ class CallAnswer(msgspec.Struct, frozen=True):
 
 
 def result_of(subagent: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
-    """Return the answer to a call, and whether it is an error.
-
-    An answer without the form that is wanted is an answer with a note: what the subagent did for it is done.
-    """
+    """Return the answer to a call, and whether it is an error. An answer without the wanted form gets a note."""
     replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
     if (
         subagent.last_error is not None
@@ -57,7 +54,7 @@ def result_of(subagent: Facts, messages: Sequence[Message], agents: Agents) -> t
     if subagent.state is ChatState.interrupted:
         return "The subagent was stopped before it had finished its task.", True
     if replies and replies[-1].erased:
-        return "What the subagent said last was erased.", True
+        return "The subagent's last message was erased.", True
     answer = next(_find_answers(replies[-1], messages, subagent, agents), None) if replies else None
     if answer not in (None, ""):
         return answer, False
@@ -72,9 +69,9 @@ def _last_words(reply: Message) -> str:
 
 
 def _find_answers(reply: Message, messages: Sequence[Message], subagent: Facts, agents: Agents) -> Iterator[Json]:
-    """Yield the answer that a subagent's last reply gives, if any: by the tool, as text that fits, or as any text.
+    """Yield the answer in a subagent's last reply: by the tool, as text that fits, or as any text.
 
-    A worker that lacks the agent does not know whether it wants a form.
+    A worker that lacks the agent does not know its form.
     """
     agent = reply.agent or subagent.profile.agent
     form = agents.answer(agent)
@@ -82,7 +79,7 @@ def _find_answers(reply: Message, messages: Sequence[Message], subagent: Facts, 
         results = [message.result for message in messages if message.result is not None]
         accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
         yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)
-    asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # then came a reply of no words
+    asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # an empty reply followed
     if outcome_of(subagent.stop_reason) is ReplyOutcome.complete and not asks_for_more:
         with suppress(BadArguments):
             yield reply.text if form is None else form.arguments_in(reply.text)
@@ -91,26 +88,26 @@ def _find_answers(reply: Message, messages: Sequence[Message], subagent: Facts, 
 
 
 def lost(name: str, error: Exception) -> SubagentAnswer:
-    """Return the record of a subagent that cannot answer; the usage of one that is gone is unknown."""
+    """Return the record of a subagent that cannot answer; a deleted or unreadable one has unknown usage."""
     is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
     return SubagentAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
 
 
 def combined_answers(answers: Mapping[str, CallAnswer], limit: int) -> list[Json]:
     """Join the answers of subagents into one result, each cut to its fair share."""
-    said = [answer.output for answer in answers.values()]
+    outputs = [answer.output for answer in answers.values()]
     kinds = ["error" if answer.is_error else "answer" for answer in answers.values()]
     frames: list[dict[str, Json]] = [{"subagent": name, kind: ""} for name, kind in zip(answers, kinds, strict=True)]
-    words = shared_within(said, limit - size_in_json([*frames]) + len('""') * len(frames))
-    return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]
+    cut = shared_within(outputs, limit - size_in_json([*frames]) + len('""') * len(frames))
+    return [{**frame, kind: output} for frame, kind, output in zip(frames, kinds, cut, strict=True)]
 
 
 async def unreported_usage(store: ChatStore, chat_id: str, subagent: Facts) -> Usage:
-    """Return what a subagent, and its own, have used that no answer has reported to a chat so far.
+    """Return the usage of a subagent, and of those below it, that no answer has reported to a chat yet.
 
-    What was used below the subagent counts as far as it has reported it. Subagents that were stopped with it report
-    nothing now; if they get another message, a later answer reports all that they have used. The chat may know of some
-    of them directly. Usage of a chat that is deleted, unreadable, or restored from an older backup is unknown.
+    Usage below the subagent counts once the subagent has reported it. Subagents that were stopped with it report their
+    usage with a later answer, if they get another message. The chat may know some of them directly. Usage of a chat
+    that is deleted, unreadable, or restored from an older backup is unknown.
     """
     logs = _Logs(store)
     own = answers_in(await logs.of(chat_id))
@@ -129,7 +126,7 @@ async def unreported_usage(store: ChatStore, chat_id: str, subagent: Facts) -> U
 
 
 async def _find_chats_between(store: ChatStore, chat_id: str, subagent: Facts) -> list[str]:
-    """Return the chats between a chat and a subagent below it: each may have reported that subagent to the chat."""
+    """Return the chats between a chat and a subagent below it, which may have reported the subagent to the chat."""
     chats: list[str] = []
     above = subagent.profile.parent
     with suppress(ChatNotFound, ChatUnreadable):
@@ -140,13 +137,12 @@ async def _find_chats_between(store: ChatStore, chat_id: str, subagent: Facts) -
 
 
 class _Logs:
-    """The logs of a family, each read once, and what they say of who has used what."""
+    """The logs of a family, each read once, and the usage in them."""
 
     def __init__(self, store: ChatStore) -> None:
         self._store = store
         self._read: dict[str, Sequence[AuditRecord]] = {}
         self.are_partial = False
-        """Whether something could not be read."""
 
     async def of(self, chat_id: str) -> Sequence[AuditRecord]:
         if chat_id not in self._read:
@@ -158,7 +154,7 @@ class _Logs:
         return self._read[chat_id]
 
     async def reported_by(self, chat_id: str, version: int) -> dict[str, int]:
-        """Return up to which version each chat was reported to a chat that reads this one at that version."""
+        """Return the versions of the chats that this chat, at a version, has reported, directly and below."""
         reported: dict[str, int] = {}
         pending = [(chat_id, version)]
         while pending:
@@ -180,7 +176,7 @@ class _Logs:
         except (ChatNotFound, ChatUnreadable):
             self.are_partial = True
             return NO_USAGE
-        # In the order of the log, which was read before: what the chat has used since then stands behind.
+        # The ledger has the order of the log; later entries follow.
         versions = [record.version for record in records for write in record.writes if write.kind == "usage"]
         self.are_partial |= len(entries) < len(versions)
         used = NO_USAGE

@@ -1,4 +1,4 @@
-"""Subagent calls: answers the calls of a chat that are for its subagents, as far as they can be answered now."""
+"""Answers the calls of a chat to its subagents, as far as that is possible now."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _TITLE: Final = 80
 
 
 class _NotYetError(Exception):
-    """A call cannot be answered before something else has happened; whatever does it looks at the chat again."""
+    """A call cannot be answered yet; the event that it waits for makes a worker look at the chat again."""
 
 
 class _RefusedError(Exception):
-    """A call cannot be done; its result says why."""
+    """A call is refused; its result says why."""
 
 
 class SubagentCalls:
@@ -61,9 +61,9 @@ class SubagentCalls:
         self._writer = runtime.writer
         self._parent = parent
         self._at_work: dict[str, bool] = {}
-        """Whether subagents work, or are to begin before others, as far as that was asked."""
+        """Cache of `_is_at_work`."""
         self._is_full = False
-        """Whether there was no room for the subagent of a call; then there is none for those behind it."""
+        """Whether a call found no room for its subagent: later calls find none either."""
         self._answers: Mapping[SubagentAction, Callable[[ToolCall], Awaitable[CallAnswer]]] = {
             "ask": self._ask,
             "start": self._start,
@@ -74,25 +74,22 @@ class SubagentCalls:
         }
 
     async def answer(self) -> None:
-        """Answer what can be answered; begin the subagents for which there is room.
+        """Answer calls, and begin subagents for which there is room. Then raise the first error that needs a retry.
 
         A worker that lacks the chat's agent does neither: it does not know how many may work.
-
-        Raises:
-            Exception: that is what the first call ran into that has to be looked at again; all others were looked at.
         """
         failures: list[Exception] = []
         is_own = self._parent.profile.agent in self._runtime.agents
         for one in self._parent.open_calls if is_own else ():
             if not self._waits:
                 break
-            call = self._parent.calls.get(one.call_id)  # as it stands now: what it says may have been erased
+            call = self._parent.calls.get(one.call_id)  # read again: its arguments may have been erased
             if call is not None and call.open and call.is_delegated:
                 try:
                     await self._submit(call, await self._answer_to(call))
                 except _NotYetError:
                     continue
-                except Exception as error:  # noqa: BLE001 - the calls behind this one are not held up by it
+                except Exception as error:  # noqa: BLE001 - the other calls go on
                     failures.append(error)
         if failures:
             raise failures[0]
@@ -106,12 +103,12 @@ class SubagentCalls:
             return CallAnswer(call.refusal, is_error=True)
         try:
             return await self._answers[call.subagent_action](call)
-        except Exception as error:  # noqa: BLE001 - whatever a subagent and its rows hold, the call gets a result
+        except Exception as error:  # noqa: BLE001 - the call gets a result, also of a damaged subagent
             about = () if call.subagent is None else (lost(self._subagent_id(call), error),)
             return CallAnswer(self._in_words(error), about, is_error=True)
 
     def _in_words(self, error: Exception) -> str:
-        """Return the text of an error for the model; raise it if there is no model to read it, or not yet."""
+        """Return the text of an error for the model; raise errors that end or delay the answer."""
         is_passing = isinstance(error, StoreError) and error.passing
         is_of_parent = isinstance(error, ChatNotFound) and error.chat_id == self._parent.chat_id
         if is_passing or is_of_parent or isinstance(error, _NotYetError | EngineClosed):
@@ -149,7 +146,7 @@ class SubagentCalls:
         return CallAnswer({"subagent": subagent.chat_id}, [SubagentAnswer(chat_id=subagent.chat_id, owes=True)])
 
     async def _subagent_for(self, call: ToolCall) -> Facts:
-        """Return the subagent that a call makes; begin it, if there is room."""
+        """Return the subagent of a call; begin it, if there is room."""
         name = self._subagent_id(call)
         try:
             subagent = await self._store.facts(name)
@@ -162,7 +159,7 @@ class SubagentCalls:
         return subagent
 
     async def _begin(self, call: ToolCall, name: str) -> Facts:
-        """Make a subagent and give it its task, in one commit, if the parent stands as it was read: it waits then."""
+        """Create a subagent with its task, in one commit, if the parent is unchanged and so still waits."""
         task = call.arguments.get(TASK)
         if not isinstance(task, str):
             raise _RefusedError("Not started: its task was erased.")
@@ -200,7 +197,7 @@ class SubagentCalls:
         return await self._store.facts(name)
 
     async def _read_again(self, call: ToolCall) -> ToolCall:
-        """Return a call as it stands now that the chat has changed: perhaps its task was erased."""
+        """Return a call after the chat has changed: perhaps its task was erased."""
         self._parent = await self._store.facts(self._parent.chat_id)
         self._at_work.clear()
         current = self._parent.calls.get(call.call_id)
@@ -209,7 +206,7 @@ class SubagentCalls:
         return current
 
     async def _has_room(self, call: ToolCall) -> bool:
-        """Whether a call's subagent may begin: earlier calls come first, so that all workers begin the same."""
+        """Whether a call's subagent may begin. Earlier calls come first, so that all workers decide alike."""
         limit = self._runtime.agents.configuration(self._parent.profile).settings.subagents_at_once
         ids = [one.call_id for one in self._parent.open_calls]
         before = self._parent.open_calls[: ids.index(call.call_id)] if call.call_id in ids else self._parent.open_calls
@@ -228,7 +225,7 @@ class SubagentCalls:
                 self._at_work[name] = not has_ended(await self._store.facts(name))
             except (ChatDeleted, ChatUnreadable):
                 self._at_work[name] = False
-            except ChatNotFound:  # one in the background was started elsewhere: it does not work here
+            except ChatNotFound:  # a missing background subagent does not work here
                 self._at_work[name] = name not in self._parent.background
         return self._at_work[name]
 
@@ -239,17 +236,17 @@ class SubagentCalls:
         if SUBAGENTS in call.arguments:
             names = [*dict.fromkeys(call.arguments[SUBAGENTS])]
         elif any(one.subagent_action in ("start", "message") for one in parent.open_calls):
-            raise _NotYetError  # those are to be waited for, too
+            raise _NotYetError  # the wait includes their subagents
         else:
             names = [*parent.background]
         news = {name: await self._answer_or_error(name) for name in names}
-        said = combined_answers(news, call.output_limit_bytes)
-        return CallAnswer(said, [answer for answers in news.values() for answer in answers.subagents])
+        output = combined_answers(news, call.output_limit_bytes)
+        return CallAnswer(output, [answer for answers in news.values() for answer in answers.subagents])
 
     async def _answer_or_error(self, name: str) -> CallAnswer:
         try:
             return await self._read_answer(name)
-        except Exception as error:  # noqa: BLE001 - the answers of the others count all the same
+        except Exception as error:  # noqa: BLE001 - the other answers count
             gone = [lost(name, error)] if name in self._parent.background else []
             return CallAnswer(self._in_words(error), gone, is_error=True)
 
@@ -280,7 +277,7 @@ class SubagentCalls:
             try:
                 await self._writer.change(subagent.chat_id, sending, actor=f"chat:{self._parent.chat_id}")
             except TurnwiseError as error:
-                # Another worker, which looks after the chat too, may have sent it meanwhile.
+                # Another worker may have sent it meanwhile.
                 if not await self._has_message(subagent, client_id):
                     if isinstance(error, StoreError):
                         raise
@@ -319,7 +316,7 @@ class SubagentCalls:
                 if await is_any_above(self._store, subagent, lambda above: above.chat_id == self._parent.chat_id):
                     return subagent
             except (ChatNotFound, ChatUnreadable):
-                if name in self._parent.background:  # it is known to be one
+                if name in self._parent.background:
                     return await self._store.facts(name)
         raise _RefusedError(f"You have no subagent {shown(name)}.")
 
@@ -328,7 +325,7 @@ class SubagentCalls:
     async def _report(self, subagent: Facts, usage: Usage) -> SubagentAnswer:
         version, head = await self._store.head(subagent.chat_id)
         if version != subagent.version:
-            raise _NotYetError  # it has moved on, and its worker looks again when it comes to rest
+            raise _NotYetError  # it goes on; its worker answers when it rests again
         return SubagentAnswer(chat_id=subagent.chat_id, version=version, head=head, usage=usage)
 
     async def _last_words(self, subagent: Facts) -> tuple[Json, bool]:

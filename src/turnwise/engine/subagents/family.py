@@ -1,4 +1,4 @@
-"""Families: the subagents of a chat, and what its log says of them."""
+"""Families: the subagents of a chat, by its facts and its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Interrupt
-from turnwise.states.usage import NO_USAGE
 
 AT_REST: Final = (ChatState.waiting, ChatState.interrupted, ChatState.error)
 """The states in which a subagent has ended, well or not."""
@@ -37,7 +36,7 @@ def stop_working(unit: UnitOfWork) -> None:
 
 
 def stop_unless_it_stays(unit: UnitOfWork) -> None:
-    """Interrupt a subagent that is not wanted any more, unless it rests or is to work on alone."""
+    """Interrupt a subagent that is not wanted any more, unless it rests or is detached."""
     if not unit.facts.profile.detached:
         stop_working(unit)
 
@@ -58,14 +57,10 @@ def awaited_by(facts: Facts) -> frozenset[str]:
 async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
     """Whether the chat that asked for the turn of a subagent still waits for it.
 
-    That is its parent in the turn that it was made for, or the chat that messaged it in a later one. It is true of
-    any other chat, and of what a person has a subagent do. It is true, too, while the chat that asked was never there:
-    it may be imported after its subagent.
-
-    Raises:
-        StoreError: the store is out of reach.
+    That is its parent in the turn of its task, or the chat that messaged it in a later one. It is true for any other
+    chat, for a turn that a person started, and while the asking chat does not exist: it may be imported later.
     """
-    name = _find_asker(subagent)
+    name = subagent.turn.asker
     if subagent.profile.parent_call is None or name is None:
         return True
     try:
@@ -78,17 +73,6 @@ async def is_wanted(store: ChatStore, subagent: Facts) -> bool:
     return bool(calls or subagent.chat_id in asker.background) and asker.state is not ChatState.interrupted
 
 
-def _find_asker(subagent: Facts) -> str | None:
-    """Return the chat that asked for the turn of a subagent; `None` if a person did, who may also have resumed it.
-
-    Earlier versions did not note who gave the subagent its task: a turn is that of the task if it began with the
-    subagent.
-    """
-    turn, profile = subagent.turn, subagent.profile
-    is_of_task = turn.number == 1 and turn.started_at == profile.created_at and turn.spent_before == NO_USAGE
-    return profile.parent if is_of_task else turn.asker
-
-
 def _asks(call: ToolCall, subagent: Facts, *, for_more: bool) -> bool:
     if for_more:
         return call.subagent_action == "message" and call.arguments.get(SUBAGENT, subagent.chat_id) == subagent.chat_id
@@ -96,11 +80,7 @@ def _asks(call: ToolCall, subagent: Facts, *, for_more: bool) -> bool:
 
 
 async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
-    """Whether a chat above a subagent waits for its answer, or has not received it yet.
-
-    Raises:
-        StoreError: the store is out of reach.
-    """
+    """Whether a chat above a subagent waits for its answer, or has not received it yet."""
     try:
         return await is_any_above(store, subagent, lambda above: subagent.chat_id in awaited_by(above))
     except ChatUnreadable:
@@ -110,16 +90,10 @@ async def is_awaited(store: ChatStore, subagent: Facts) -> bool:
 
 
 async def is_any_above(store: ChatStore, subagent: Facts, fits: Callable[[Facts], bool]) -> bool:
-    """Whether any of the chats above a subagent fits; the nearest is asked first.
-
-    Raises:
-        ChatNotFound: one of them is gone.
-        ChatUnreadable: one of them cannot be read.
-        StoreError: the store is out of reach.
-    """
+    """Whether any of the chats above a subagent fits, the nearest first."""
     above, seen = subagent, {subagent.chat_id}
     while above.profile.parent_call is not None and (name := above.profile.parent) is not None and name not in seen:
-        seen.add(name)  # the way up has an end, whatever the profiles say
+        seen.add(name)  # damaged profiles may form a circle
         above = await store.facts(name)
         if fits(above):
             return True
@@ -127,7 +101,7 @@ async def is_any_above(store: ChatStore, subagent: Facts, fits: Callable[[Facts]
 
 
 async def top_of(store: ChatStore, subagent: Facts) -> str | None:
-    """Return the chat above all others that a subagent works for, as far as they are there; `None` for none."""
+    """Return the topmost existing chat above a subagent; `None` for none."""
     above: list[str] = []
 
     def note(facts: Facts) -> bool:
@@ -140,11 +114,7 @@ async def top_of(store: ChatStore, subagent: Facts) -> str | None:
 
 
 async def archived_subagents(store: ChatStore, facts: Facts) -> frozenset[str]:
-    """Return the subagents that a chat waits for in vain, as long as they are archived.
-
-    Raises:
-        StoreError: the store is out of reach.
-    """
+    """Return the archived subagents that a chat waits for."""
     names = set[str]()
     for name in awaited_by(facts):
         with suppress(ChatNotFound, ChatUnreadable):
@@ -165,11 +135,7 @@ class RecordedAnswer(NamedTuple):
 
 
 async def subagents_of(store: ChatStore, chat_id: str) -> list[Facts]:
-    """Return the facts of a chat's subagents in the order of their calls, without deleted ones.
-
-    Raises:
-        ChatNotFound: there is no such chat.
-    """
+    """Return the facts of a chat's subagents in the order of their calls, without deleted ones."""
     await store.rest(chat_id)
     subagents: list[Facts] = []
     for name in subagents_in(await store.audit(chat_id)):
@@ -200,11 +166,11 @@ def answers_in(records: Sequence[AuditRecord]) -> dict[str, list[RecordedAnswer]
         for write in record.writes:
             name, _, spelled = write.id.rpartition(":")
             version = version_in(spelled) if write.kind == "subagent" else 0
-            if version and "\0" not in name:  # which no chat's id holds, and PostgreSQL takes nowhere
+            if version and "\0" not in name:  # PostgreSQL refuses that character
                 answers.setdefault(name, []).append(RecordedAnswer(record.version, version, write.digest))
     return answers
 
 
 def version_in(text: str) -> int:
-    """Return the version that a text spells; 0 if it spells none, as one that was forged may."""
+    """Return the version in a text; 0 for a forged one."""
     return int(text) if _VERSION.fullmatch(text) else 0

@@ -1,7 +1,7 @@
-"""Begins the chats to which calls are delegated, brings their answers back, and stops those that are not wanted.
+"""Begins the chats to which calls are delegated, submits their answers, and stops unwanted ones.
 
-Everything here follows from what is stored, and may be done again: the id of a subagent follows from its call, and a
-call is answered once. So what a crash cuts off is done by the next look at the parent, by any worker.
+All of it is idempotent: the id of a subagent follows from its call, and a call is answered once. So any worker can
+continue after a crash.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from turnwise.states.names import ChatState
 AT_ONCE: Final = 10
 """Chats whose subagents one worker looks after at a time."""
 SWEPT: Final = 100
-"""Chats that wait for subagents, or for any answer, of which a sweep looks after."""
+"""Chats that wait for subagents, or for any answer, that a sweep checks."""
 
 
 class _Look(msgspec.Struct):
     outdated: bool = True
-    """Whether something has changed since it began."""
+    """Whether the chat has changed since the look began."""
     over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
@@ -50,7 +50,7 @@ class Subagents:
         self._failures = FailureLog()
 
     def observe(self, facts: Facts) -> None:
-        """Take note of where a chat stands: it may wait for subagents, or be one that has come to rest."""
+        """Handle a chat that waits for subagents, or a subagent that rests."""
         if facts.calls.open_delegated and facts.awaits is not None:
             self._look_after(facts.chat_id)
         elif facts.profile.parent_call is not None and has_ended(facts) and facts.profile.parent is not None:
@@ -61,14 +61,14 @@ class Subagents:
                     self._runtime.tasks.start_soon(self._stop_abandoned, subagent_id(facts.chat_id, call.call_id))
 
     async def sweep(self) -> None:
-        """Look after some of the chats that wait for subagents, whatever crashes have cut off or others have done."""
+        """Check some of the chats that wait for subagents, in case a crash has cut off their progress."""
         chat_ids = await self._runtime.store.awaiting_subagents(after=self._swept_after, limit=SWEPT)
         self._swept_after = chat_ids[-1] if len(chat_ids) == SWEPT else ""
         for chat_id in chat_ids:
             self._look_after(chat_id)
 
     async def stop_unwanted(self) -> None:
-        """Stop unwanted subagents among some of the chats that wait for an answer: no worker holds such a chat."""
+        """Stop unwanted subagents among some of the chats that wait for an answer, which no worker holds."""
         store, state = self._runtime.store, ChatState.requires_action
         rows = await store.chats(owner=None, state=state, limit=SWEPT, after=self._asked_after)
         chats = [row.facts if isinstance(row, PartialRead) else row for row in rows]
@@ -78,16 +78,16 @@ class Subagents:
                 self._runtime.tasks.start_soon(self.stop_if_unwanted, facts)
 
     async def done(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no look is running."""
         while self._looks:
             await next(iter(self._looks.values())).over.wait()
 
     async def stop_if_unwanted(self, facts: Facts) -> None:
-        """Interrupt a subagent if its parent waits for it no longer. If that fails, its worker tries again."""
+        """Interrupt a subagent that its parent no longer waits for. After a failure, its worker tries again."""
         try:
             if not await is_wanted(self._runtime.store, facts):
                 await stop_subagent(self._runtime, facts.chat_id)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - its worker tries again
             self._log_failure(facts.chat_id, error)
 
     async def _stop_abandoned(self, chat_id: str) -> None:
@@ -122,13 +122,13 @@ class Subagents:
             look.over.set()
 
     def _log_failure(self, chat_id: str, error: Exception) -> None:
-        """Log that a chat's subagents could not be looked after: once, until that succeeds or fails differently."""
+        """Log a failure once, until the look succeeds or fails differently."""
         if self._failures.is_new(chat_id, error):
             logger.warning("subagents_not_updated", chat_id=chat_id, problem=described(error))
 
 
 async def stop_subagent(runtime: Runtime, chat_id: str) -> None:
-    """Interrupt a subagent, if it works and is not to work on alone."""
+    """Interrupt a subagent, if it works and is not detached."""
     try:
         parent = (await runtime.store.facts(chat_id)).profile.parent
         await runtime.writer.change(chat_id, stop_unless_it_stays, actor=f"chat:{parent}")

@@ -1,8 +1,7 @@
-"""The check of a family: whether the logs of a chat, its subagents and theirs are sound, and bear each other out.
+"""Checks a family: the logs of a chat, its subagents and theirs have to be sound, and to agree.
 
-Logs say of one another where they stood: the log of a chat says so of the subagents that answered it, and the profile
-of a subagent, which its own log covers, of its parent. All of this can be checked in any order, and while the family
-works: a log only grows, so what it does not hold when it is read once more, it never held.
+The log of a chat names the versions of the subagents that answered it, and the profile of a subagent, which its own log
+covers, the version of its parent. Logs only grow, so they can be checked in any order, and while the family works.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ async def verify_family(store: ChatStore, chat_id: str) -> Verdict:
 
 
 class _UnsoundError(Exception):
-    """A log of the family is not sound, or another does not bear it out."""
+    """A log of the family is not sound, or contradicts another."""
 
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict

@@ -1,7 +1,7 @@
-"""The broadcaster: passes what was committed to the subscribers in this process.
+"""The broadcaster: passes commits to the subscribers in this process.
 
-It only saves them reading the database: a subscriber that it did not reach reads there instead, and loses nothing.
-A new subscriber of a chat under way gets the latest events, which it may have missed by a moment.
+It only saves reads: a subscriber that it did not reach reads the database, and loses nothing. A new subscriber of a
+running chat gets the latest events from a cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.values.values import unshared
 
 _VERSIONS: Final = 4096
-"""Chats of which it is known what was published last: two commits are published within moments."""
+"""Chats whose newest published version is known: commits of one chat are published shortly one after another."""
 MAX_BUFFERED = 1000
 """Events that are buffered for a subscription; one that falls further behind reads the database."""
 MAX_BUFFERED_BYTES: Final = 1_048_576
@@ -29,12 +29,7 @@ MAX_BUFFERED_BYTES: Final = 1_048_576
 
 
 class Subscription:
-    """One subscriber: a bounded buffer of events, and a bell that wakes it.
-
-    Args:
-        notifications: how many the broadcaster has been given.
-        at_once: whether the subscriber waits for nothing.
-    """
+    """One subscriber: a bounded buffer of events, and a bell that wakes it. With `at_once` it never waits."""
 
     def __init__(self, notifications: int = 0, *, at_once: bool = False) -> None:
         self._notifications = notifications
@@ -45,16 +40,14 @@ class Subscription:
         self._failure: Exception | None = None
         self._end: str | None = None
         self.behind = True
-        """Whether the store may hold events that the broadcaster did not bring; the reader resets it."""
+        """Whether the store may hold events that the broadcaster did not pass on; the reader resets it."""
         self.facts: Facts | None = None
-        """Where the chat stands, if the last bell brought it; else the reader asks the store."""
+        """The chat's facts, if the last bell brought them; else the reader asks the store."""
 
     def take(self, after: int, last: Event | None = None) -> list[Event]:
-        """Return the buffered events that follow number `after` without a gap; the buffer is empty then.
+        """Take copies of the buffered events that follow number `after` without a gap, and empty the buffer.
 
-        If another event has come of the number of the `last` one, the reader is behind: the store went back.
-
-        They are copies: the reader may change what is in them, and neither the engine nor another reader sees it.
+        If another event has the number of the `last` one, the reader is behind: the store went back.
         """
         batch: list[Event] = []
         for event in self._buffer:
@@ -68,13 +61,7 @@ class Subscription:
         return batch
 
     async def wait(self) -> None:
-        """Wait until something may have happened since the last wait.
-
-        Raises:
-            EngineClosed: the broadcaster is closed, and the reader has seen everything before that.
-            TimeoutError: it waits for nothing, and nothing has happened.
-            Exception: the error because of which this process cannot go on with the chat.
-        """
+        """Wait for the bell; raise `EngineClosed`, `TimeoutError`, or the error of `fail`."""
         if self._end is not None and not self._bell.is_set():
             raise EngineClosed(self._end, waited=True)
         if self._at_once and not self._bell.is_set():
@@ -88,7 +75,7 @@ class Subscription:
     def ring(self, events: Sequence[Event] = (), facts: Facts | None = None) -> None:
         """Wake the reader, unless its wait was ended. Commits may arrive out of order; the newest facts count."""
         if self._end is not None:
-            return  # or one that is slower than the model would go on until the turn ends
+            return  # or a reader slower than the model would go on until the turn ends
         if facts is None or self.facts is None or facts.version > self.facts.version:
             self.facts = facts
         self._buffer.extend(events)
@@ -103,17 +90,13 @@ class Subscription:
         self._buffered_bytes = 0
 
     def notify(self, notifications: int) -> None:
-        """Wake the reader: another process may have changed the chat.
-
-        Args:
-            notifications: how many the broadcaster has been given.
-        """
+        """Wake the reader, at that number of `Broadcaster.notifications`: another process may have changed the chat."""
         self._notifications = notifications
         self.behind |= self._end is None
         self.ring()
 
     def was_notified_since(self, notifications: int) -> bool:
-        """Whether it was given a notification, or began, after the broadcaster had been given this many."""
+        """Whether it got a notification, or began, after that number of notifications."""
         return self._notifications > notifications
 
     def fail(self, failure: Exception) -> None:
@@ -122,7 +105,7 @@ class Subscription:
         self._bell.set()
 
     def end(self, why: str) -> None:
-        """End the reader's wait with `EngineClosed`, once it has seen all events before. Nothing wakes it then."""
+        """End the reader's wait with `EngineClosed`, once it has seen all earlier events."""
         self._end = why
         self._bell.set()
 
@@ -133,30 +116,27 @@ class Broadcaster:
     def __init__(self) -> None:
         self._subscriptions: dict[str, dict[Subscription, None]] = {}
         self._of_all: dict[Subscription, None] = {}
-        """Those that any change of any chat wakes."""
+        """The subscriptions to all chats."""
         self._observers: list[Callable[[Facts], None]] = []
         self._forgetters: list[Callable[[str], None]] = []
         self.latest = LatestEvents()
-        """For those who begin to follow."""
+        """The cache for new subscriptions."""
         self._versions: OrderedDict[str, int] = OrderedDict()
         """The newest version that was published of each chat."""
         self.notifications = 0
-        """How many notifications were given so far."""
+        """The number of notifications so far."""
         self.closed: str | None = None
         """Why the broadcaster was closed; `None` while it is open."""
 
     def observe(self, observer: Callable[[Facts], None], *, forget: Callable[[str], None] | None = None) -> None:
-        """Call `observer` with the facts of every chat that this process changes, `forget` with the id of a deleted."""
+        """Call `observer` with the facts of every changed chat, and `forget` with the id of every deleted one."""
         self._observers.append(observer)
         if forget is not None:
             self._forgetters.append(forget)
 
     @contextmanager
     def listen(self, chat_id: str, *, after: int | None = None, at_once: bool = False) -> Iterator[Subscription]:
-        """Listen to one chat; with `at_once` to what is there already.
-
-        If events after number `after` are remembered they are buffered already, and the subscription is not `behind`.
-        """
+        """Subscribe to one chat. If events after number `after` are cached, it is not `behind`."""
         subscription = Subscription(self.notifications, at_once=at_once)
         latest = [] if after is None else self.latest.after(chat_id, after)
         if latest:
@@ -175,7 +155,7 @@ class Broadcaster:
 
     @contextmanager
     def listen_to_all(self) -> Iterator[Subscription]:
-        """Listen to all chats: whenever one of them may have changed, the subscription wakes, without any events."""
+        """Subscribe to all chats: any change wakes the subscription, without events."""
         subscription = Subscription(self.notifications)
         if self.closed is not None:
             subscription.end(self.closed)
@@ -186,16 +166,15 @@ class Broadcaster:
             del self._of_all[subscription]
 
     def wake_all(self) -> None:
-        """Wake those who listen to all chats."""
+        """Wake the subscriptions to all chats."""
         for subscription in self._of_all:
             subscription.ring()
 
     def publish(self, committed: Committed, latest: Latest | None = None, *, notifications: int) -> None:
-        """Pass on what a transaction committed, with `latest` and `notifications` as they were before it began.
+        """Pass on a commit, with `latest` (`None`: no cache) and `notifications` as they were before it began.
 
-        Without `latest` it is not cached. A subscription that got a notification meanwhile reads the facts from the
-        store: the notification may have announced a later commit of another process. So do all subscriptions if a
-        later commit was published before: one that began in between does not know that.
+        A subscription that got a notification meanwhile reads the facts from the store: another process may have
+        committed later. So do all subscriptions if a later commit was published before.
         """
         facts = committed.facts
         is_late = self._is_late(facts)
@@ -221,18 +200,18 @@ class Broadcaster:
         return newest > facts.version
 
     def publish_facts(self, facts: Facts) -> None:
-        """Pass on facts that were read after another process had changed the chat."""
+        """Pass facts to the observers."""
         for observer in self._observers:
             observer(facts)
 
     def show(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
-        """Give stored events to the chat's subscriptions, and remember them; `latest` as in `publish`."""
+        """Give stored events to the chat's subscriptions, and cache them; `latest` as in `publish`."""
         self.latest.add(chat_id, events, latest)
         for subscription in self._subscriptions.get(chat_id, ()):
             subscription.ring(events, subscription.facts)
 
     def notify(self, chat_id: str | None) -> None:
-        """Wake the subscriptions of a chat, or all: another process may have changed something."""
+        """Wake the subscriptions of a chat, or all, after a notification of another process."""
         self.latest.forget(chat_id)
         self.notifications += 1
         for name in list(self._subscriptions) if chat_id is None else [chat_id]:

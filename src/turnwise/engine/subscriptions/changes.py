@@ -1,4 +1,4 @@
-"""Reads what commits changed in all chats, by their numbers, and skips none that becomes visible late."""
+"""Reads changed chats by the numbers of commits, without skipping commits that become visible late."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from turnwise.persistence.reading import Numbers, StoredChange
 
 CHANGES_PER_READ: Final = 500
 _LOOK_BACK: Final = 10_000
-"""How many commits may end between the number and the end of one: that takes milliseconds, these take many seconds."""
+"""More commits than can end while one commit, with its number, takes milliseconds to end."""
 
 
 class SeenChange(NamedTuple):
-    """A chat that was changed or deleted, as it stands."""
+    """A chat that was changed or deleted."""
 
     change: StoredChange
     resume: int
-    """A reader that has seen all changes up to this one can resume after this number."""
+    """The number after which a reader can resume that has seen all changes up to this one."""
 
 
 class ChangeReader:
-    """Reads changes after a number. Each `read` returns what can be seen now and was not returned before.
+    """Reads changes after a number. Each `read` returns the visible changes that were not returned before.
 
     In PostgreSQL a commit gets its number before it becomes visible, so a lower number may appear later. No number up
     to `settled` can appear any more: it was the highest visible one, and all transactions of that time have ended.
@@ -43,7 +43,7 @@ class ChangeReader:
 
     @classmethod
     async def at_end(cls, store: ChatStore) -> Self:
-        """Return a reader of the changes that cannot be seen yet."""
+        """Return a reader of future changes."""
         numbers = await store.numbers()
         is_proven = numbers.oldest >= numbers.following
         reader = cls(store, numbers.last if is_proven else max(0, numbers.last - _LOOK_BACK))

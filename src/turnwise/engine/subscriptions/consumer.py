@@ -1,4 +1,4 @@
-"""Delivers the events of all chats to a handler: at least once, in order within a chat, from where it stopped on."""
+"""Delivers the events of all chats to a handler: at least once, in order within a chat, from its stored position."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Handler = Callable[[Event], Awaitable[object] | object]
 DURABLE_KINDS: Final = tuple(sorted(kind for kind, event in EVENTS.items() if not event.fleeting))
 """The kinds of events that consumers get."""
 _WINDOW: Final = 1000
-"""Chats whose changes are delivered, or wait for that, at a time."""
+"""Chats whose changes are delivered or queued at a time."""
 _EVENTS: Final = 100
 _RENEWALS: Final = 3
-"""How often a lease is prolonged before it would run out."""
+"""Renewals of a lease within its duration."""
 _CLOSE_S: Final = 5.0
 """Seconds that storing the position may take at the end."""
 
@@ -44,12 +44,12 @@ MOST_RETRY_AFTER_S: Final = 7200.0
 
 
 class DeliveryRefused(TurnwiseError):
-    """A handler raises it to say more than that it did not take an event."""
+    """A handler's refusal of an event, with directions for the next try."""
 
     retry_after: float | None = None
     """Seconds until the next try, if they are more than the consumer's own delay; at most two hours count."""
     ends: bool = False
-    """Whether no event will be taken: this one is set aside, and the deliveries end."""
+    """Whether to set this event aside and end the deliveries."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True):
@@ -71,17 +71,7 @@ class _LeaseLost(Exception):
 
 
 class Deliveries:
-    """Delivers for one consumer while it has the lease.
-
-    Args:
-        options: of the consumer.
-        store: holds the chats, and the position.
-        broadcaster: wakes it.
-        worker: the name of this process.
-        settings: of the engine.
-        clock: of the engine.
-        user_calls: calls the handler.
-    """
+    """Delivers for one consumer while it has the lease."""
 
     def __init__(  # noqa: PLR0913 - the parts of an engine that it uses
         self,
@@ -103,15 +93,11 @@ class Deliveries:
         self._user_calls = user_calls
 
     async def run(self) -> None:
-        """Deliver until the engine is closed; while another process delivers, wait for its lease to end.
-
-        Raises:
-            EngineClosed: the engine was closed, or released its subscribers.
-        """
+        """Deliver until the engine is closed; while another process delivers, wait for its lease to end."""
         with self._broadcaster.listen_to_all() as bell:
             while True:
                 held = await self._hold()
-                if held is None:  # it is a transaction: not one for every commit
+                if held is None:  # a transaction: not for every commit
                     asked = self._clock.monotonic()
                     while self._clock.monotonic() - asked < self._settings.poll_interval:
                         await self._wait(bell)
@@ -225,17 +211,17 @@ class _Session:
         self._reader = ChangeReader(store, held.position)
         self._chats: dict[str, _ChatDeliveries] = {}
         self._done: dict[str, int] = {}
-        """How far chats were delivered, beyond the position."""
+        """Chats that were delivered beyond the position."""
         self._again: set[tuple[str, int]] = set()
         self._free = asyncio.Semaphore(options.parallel)
         self.position = held.position
         self._refusal: DeliveryRefused | None = None
-        """Why no event will be taken; the deliveries end once that event is set aside."""
+        """A refusal that ends the deliveries, once its event is set aside."""
         self.failure: Exception | None = None
-        """Why the deliveries cannot go on."""
+        """The error that ends the deliveries."""
 
     async def start_deliveries(self, tasks: TaskGroup, bell: Subscription) -> bool:
-        """Start to deliver what can be seen, as far as there is room; return whether there is more to be read."""
+        """Start deliveries of visible events, as far as there is room; return whether there is more to read."""
         again = await self._store.due_again(self._options.name, limit=_WINDOW - len(self._again))
         for chat_id, seq in again:
             if (chat_id, seq) not in self._again:
@@ -243,7 +229,7 @@ class _Session:
                 tasks.start_soon(self._deliver_again, chat_id, seq, bell)
         room = _WINDOW - len(self._chats)
         found = await self._reader.read(room) if room else ()
-        if found is None:  # the store went back: all that it has now is new
+        if found is None:  # the store went back: all of its events are new
             self._done.clear()
             self.position, found = 0, ()
         for change, _ in found:
@@ -277,7 +263,7 @@ class _Session:
             bell.ring()
 
     async def _deliver_chat(self, chat_id: str, chat: _ChatDeliveries) -> int:
-        """Deliver the events of the chat that can be seen now and were not delivered; return how far they go."""
+        """Deliver the visible new events of the chat; return the number of the last commit."""
         after = last = chat.done
         seq = 0
         while True:
@@ -321,7 +307,7 @@ class _Session:
             raise self._refusal
 
     async def _deliver(self, one: ChangedEvent) -> str | None:
-        """Give an event to the handler until it takes it; return its last error, if it never does."""
+        """Give an event to the handler until it succeeds; return its last error, if it never does."""
         if self._refusal is not None:
             await anyio.sleep_forever()  # until the deliveries have ended
         event, problem, wanted = one.event, None, 0.0
@@ -332,7 +318,7 @@ class _Session:
             try:
                 async with self._free:
                     await self._call(event)
-            except Exception as error:  # noqa: BLE001 - whatever the handler raised: the event is tried again
+            except Exception as error:  # noqa: BLE001 - the event is tried again
                 problem = described(error)
                 refusal = only_error_in(error)
                 if isinstance(refusal, DeliveryRefused):
@@ -345,7 +331,7 @@ class _Session:
         return problem
 
     async def _retried(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what the store answers, once it is there."""
+        """Retry a read or write until the store is back."""
         while True:
             try:
                 return await work()

@@ -1,4 +1,4 @@
-"""Follows a chat: yields its events as they come, and waits for a state."""
+"""Follows a chat: yields its events, and waits for a state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from turnwise.states.facts import Facts
 
 EVENTS_PER_READ = 500
 _SMALL_BYTES = 16_384
-"""The largest event that is read again with those after it."""
+"""The largest event that is read again to detect a store that went back."""
 
 
 async def follow(  # noqa: PLR0913 - what a subscriber may want
@@ -34,17 +34,10 @@ async def follow(  # noqa: PLR0913 - what a subscriber may want
 ) -> AsyncGenerator[Event, None]:
     """Yield the chat's stored events after number `after`, in order; if `live`, go on with new ones.
 
-    With `until_rest` it ends once the chat rests and all its events are yielded. With `at_once` it does not wait.
+    With `until_rest` it ends once the chat rests and all its events are yielded. With `at_once` it raises
+    `TimeoutError` instead of waiting. A slow reader reads the events from the store that its buffer has dropped.
 
-    If the store went back behind what the subscriber has seen, a `history_reset` of number 0 comes, and all events
-    anew.
-
-    A reader may be as slow as it likes: what the broadcaster did not keep for it is read from the store.
-
-    Raises:
-        ChatNotFound: there is no such chat.
-        EngineClosed: the engine was closed, or released its subscribers; all events before that were yielded.
-        TimeoutError: with `at_once`, it would have to wait.
+    If the store went back behind an event that was yielded, a `history_reset` of number 0 comes, then all events again.
     """
     cursor, looked_again = after, 0
     last: Event | None = None
@@ -75,7 +68,7 @@ async def follow(  # noqa: PLR0913 - what a subscriber may want
                 facts = subscription.facts or await store.facts(chat_id)
                 if facts.resting and (facts.last_seq <= cursor or facts.version == looked_again):
                     return
-                if facts.resting:  # it came to rest since the events were read
+                if facts.resting:  # since the events were read
                     looked_again, subscription.behind = facts.version, True
                     continue
             await subscription.wait()
@@ -84,10 +77,7 @@ async def follow(  # noqa: PLR0913 - what a subscriber may want
 async def _next_page(store: ChatStore, chat_id: str, cursor: int, last: Event | None) -> EventPage | None:
     """Return the events after a number; `None` if the store went back behind it.
 
-    A small last event is read again, and must be the same. Without one the store shows how far its events go.
-
-    Raises:
-        ChatNotFound: there is no such chat.
+    A small last event is read again, and must be the same.
     """
     again = last is not None and size_of_event(last) <= _SMALL_BYTES
     page = await store.events(chat_id, after=cursor - again, limit=EVENTS_PER_READ)
@@ -105,13 +95,7 @@ async def _next_page(store: ChatStore, chat_id: str, cursor: int, last: Event | 
 async def wait_for(
     store: ChatStore, broadcaster: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool], *, at_once: bool = False
 ) -> Facts:
-    """Return the facts of the chat as soon as `arrived` is true of them; with `at_once` it does not wait.
-
-    Raises:
-        ChatNotFound: there is no such chat.
-        EngineClosed: the engine was closed, or released its subscribers, before that.
-        TimeoutError: with `at_once`, it would have to wait.
-    """
+    """Return the facts of the chat once `arrived` is true for them; with `at_once`, raise `TimeoutError` if not yet."""
     with explain_closing(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as subscription:
         facts = await store.facts(chat_id)
         while not arrived(facts):
@@ -122,7 +106,7 @@ async def wait_for(
 
 @contextmanager
 def explain_closing(broadcaster: Broadcaster) -> Iterator[None]:
-    """Replace the `StoreError` of a store that was closed under a reader by the reason why it was closed."""
+    """Replace the `StoreError` of a closed store by `EngineClosed` with its reason."""
     try:
         yield
     except StoreError as error:
@@ -140,9 +124,9 @@ Notify = Callable[[str | None], Awaitable[None]]
 
 
 async def watch(store: ChatStore, broadcaster: Broadcaster, notify: Notify) -> None:
-    """Pass the store's notifications on for ever, to the subscriptions and to the worker.
+    """Pass the store's notifications on to the subscriptions and to the worker.
 
-    Notifications only save time, so a failure is logged once, and the watch begins anew after a growing pause.
+    They only save time, so a failure is logged once, and the watch begins again after a growing pause.
     """
     pause, failing = _FIRST_PAUSE, False
     while True:
@@ -156,7 +140,7 @@ async def watch(store: ChatStore, broadcaster: Broadcaster, notify: Notify) -> N
             failing = True
         await anyio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
-        await _pass_on(None, broadcaster, notify)  # notifications of the time in between are lost
+        await _pass_on(None, broadcaster, notify)  # notifications meanwhile are lost
 
 
 async def _pass_on(chat_id: str | None, broadcaster: Broadcaster, notify: Notify) -> None:

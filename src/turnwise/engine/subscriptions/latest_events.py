@@ -1,4 +1,4 @@
-"""The latest events of chats under way: a new subscriber need not read the store for them."""
+"""The latest events of running chats, cached for new subscribers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Latest = deque[Event]
 
 
 class LatestEvents:
-    """Keeps the last events of the chats that this process has changed last, until others may have changed them."""
+    """Caches the last events of the chats that this process has changed last, until others may have changed them."""
 
     def __init__(self) -> None:
         self._chats: OrderedDict[str, Latest] = OrderedDict()
@@ -32,9 +32,9 @@ class LatestEvents:
         return events
 
     def add(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
-        """Keep events that were stored, in whatever order they arrive; forget the chat if it was forgotten meanwhile.
+        """Cache stored events, in any order; forget the chat if it was forgotten meanwhile.
 
-        The reason may have been a notification at a later commit of another process: no second notification will come.
+        The reason may have been a notification of a later commit, and no second notification will come.
         """
         if self._chats.get(chat_id) is not latest:
             self.forget(chat_id)
@@ -49,7 +49,7 @@ class LatestEvents:
                 latest.append(event)
 
     def after(self, chat_id: str, number: int) -> list[Event]:
-        """Return the events that follow this number, without a gap; none if there are none, or some are not known."""
+        """Return the events after this number; none if there may be a gap."""
         latest = self._chats.get(chat_id)
         if not latest or latest[0].seq > number + 1:
             return []

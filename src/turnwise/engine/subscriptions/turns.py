@@ -1,4 +1,4 @@
-"""Reads one message's turn: its events from the message on, until the turn ends for good or the chat rests."""
+"""Reads the turn of one message: its events until the turn ends for good, or the chat rests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FormOf = Callable[[str], AnswerFormat | None]
 
 
 _STOPPED_BEHIND: Final = (StopReason.interrupted, StopReason.error)
-"""How a turn ends whose answer may stand before its end: a compaction behind it was stopped, or failed."""
+"""Stop reasons of turns with an answer before their end: a later compaction was stopped, or failed."""
 AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
-"""The states in which only an open turn is. A chat compacts between its turns, too."""
+"""States of an open turn. A chat may also compact between turns."""
 
 
 @contextmanager
 def after_receipt(receipt: SendReceipt) -> Iterator[None]:
-    """Let no error of the store say of a message that has its receipt that nothing was written."""
+    """Correct store errors after the receipt of a message: the message is stored."""
     try:
         yield
     except ChatUnreadable:
@@ -42,12 +42,7 @@ def after_receipt(receipt: SendReceipt) -> Iterator[None]:
 
 
 class TurnReader:
-    """Reads the turn that answers one message, and notes what became of the message.
-
-    Args:
-        following: the chat's events after `receipt.seq`, until the chat rests.
-        receipt: of the message.
-    """
+    """Reads the turn that answers one message from the chat's events after `receipt.seq`."""
 
     def __init__(self, following: AsyncGenerator[Event, None], receipt: SendReceipt) -> None:
         self._following = following
@@ -61,13 +56,8 @@ class TurnReader:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the turn's events until it ends, the chat rests, or the message is deleted or cut.
 
-        A turn that had ended when the receipt was given may have been resumed since: then its last end counts.
-
-        It may end before the turn has started, if the chat rests while the message is queued, or the message is
-        deleted.
-
-        Raises:
-            EngineClosed: the engine was closed, or released its subscribers, before that.
+        If the turn was resumed since the receipt, its last end counts. The stream may end before the turn has started,
+        if the chat rests while the message is queued, or the message is deleted.
         """
         behind_end, is_new = list[Event](), True
         async with aclosing(self._following) as events:
@@ -79,7 +69,7 @@ class TurnReader:
                     continue
                 if self.turn is None:
                     self._await_turn(event)
-                # A message of an earlier turn comes again when something of it is erased.
+                # A message of an earlier turn comes again after an erasure.
                 if self.turn is not None and not (isinstance(event, MessageEvent) and event.message.turn < self.turn):
                     behind_end.append(event)
                     if self.finished is None or self._is_resumed_by(event):
@@ -102,7 +92,7 @@ class TurnReader:
                 self.message_state = "removed"
 
     def _is_resumed_by(self, event: Event) -> bool:
-        """Whether an event shows that the turn went on after its end; it has not ended then."""
+        """Whether an event shows that the turn went on after its end."""
         works = isinstance(event, StatusEvent) and event.state in AT_WORK
         if works or self._is_end(event):
             self.finished = None
@@ -116,7 +106,7 @@ class TurnReader:
             is_next = isinstance(event, MessageEvent) and event.message.turn > self.finished.turn
             return is_next or isinstance(event, HistoryResetEvent)
         if self.turn is not None and isinstance(event, HistoryResetEvent):
-            self.message_state = "removed"  # an edit cuts the newest turn, whichever of its messages is edited
+            self.message_state = "removed"  # an edit cuts at least the newest turn
         if self._is_end(event):
             self.finished = event
             return event.seq > self._receipt.chat.last_seq
@@ -124,10 +114,7 @@ class TurnReader:
 
 
 def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_of: FormOf) -> TurnResult[Any]:
-    """Return the result of a message's turn, from the turn's transcript and the chat's facts after it.
-
-    Each answer is read in the form of the agent that gave it, whichever agent answers in the chat by now.
-    """
+    """Return the result of a message's turn, from the turn's transcript and the chat's facts after it."""
     answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
     so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE
     stop_reason = reader.finished.stop_reason if reader.finished is not None else None
@@ -144,17 +131,16 @@ def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_o
 
 
 def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_reason: StopReason | None) -> Any:
-    """Return the last answer that was accepted; `None` if there is none, it was erased, or does not fit today's form.
+    """Return the last accepted answer of a turn, by the form of its agent; `None` without one that fits.
 
-    It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
-    another version of it. A text was accepted if the model was done with it: it is the last of an agent with a form,
-    whatever stopped the turn behind it, or was said then by an agent without one.
+    It may be text or a tool call, even if this engine's agent does otherwise: another worker may have run another
+    version. A text was accepted if it is the last reply of an agent with a form, and complete.
 
     Args:
         messages: of the turn.
         form_of: the forms of agents, by name.
-        agent: who answers in the chat by now.
-        stop_reason: of the turn; `None` while it is under way.
+        agent: the chat's agent, for replies without one.
+        stop_reason: of the turn; `None` while it runs.
     """
     results = [message.result for message in messages if message.result is not None]
     accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}

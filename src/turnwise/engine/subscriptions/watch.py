@@ -1,4 +1,4 @@
-"""Watches all chats: yields each that changes, as it stands. One reader of the store serves all streams here."""
+"""Watches all chats: yields each chat that changes. One reader of the store serves all streams of the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnwise.persistence.tombstone import mark_of
 from turnwise.states.errors import StoreError
 
 _GATHER_S: Final = 0.02
-"""Seconds for which changes gather, to be read together."""
+"""Seconds in which changes gather, to be read together."""
 _POLL_INTERVAL_S: Final = 1.0
 _RESET: Final = ChatChange(number=0, chat_id="", chat=None)
 
@@ -35,7 +35,7 @@ class _Watcher:
         self._failure: Exception | None = None
 
     def put(self, change: ChatChange) -> None:
-        self._changes.pop(change.chat_id, None)  # it comes after what was put since
+        self._changes.pop(change.chat_id, None)  # so that it comes last
         self._changes[change.chat_id] = change
         self._bell.set()
 
@@ -48,11 +48,7 @@ class _Watcher:
         self._bell.set()
 
     async def take(self) -> list[ChatChange]:
-        """Return the changes, once there are some.
-
-        Raises:
-            Exception: why there are no more.
-        """
+        """Return the changes, once there are some, or raise the error of `fail`."""
         await self._bell.wait()
         if not self._changes and self._failure is not None:
             raise self._failure
@@ -63,7 +59,7 @@ class _Watcher:
 
 
 class ChatFeed:
-    """Reads what changes in all chats, while anybody watches, and gives it to the streams that it is for."""
+    """Reads the changes of all chats while there are streams, and distributes them."""
 
     def __init__(self, store: ChatStore, broadcaster: Broadcaster, clock: Clock, tasks: Tasks) -> None:
         self._store = store
@@ -71,9 +67,9 @@ class ChatFeed:
         self._clock = clock
         self._tasks = tasks
         self._watchers: defaultdict[str | None, dict[_Watcher, None]] = defaultdict(dict)
-        """By the owner whose chats they want; under `None` those that want all."""
+        """By owner; `None` for all owners."""
         self._ready: asyncio.Event | None = None
-        """Set once it misses no change; `None` while it does not run."""
+        """Set once the reader misses no change; `None` while it does not run."""
 
     @contextmanager
     def _listening(self, owner: str | None) -> Iterator[tuple[_Watcher, asyncio.Event]]:
@@ -100,7 +96,7 @@ class ChatFeed:
                     yield change
                 return
             with self._listening(owner) as (watcher, ready):
-                await ready.wait()  # what is committed from now on comes to the watcher, whatever is read here
+                await ready.wait()  # the watcher gets all commits from now on, besides the replay
                 async for change in self._replay(owner, after, wanted):
                     yield change
                 while True:
@@ -181,18 +177,18 @@ class ChatFeed:
 
 
 class _View:
-    """Which chats a stream shows: those of an agent, or all; and those that it must take back."""
+    """The chats that a stream shows: those of an agent, or all."""
 
     def __init__(self, agent: str | None, *, resumed: bool) -> None:
         self._agent = agent
         self._shown: set[str] | None = None if resumed else set()
-        """The chats that were shown; `None` for a stream that goes on after another, which may have shown any."""
+        """The chats that were shown; `None` for a resumed stream, which may have shown any."""
 
     def reset(self) -> None:
         self._shown = set()
 
     def shown(self, change: ChatChange) -> ChatChange | None:
-        """Return what is to be shown of a change: a chat, or that it is gone from the view; `None` for nothing."""
+        """Return the change to show: a chat, or its disappearance; `None` for nothing."""
         chat, shown = change.chat, self._shown
         if not change.chat_id:
             self.reset()

@@ -30,11 +30,7 @@ class BadArguments(Exception):
 
 
 def parse(text: str, **log_context: Any) -> dict[str, Any]:
-    """Parse, and if needed repair, a JSON object.
-
-    If that fails, or the object is nested deeper than `DEEPEST`, return `{ARGUMENT_TEXT: text}`; a call with such
-    arguments is never run.
-    """
+    """Parse, and if needed repair, a JSON object; if that fails, return `{ARGUMENT_TEXT: text}`, which never runs."""
     if not text.strip():
         return {}
     value: Any = whole(text)
@@ -46,7 +42,7 @@ def parse(text: str, **log_context: Any) -> dict[str, Any]:
 
 
 def parse_error_in(arguments: Mapping[str, Any]) -> str | None:
-    """Return why no call may run with these arguments, in words that follow "the arguments"; `None` if one may."""
+    """Return the fault of a call's arguments, to follow "the arguments"; `None` if the call may run."""
     if ARGUMENT_TEXT not in arguments:
         return None
     text = str(arguments[ARGUMENT_TEXT])
@@ -55,19 +51,14 @@ def parse_error_in(arguments: Mapping[str, Any]) -> str | None:
 
 
 def to_json_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert arguments to the JSON values that are stored and passed to the tool.
-
-    Raises:
-        InvalidContent: an argument has no JSON form.
-    """
+    """Convert arguments to the JSON values that are stored and passed to the tool."""
     return cast("dict[str, Any]", as_json(well_formed_json(_finite(dict(arguments)))))
 
 
 def coerce(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as the tool's schema means them, at every depth: "30" is 30 where a number is wanted.
+    """Coerce arguments to the tool's schema, at every depth: "30" is 30 for a number. Invalid ones stay unchanged.
 
-    The history, the events and the tool see the same values. Arguments that cannot be coerced come back as they are;
-    `validate` describes what is wrong with them.
+    The history, the events and the tool see the same values.
     """
     values: dict[str, Any] = _finite(dict(arguments))
     if tool is None or ARGUMENT_TEXT in values:
@@ -77,18 +68,14 @@ def coerce(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict
     for read in (lambda: values, lambda: meant(values, tool.schema)):  # the second takes longer
         try:
             fitting: dict[str, Any] = _finite(tool.signature.spelled(read()))
-        except Exception:  # noqa: BLE001, S112 - `validate` reports it, also what a type's own code raises
+        except Exception:  # noqa: BLE001, S112 - `validate` reports it
             continue
         return fitting
     return values
 
 
 def validate(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments to call the tool with.
-
-    Raises:
-        BadArguments: they don't fit; the text says to the model what to correct.
-    """
+    """Return the arguments to call the tool with, or raise `BadArguments` with a text for the model."""
     fault = parse_error_in(arguments)
     if fault is not None:
         raise BadArguments(f"Not run: the arguments of {tool.name} {fault}. Call it with one whole JSON object.")
@@ -109,7 +96,7 @@ def validate(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str,
 
 
 def problems_of(error: Exception) -> list[str]:
-    """Return what a check by pydantic found wrong, in words that name but never quote the values.
+    """Return the problems that pydantic found, without quoting values.
 
     For an error in the code of a check they name the type alone; the log has its traceback.
     """
@@ -128,7 +115,7 @@ def problems_of(error: Exception) -> list[str]:
 
 
 def _without_value(detail: ErrorDetails) -> str:
-    """Return pydantic's words, of which only those about the tag of a union quote it."""
+    """Return pydantic's message, of which only that about the tag of a union quotes a value."""
     if detail["type"] != "union_tag_invalid":
         return detail["msg"]
     context = detail["ctx"]
@@ -161,7 +148,7 @@ def _repair(text: str) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value with text in the place of NaN and the infinities, which JSON has not."""
+    """Return a value with text in place of NaN and the infinities, which JSON lacks."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)

@@ -45,7 +45,7 @@ class PutFile(Protocol):
 
 
 class ScheduleMessage(Protocol):
-    """Has the clock send a message to a chat."""
+    """Schedules a message to a chat."""
 
     async def __call__(
         self,
@@ -57,7 +57,7 @@ class ScheduleMessage(Protocol):
         when_busy: WhenDue = "queue",
         id: str | None = None,  # noqa: A002 - the contract
     ) -> ScheduledMessage:
-        """Return what is scheduled; see `Engine.schedule`."""
+        """Return the scheduled message; see `Engine.schedule`."""
         ...
 
 
@@ -103,8 +103,8 @@ class ToolContext(msgspec.Struct, Generic[Deps]):
         It is of the first call of an empty chat. Progress is dropped, and `put_file` keeps bytes in the part itself.
 
         Args:
-            deps: what the tool finds in `deps`.
-            fields: other fields of the context, each instead of what is said above.
+            deps: the value of `deps`.
+            fields: other fields of the context.
         """
         now = datetime.now(UTC)
         chat = chat_of(Facts(chat_id="chat", profile=Profile(created_at=now), updated_at=now))

@@ -49,7 +49,7 @@ class Reconciled(Value, metaclass=CheckedCall, frozen=True):
 
     @classmethod
     def not_done(cls) -> Reconciled:
-        """The call took no effect and cannot take effect later: it runs, whatever its crash policy."""
+        """The call took no effect and cannot take effect later: it runs, also with `at_most_once`."""
         return cls("not_done")
 
     @classmethod
@@ -129,7 +129,7 @@ class Tool:
 
         Args:
             arguments: as a model gives them: by name, or as the JSON text of that.
-            deps: what the tool finds in `ToolContext.deps`; not called, nor entered, whatever it is.
+            deps: the value of `ToolContext.deps`; it is neither called nor entered.
             context: the whole context of the call; by default `ToolContext.for_tests(deps=deps)`.
 
         Returns:
@@ -207,8 +207,8 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
     """Make a function a tool. Its type hints are the input schema, its docstring describes it and its parameters.
 
     Args:
-        function: async, or blocking (it then runs in a thread): a function, a method, a `functools.partial` (what it
-            has filled in is not the model's, whatever a schema allows) or an object with `__call__`.
+        function: async, or blocking (it then runs in a thread): a function, a method, a `functools.partial` (the model
+            cannot give the arguments that it fills in) or an object with `__call__`.
         name: the function's name by default; 1 to 64 letters, digits, _ and -.
         description: the first paragraph of the docstring by default.
         schema: JSON schema of the arguments, instead of the type hints.

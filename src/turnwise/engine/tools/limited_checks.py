@@ -1,4 +1,4 @@
-"""Checks by JSON schema that come to an end: a short schema, which any client may send, can ask for days of work."""
+"""Checks by JSON schema within a time limit: a short schema of a client can ask for days of work."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 TO_DECLARE: Final = 3.0
-"""Seconds of the processor in which the tools of a chat are checked as they are declared: no other chat goes on
-meanwhile."""
+"""CPU seconds to check the tools of a chat as they are declared: no other chat goes on meanwhile."""
 TO_CALL: Final = 0.5
-"""Seconds of the processor in which the arguments of a call are coerced, and those in which they are checked."""
+"""CPU seconds to coerce the arguments of a call, and again to check them."""
 
 Check = Callable[[Any, Any, Any, Any], Any]
 """Checks one word of a schema: of a validator, the word's value, the instance and the schema."""
 
 _until: ContextVar[float | None] = ContextVar("until", default=None)
-"""The processor time of the thread, in seconds, at which the limited checks end."""
+"""The CPU time of the thread, in seconds, at which the limited checks end."""
 
 
 class TooCostly(Exception):
@@ -31,10 +30,7 @@ class TooCostly(Exception):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Limit all checks inside together, to what they take of the processor.
-
-    They match no patterns: for some no time is enough, and nothing stops Python at it.
-    """
+    """Limit the CPU time of all checks inside together. They skip patterns, whose matching cannot be interrupted."""
     outer = _until.get()
     token = _until.set(thread_time() + seconds if outer is None else outer)
     try:
@@ -44,7 +40,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def go_on() -> None:
-    """Raise `TooCostly` if the checks are limited, and have taken all the time that they may."""
+    """Raise `TooCostly` if the limit of the checks is reached."""
     until = _until.get()
     if until is not None and thread_time() > until:
         raise TooCostly

@@ -30,10 +30,10 @@ Source: https://platform.openai.com/docs/guides/structured-outputs#supported-sch
 """
 
 _DEEPEST: Final = 64
-"""How far references are followed: a schema may refer to itself."""
+"""The most references that are followed: a schema may refer to itself."""
 _LONGEST_STEP: Final = 40
 _LONGEST_KNOWN: Final = 64 * 1024
-"""Bytes of a schema beyond which nothing is remembered of it."""
+"""The largest schema whose check is cached, in bytes."""
 
 
 def check_name(whose: str, name: str) -> None:
@@ -78,7 +78,7 @@ def check_valid(whose: str, schema: Mapping[str, Any]) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _find_problem(spelled: bytes) -> str | None:
-    """Return the problem of a schema. Most are checked again and again: with each engine, and with each chat."""
+    """Return the problem of a schema, cached: each engine and each chat checks it again."""
     schema = json.loads(spelled)
     kind = type(_validator(schema))
     try:
@@ -97,14 +97,9 @@ def _find_problem(spelled: bytes) -> str | None:
 def problems_with(
     value: Any, schema: Mapping[str, Any], *, trusted: bool = True, whole: str = "arguments"
 ) -> list[str]:
-    """Return what of a value does not fit the schema, in words that name but never quote what it holds.
+    """Return the mismatches of a value with the schema, without quoting the value, which is called `whole`.
 
-    Args:
-        value: what is checked.
-        schema: what it has to fit.
-        trusted: whether the check may take any time. The schema of a client or server has a time limit, and its
-            patterns are not matched: some take for ever.
-        whole: what the value is called.
+    A schema that is not `trusted`, of a client or server, has a time limit, and its patterns are not matched.
     """
     try:
         with nullcontext() if trusted else limited(TO_CALL):
@@ -119,7 +114,7 @@ def problems_with(
 
 
 def place(path: Any, whole: str = "arguments") -> str:
-    """Return a path into arguments as text; long names in it are cut, as the model may have made them up."""
+    """Return a path into arguments as text, with long names cut."""
     return ".".join(str(step)[:_LONGEST_STEP] for step in path) or whole
 
 
@@ -155,7 +150,7 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the schema that a reference stands for; `None` if the whole schema does not hold it."""
+    """Return the schema that a reference names; `None` if the whole schema does not hold it."""
     from referencing import Registry, Resource  # noqa: PLC0415 - takes long to import
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
     from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
@@ -170,9 +165,9 @@ def _resolve(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | Non
 
 
 def meant(value: Any, schema: Any, *, trusted: bool = True) -> Any:
-    """Return a value coerced to the schema, at every depth: "30" is 30 where a number is wanted.
+    """Return a value coerced to the schema, at every depth: "30" is 30 for a number. Otherwise return it unchanged.
 
-    A value that cannot be coerced, or not in time, comes back as it is; for `trusted` see `problems_with`.
+    For `trusted` see `problems_with`.
     """
     try:
         with nullcontext() if trusted else limited(TO_CALL):
@@ -205,7 +200,7 @@ def _meant(value: Any, schema: Any, root: Mapping[str, Any], deepest: int) -> An
 
 
 def _meant_by_one(value: Any, choices: Any, root: Mapping[str, Any], deepest: int) -> Any:
-    """Return a value as the first of several schemas means it that then takes it."""
+    """Return a value coerced to the first of several schemas that it then fits."""
     if not isinstance(value, dict | list):
         return value
     definitions = {word: root[word] for word in ("$defs", "definitions") if word in root}
@@ -221,7 +216,7 @@ def _each(schemas: Any) -> Sequence[Any]:
 
 
 def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> frozenset[str]:
-    """Return the types that a value may have; none if the schema does not say, or names the values themselves."""
+    """Return the types that a value may have; none if the schema does not restrict them."""
     go_on()
     kind = schema.get("type")
     if isinstance(kind, str):
@@ -239,7 +234,7 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> 
 
 
 def _read(text: str, types: frozenset[str]) -> Any:
-    """Return the value that text spells where no text is wanted; the text itself if it spells none."""
+    """Return the value that a text spells, if the types allow no text; else the text."""
     if "string" in types:
         return text
     stripped = text.strip()

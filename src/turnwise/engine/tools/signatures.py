@@ -1,4 +1,4 @@
-"""Signatures: the parameters of a function that the model fills in, with their schema and a check of the arguments."""
+"""Signatures: the parameters of a function that the model gives, with their schema and a check of the arguments."""
 
 from __future__ import annotations
 
@@ -44,32 +44,22 @@ class _Schema(GenerateJsonSchema):
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """The parameters of a function that the model fills in, by name."""
+    """The parameters of a function that the model gives, by name."""
 
     adapter: pydantic.TypeAdapter[dict[str, Any]]
     schema: Mapping[str, Any]
     """JSON schema of the arguments: an object schema."""
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments for the function.
-
-        They are read as JSON: only so a strict type takes a date, and any other thing that JSON spells as text.
-
-        Raises:
-            pydantic.ValidationError: the arguments don't fit.
-        """
+        """Return the arguments for the function, read as JSON: only then strict types take dates and the like."""
         with guarded():
             return self.adapter.validate_json(json.dumps(dict(arguments)))
 
     def spelled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as JSON, coerced to what the function receives: "30" is 30 where a number is wanted.
+        """Return the arguments as JSON, coerced to the function's types: "30" is 30 for a number.
 
         Reading them again gives the function the same values. An argument for which that is impossible, such as a
-        secret, is returned as it came. Nothing is added that the model did not send.
-
-        Raises:
-            pydantic.ValidationError: the arguments don't fit.
-            Exception: a type that serialises its values by code of its own raised it.
+        secret, is returned unchanged. Nothing is added that the model did not send.
         """
         values = self.read(arguments)
         with guarded():
@@ -93,11 +83,7 @@ class Signature(msgspec.Struct, frozen=True):
 
 
 def context_parameter(function: Function, name: str, context: type) -> str | None:
-    """Return the name of the parameter that is annotated with `context` or `context | None`; `None` if there is none.
-
-    Raises:
-        SettingsError: there are several, or a type hint cannot be read.
-    """
+    """Return the name of the parameter that is annotated with `context` or `context | None`, if there is one."""
     names = [
         parameter.name for parameter in _parameters(function, name) if _is_context(function, name, parameter, context)
     ]
@@ -133,15 +119,9 @@ def takes_any_name(function: Function, name: str) -> bool:
 
 
 def signature_of(function: Function, name: str, *, without: str | None) -> Signature:
-    """Return the signature of a function, made from its type hints, its defaults and its docstring.
+    """Return the signature of a function, from its type hints, its defaults and its docstring.
 
-    Args:
-        function: what will be called. Parameters that a `functools.partial` has filled in are left out.
-        name: the tool's name, for errors.
-        without: a parameter to leave out.
-
-    Raises:
-        SettingsError: a parameter has no type hint, or no schema can be made from it.
+    Parameters that a `functools.partial` has filled in, and the parameter `without`, are left out.
     """
     fields = {
         parameter.name: _field(function, name, parameter)
@@ -224,8 +204,8 @@ def _is(hint: Any, context: type) -> bool:
 
 
 def _build_adapter(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
-    """Return what reads the arguments of the tool `name`, and their JSON schema; `fields` are types by parameter."""
-    make: Any = TypedDict  # and no model: its keys are data, so that a parameter may have any name
+    """Return the adapter of a tool's arguments, and their JSON schema; `fields` are types by parameter."""
+    make: Any = TypedDict  # no model: a parameter may have any name
     shape = make(f"{name}_arguments", dict(fields))
     shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
     with guarded():

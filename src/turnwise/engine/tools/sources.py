@@ -53,9 +53,6 @@ def tools_by_name(declared: Iterable[Declared]) -> dict[str, Tool]:
     """Return the tools by name. A function becomes a tool with default options.
 
     The program's own tools take precedence: a third party's tool of the same name is left out, with a warning.
-
-    Raises:
-        SettingsError: two of the program's own tools share a name, a tool is invalid, or providers refuse its schema.
     """
     tools = [one for entry in declared for one in _list_tools(entry)]
     own: dict[str, Tool] = {}

@@ -68,8 +68,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     def list_offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
         """Return the tools to offer to the model: local ones, then the client's.
 
-        The tool by which the model answers is left out where the model answers by text; if it is called it runs
-        nevertheless.
+        Without `with_answer` the answer tool is left out; if it is called, it runs.
         """
         local = [tool for tool in self.tools.values() if with_answer or tool is not self.answer]
         specs = [tool.spec for tool in local if self._is_active(tool)]
@@ -87,15 +86,14 @@ class Toolbox(msgspec.Struct, frozen=True):
         return tool if tool is not None and self._is_active(tool) else None
 
     def _of_client(self, client_tools: Sequence[ClientTool]) -> list[ClientTool]:
-        """Return the client's tools without those that share a name with a local one.
+        """Return the client's tools without those that share a name with a local one, which may need an approval.
 
-        A chat is refused such a tool when it is created and when it changes its agent; an agent may get a tool of that
-        name later. The client must not answer the calls of a local tool, which may need an approval.
+        Such tools are refused when a chat is created or changes its agent, but an agent may get a tool later.
         """
         return [tool for tool in client_tools if tool.name not in self.tools]
 
     def argument_schemas(self, calls: Iterable[ToolCall], client_tools: Sequence[ClientTool]) -> dict[str, Any]:
-        """Return the JSON schemas of calls' arguments, by tool, whether it is active by now or not."""
+        """Return the JSON schemas of calls' arguments, by tool, active or not."""
         declared = {tool.name: tool for tool in client_tools}
         schemas: dict[str, Any] = {}
         for call in calls:
@@ -175,7 +173,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     def first_calls(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
 
-        A call that a crash cut off is not among them: its tool reconciles it first, and the calls after it wait.
+        They end before a call that a crash cut off, which its tool reconciles first.
         """
         local = [call for call in calls if call.is_local]
         first = [call for call in local if call.open][: self.width(local)]
@@ -193,15 +191,10 @@ class Toolbox(msgspec.Struct, frozen=True):
         return tool.timeout if tool is not None and tool.timeout is not None else self.settings.tool_timeout
 
     async def run(self, call: ToolCall, context: ToolContext[Any], begins: Callable[[], object]) -> CallOutcome:
-        """Run a call and return what the model will see: a failure is a result, too.
+        """Run a call and return its outcome for the model; only a `FatalToolError` is raised.
 
-        Args:
-            call: the call.
-            context: what the tool may know. Once its `cancelled` is true, the tool no longer begins.
-            begins: called as the tool begins, perhaps in a thread.
-
-        Raises:
-            FatalToolError: the tool wants the chat to end in `error`.
+        Once `context.cancelled` is true, the tool no longer begins. `begins` is called as it begins, perhaps in a
+        thread.
         """
         tool = self.tools.get(call.name)
         if call.refusal is not None:
@@ -221,17 +214,14 @@ class Toolbox(msgspec.Struct, frozen=True):
                 return await _call_tool(tool, arguments, context, begins, partial(self._build_success, call))
         except BadArguments as error:
             return failed(call, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
+        except Exception as error:  # noqa: BLE001 - the model gets a tool's error as a result
             raised = only_error_in(error)
         if isinstance(raised, FatalToolError):
             raise raised
         return self.failure(call, raised)
 
     def failure(self, call: ToolCall, error: BaseException) -> CallOutcome:
-        """Return what the model will see of an error that a tool raised; the log has its traceback.
-
-        A `ToolFailed` is something that a tool says, so the log has only its text.
-        """
+        """Return the outcome of a tool's error for the model; log its traceback, or only the text of a `ToolFailed`."""
         if isinstance(error, ToolFailed):
             logger.info(
                 "tool_failed", tool=call.name, call_id=call.call_id, problem=text_of(error, otherwise="")[:2000]
@@ -243,7 +233,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         return replace(failed(call, text, status), error=error)
 
     async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
-        """Return what became of a started call whose process is gone, or why it runs: it was not done, or may again.
+        """Return the outcome of a started call whose process is gone, or the verdict by which it runs.
 
         The tool's `reconcile` runs first. If it does not know, or fails, the call's crash policy decides.
         """
@@ -255,7 +245,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         return self.apply_crash_policy(call)
 
     def apply_crash_policy(self, call: ToolCall) -> CallOutcome | Reconciled:
-        """Return the outcome that the crash policy gives a call of unknown fate, or that it runs again."""
+        """Return the outcome of a call of unknown fate by its crash policy, or that it runs again."""
         may_run_again = call.crash == "at_least_once" and not call.has_lost_its_arguments
         return Reconciled.unknown() if may_run_again else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
 
@@ -282,8 +272,8 @@ class Toolbox(msgspec.Struct, frozen=True):
             with guarded():
                 output = as_json(result.output)
         except (ToolFailed, ToolOutcomeUnknown, FatalToolError):
-            raise  # an iterator that the tool returned says so
-        except Exception as error:  # noqa: BLE001 - whatever the code of a value raises as it is read: the tool has run
+            raise  # from an iterator that the tool returned
+        except Exception as error:  # noqa: BLE001 - user code of a value; the tool has run
             logger.exception("tool_output_unreadable", error=error, tool=call.name, call_id=call.call_id)
             raised = only_error_in(error)
             problem = error.problem if isinstance(error, InvalidContent) else f"it raised {type_name(raised)}"
@@ -304,7 +294,7 @@ def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) ->
 
 
 def idempotency_key(chat_id: str, call: ToolCall) -> str:
-    """Return the key under which every run of a call acts: the same before and after a crash."""
+    """Return the key of every run of a call, before and after a crash."""
     return f"{chat_id}:{call.call_id}"
 
 
@@ -318,7 +308,7 @@ async def _call_tool(
     """Run a tool. The thread of a blocking tool also reads its result: it may be a slow iterator."""
 
     def begin() -> Any:
-        begins()  # first: whoever sets `cancelled` afterwards sees that the tool runs
+        begins()  # before the check of `cancelled`, so that a later cancellation sees a running tool
         if context.cancelled:
             raise asyncio.CancelledError
         returned = tool.run(**arguments)

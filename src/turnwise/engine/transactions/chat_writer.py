@@ -107,7 +107,7 @@ class UnitOfWork:
 
 
 Change = Trigger | Callable[[UnitOfWork], object]
-"""What is to happen to a chat: one trigger, or a function that fires some on a unit.
+"""A change of a chat: one trigger, or a function that fires some on a unit.
 
 The function is pure: a store may run it in another thread, and again after a conflict.
 """
@@ -136,10 +136,10 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 class Adoption(Protocol):
-    """Room of a worker for the chats that a commit under way may give to it."""
+    """Slots of a worker for the chats that a commit in flight may give to it."""
 
     def begin(self, unit: UnitOfWork) -> None:
-        """Fire what is known to come next, with a claim if there is room."""
+        """Fire the next triggers, with a claim if there is a free slot."""
 
     def adopt(self, committed: Committed) -> None:
         """Run the chat, if the commit gave it to the worker."""
@@ -149,24 +149,16 @@ class LocalWorker(Protocol):
     """The worker of this process: it registers with the writer once."""
 
     def reserve(self, chat_id: str | None, number: int) -> AbstractContextManager[Adoption]:
-        """Keep room while a commit is under way that may bring this chat, or any."""
+        """Reserve slots for a commit in flight that may bring this chat, or any."""
 
     def turn_ended(self, decision: Decision) -> None:
-        """Take note of a turn that a commit of this process ended."""
+        """Handle the end of a turn in a commit of this process."""
 
 
 class ChatWriter:
-    """Carries changes out: all that are given for a chat in one transaction, one after another.
+    """Applies the changes of a chat in one transaction, one after another, and publishes them.
 
     A caller's cancellation takes effect only afterwards, so that subscribers always learn of a commit.
-
-    Args:
-        store: holds the chats.
-        broadcaster: passes commits on to the subscribers of this process.
-        limits_of: returns the limits of a chat.
-        estimator_of: returns the estimator of its model calls, for budgets.
-        observers: learn of each transition.
-        publisher: publishes checkpoints of what was committed.
     """
 
     def __init__(
@@ -187,7 +179,7 @@ class ChatWriter:
         self._publisher = publisher
         self._worker: LocalWorker | None = None
         self._changing: Counter[str] = Counter()
-        """How many changes of each chat are under way in this process, besides its holder's."""
+        """The number of changes of each chat in flight in this process, besides its holder's."""
 
     def register(self, worker: LocalWorker) -> None:
         """Have a worker run the chats that want one after a change."""

@@ -77,7 +77,7 @@ class Runtime(msgspec.Struct, kw_only=True):
 
     @property
     def feed(self) -> ChatFeed:
-        """What changes in all chats, for streams."""
+        """The changes of all chats, for streams."""
         if self.opened_feed is None:
             self.opened_feed = ChatFeed(self.store, self.writer.broadcaster, self.clock, self.tasks)
         return self.opened_feed
@@ -118,7 +118,7 @@ class Runtime(msgspec.Struct, kw_only=True):
             return
         can_run = self.agents.can_run(unit.facts)
         if self.shares is not None:
-            claim = claim and not (self.shares.caps or self.shares.chats_wait)  # those have their turn first
+            claim = claim and not (self.shares.caps or self.shares.chats_wait)  # waiting chats come first
         while claim and can_run and unit.facts.state is ChatState.pending:
             unit.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = unit.facts

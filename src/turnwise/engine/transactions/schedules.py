@@ -35,11 +35,7 @@ class Times(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, at: datetime | None, every: str | None, timezone: str | None) -> Self:
-        """Return the times that a caller names.
-
-        Raises:
-            InvalidArgument: not exactly one of `at` and `every` is given, or something of it makes no sense.
-        """
+        """Return the times that a caller names."""
         if (at is None) == (every is None):
             raise InvalidArgument("at", "give either `at` or `every`, not both")
         name = "UTC" if timezone is None else timezone
@@ -58,12 +54,9 @@ class Times(msgspec.Struct, frozen=True):
             ) from None
 
     def after(self, now: datetime) -> datetime | None:
-        """Return the first time of a series after `now`, in UTC; `None` if there is none, as of what is sent once.
+        """Return the first time of a series after `now`, in UTC; `None` for a message that is sent once.
 
-        Times that daylight saving skips or repeats come once, as cron has it: right after the gap, or at the first.
-
-        Raises:
-            InvalidArgument: the expression is none, or never comes true.
+        Times that daylight saving skips or repeats come once, as in cron: right after the gap, or at the first.
         """
         if self.every is None:
             return None
@@ -119,7 +112,7 @@ class Scheduler(msgspec.Struct, frozen=True):
         when_busy: WhenDue = "queue",
         id: str | None = None,  # noqa: A002 - the contract
     ) -> ScheduledMessage:
-        """Have the clock send a message; see `Engine.schedule`."""
+        """Schedule a message; see `Engine.schedule`."""
         parts, times = parts_within(self.runtime.settings, content), Times.of(at, every, timezone)
         async with Sending(self.runtime.files, self.chat_id) as sending:
             scheduling = Scheduling(await sending.store_parts(parts), times, when_busy, id)
@@ -128,12 +121,9 @@ class Scheduler(msgspec.Struct, frozen=True):
 
 
 def fire_due(unit: UnitOfWork) -> None:
-    """Send what is due, in the order of its times. A series that was missed several times is sent once.
+    """Send the due messages, in the order of their times; a series that was missed several times is sent once.
 
-    Raises:
-        IllegalTransition: the queue has room for none of it: it stays due.
-        BudgetSpent: so it does while a budget is spent.
-        InvalidArgument: this machine does not know the time zone of a series: it stays due for another worker.
+    Messages stay due while the queue is full, a budget is spent, or this machine does not know their time zone.
     """
     due = sorted((one for one in unit.facts.schedules if one.due <= unit.now), key=lambda one: one.due)
     fired: list[ScheduleFired] = []

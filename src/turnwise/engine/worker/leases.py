@@ -1,4 +1,4 @@
-"""The leases of a worker: renewed beside all else that it does, and ended by its own clock if that fails too long."""
+"""The leases of a worker: renewed in the background, and ended by its own clock if that fails too long."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from turnwise.states.errors import StoreError
 from turnwise.states.triggers import Released
 
 AGAIN_S: Final = 0.5
-"""Seconds until leases are renewed again that could not be."""
+"""Seconds between a failed renewal and the next."""
 WAKE_S: Final = 5.0
-"""Seconds in which a process that stood still may renew its leases before it counts them as lost."""
+"""Seconds in which a process that was suspended may renew its leases before it counts them as lost."""
 
 
 class TickFailures:
-    """Logs the failures of a worker's ticks, and of what runs beside them."""
+    """Logs the failures of a worker's ticks and background tasks."""
 
     def __init__(self) -> None:
         self._log = FailureLog()
@@ -64,7 +64,7 @@ class Leases:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Renew for ever, and end what could not be renewed in time."""
+        """Renew the leases, and end those that could not be renewed in time."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_expired)
             while True:
@@ -86,7 +86,7 @@ class Leases:
         return renewed
 
     async def _renew(self) -> bool:
-        """Renew all leases; return whether none was left out that is held here."""
+        """Renew all leases; return whether all of those held here are renewed."""
         clock, runners = self._own_clock, self._slots.runners
         asked_at = clock.monotonic()
         held = await self._runtime.store.renew(self._runtime.worker_id, self._runtime.settings.lease)
@@ -107,9 +107,9 @@ class Leases:
         return not left_out
 
     async def _end_expired(self) -> None:
-        """End each lease that may have been taken by another worker meanwhile, for all that is known here.
+        """End each lease that another worker may have taken meanwhile.
 
-        A process that stood still is first given time to ask: most likely no worker has taken its chats.
+        A process that was suspended first tries to renew: most likely no worker has taken its chats.
         """
         clock = self._own_clock
         while True:

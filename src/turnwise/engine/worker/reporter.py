@@ -1,4 +1,4 @@
-"""Reports beside a worker's ticks: that the worker lives, to the store, and how all chats stand, to observers."""
+"""Background reports of a worker: that it lives, to the store, and figures of all chats, to observers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from turnwise.persistence.fleet import WorkerReport
 MEASURE_EVERY_S: Final = 15.0
 """Seconds, at least, between two counts of all chats."""
 SHARE: Final = 100
-"""Counting takes at most this part of the time: among very many chats it is done less often."""
+"""Counting takes at most one part in so many of the time: very many chats are counted less often."""
 FORGET_S: Final = 2.0
 """Seconds in which a worker that stops may delete its report."""
 

@@ -1,4 +1,4 @@
-"""Retention: archives chats that rest for long, and deletes archived ones, once a clock that is trusted says so."""
+"""Retention: archives chats that rest for long, and deletes archived ones, by a trusted clock."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from turnwise.states.names import SYSTEM
 from turnwise.states.triggers import Archived
 
 TRUSTED_AFTER: Final = 3600.0
-"""Seconds after a step of a wall clock until it decides again what is old: what that costs cannot be undone."""
+"""Seconds after a step of a wall clock until it decides again about ages: a deletion cannot be undone."""
 
 
 class TimeTrust:
-    """Notices clocks that were set forward, and stores that were away: both make live workers look dead."""
+    """Detects clocks that were set forward, and outages of the store: both make live workers look dead."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -42,7 +42,7 @@ class TimeTrust:
 
     @property
     def trusts_ages(self) -> bool:
-        """Whether what seems old is old, as of the last look at the clocks."""
+        """Whether ages are reliable, as of the last look at the clocks."""
         return self._passed >= self._distrusts_until
 
     def trusts_leases(self) -> bool:
@@ -53,7 +53,7 @@ class TimeTrust:
         return True
 
     def trusts_the_time(self) -> bool:
-        """Whether a clock may decide what is old or too late: none was set forward within the last hour."""
+        """Whether clocks may decide about ages and deadlines: none was set forward within the last hour."""
         now, passed = self._runtime.clock.now(), self._runtime.clock.monotonic()
         stepped = (now - self.now).total_seconds() - (passed - self._passed)
         self.now, self._passed = now, passed
@@ -61,7 +61,7 @@ class TimeTrust:
         return passed >= self._distrusts_until
 
     def compare(self, at: datetime | None, asked_at: float) -> None:
-        """Note by how much more the clock of the store's machine has gone on than the monotonic one, at the least."""
+        """Compare the progress of the clock of the store's machine with the monotonic one."""
         if at is not None and self._store_time is not None:
             before, asked_before = self._store_time
             self._doubt_after((at - before).total_seconds() - (self._runtime.clock.monotonic() - asked_before))
@@ -78,9 +78,9 @@ class TimeTrust:
         self._distrusts_until = passed + TRUSTED_AFTER
 
     def doubt_outage(self) -> None:
-        """Doubt leases for as long as it takes to renew them: the store was away, and perhaps not only from here.
+        """Doubt leases for as long as it takes to renew them: the store was away, perhaps from other workers, too.
 
-        A store that is always slow is doubted for a lease, and then taken at its word once.
+        With a store that is always slow, doubt ends after a lease.
         """
         now, settings = self._runtime.clock.monotonic(), self._runtime.settings
         if self._doubt_ends is None:
@@ -99,13 +99,13 @@ class NotDue(TurnwiseError):
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """A chat is to be archived, unless another one waits for it."""
+    """Archives a chat, unless another one waits for it."""
 
     change: Change
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """A chat is to be deleted, if that is still permitted."""
+    """Deletes a chat, if that is still permitted."""
 
     permit: Permission
 
@@ -115,10 +115,7 @@ Retained = tuple[str, Archiving | Deletion]
 
 
 async def due_chats(store: ChatStore, settings: Settings, *, as_of: datetime, limit: int) -> list[Retained]:
-    """Return chats that are to be archived or deleted: up to `limit` of each kind, with what is to happen to them.
-
-    What is not due `as_of` a time that the worker relies on stays as it is, whatever the store's clock says.
-    """
+    """Return chats to archive or delete, up to `limit` of each kind: due by the store's clock and also `as_of`."""
     return [due async for due in _due(store, settings, as_of, limit)]
 
 
@@ -132,11 +129,7 @@ async def _due(store: ChatStore, settings: Settings, as_of: datetime, limit: int
 
 
 async def check_not_awaited(store: ChatStore, chat_id: str) -> None:
-    """Check that no chat waits for this one: archived, it would never answer.
-
-    Raises:
-        NotDue: one does.
-    """
+    """Raise `NotDue` if another chat waits for this one: archived, it would never answer."""
     if await is_awaited(store, await store.facts(chat_id)):
         raise NotDue(chat_id)
 

@@ -22,7 +22,7 @@ from turnwise.states.names import Job
 from turnwise.states.triggers import Released
 
 IDLE_ROUNDS: Final = 6
-"""How often in a row a job may leave its chat as it was before the worker gives the chat up."""
+"""Jobs in a row without progress after which the worker gives the chat up."""
 IDLE_PAUSE_S: Final = 0.1
 """Doubles with each such round."""
 JOBS: Final[dict[Job, type[StepJob | ToolJob | CompactionJob | SettleJob]]] = {
@@ -45,7 +45,7 @@ class Runner:
         self._scope: anyio.CancelScope | None = None
         self._let_go = False
         self._idle_rounds = 0
-        """How often in a row a job has left its chat as it was."""
+        """Jobs in a row without progress."""
 
     async def run(self) -> None:
         """Run job after job until the chat needs none, or another worker holds it."""
@@ -72,7 +72,7 @@ class Runner:
                     await self._await_progress(job, version)
 
     async def _await_progress(self, job: Job, version: int) -> None:
-        """Wait, longer each time, before a job runs again that has left its chat at the same version; then give up."""
+        """Wait, longer each time, before a job without progress runs again; then give up."""
         if self.leased.facts.version != version or self._next_job() is not job:
             self._idle_rounds = 0
             return
@@ -86,10 +86,9 @@ class Runner:
         await sleep(self.leased.runtime.clock, IDLE_PAUSE_S * 2.0**self._idle_rounds)
 
     def observe(self, facts: Facts, *, known: Facts | None = None) -> None:
-        """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.
+        """Update the facts; cancel the job if others have moved the chat out of its state.
 
-        After its own commits a job is not cancelled: it ends by itself. Whose doing it is that is read during a commit,
-        is known once the commit is stored and published.
+        Ignore reads while our own commit is in flight: they may show our own change.
         """
         leased = self.leased
         leased.observe(facts, known=known)
@@ -102,7 +101,7 @@ class Runner:
         self._cancel_job()
 
     def end(self) -> None:
-        """Let nothing more be done under this lease, if it has not ended: another one was granted for the chat."""
+        """End this lease here: another one was granted for the chat."""
         if self.leased.holds:
             self.leased.give_up()
             self._cancel_job()
@@ -110,7 +109,7 @@ class Runner:
     def run_out(self) -> None:
         """Stop streaming and running tools: the lease was not renewed in time, and may be another worker's by now.
 
-        What has ended, and waits for the store, is stored if the chat is still held then.
+        A commit that waits for the store is still tried.
         """
         logger.warning("lease_ran_out", chat_id=self.leased.chat_id, problem="the store was out of reach for too long")
         self.leased.ended = True
@@ -143,7 +142,7 @@ class Runner:
             await Failure(self.leased).commit(error)
 
     def _put_off(self, away: StoreError, job: Job) -> None:
-        """Leave the chat as it is, for a worker that reaches the store: this one again, most likely."""
+        """Give the chat up unchanged, for a worker that reaches the store: most likely this one again."""
         logger.warning("job_put_off", job=job, problem=str(away))
         self.leased.runtime.writer.broadcaster.fail(self.leased.chat_id, away)
         self.leased.give_up()

@@ -1,4 +1,4 @@
-"""The chats that a worker runs, and the room it keeps for those that commits under way may bring."""
+"""The chats that a worker runs, and the slots that it reserves for commits in flight."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunningChats:
 
     @contextmanager
     def reserve(self, chat_id: str | None, number: int) -> Iterator[ReservedSlots]:
-        """Keep room while a commit is under way that may bring this chat, or any."""
+        """Reserve slots for a commit in flight that may bring this chat, or any."""
         with self.slots.reserve(min(number, self.room), chat_id) as reservation:
             yield ReservedSlots(self, reservation, self._runtime)
 
@@ -70,7 +70,7 @@ class RunningChats:
     # What the broadcaster passes on
 
     def observe(self, facts: Facts) -> None:
-        """Take note of what this process committed."""
+        """Handle a commit of this process."""
         if self._views.get(facts.chat_id, (0,))[0] >= facts.version:
             del self._views[facts.chat_id]
         self.slots.note_change(facts.chat_id, facts.version)
@@ -86,7 +86,7 @@ class RunningChats:
         self.subagents.observe(facts)
 
     def forget(self, chat_id: str) -> None:
-        """Forget a chat that was deleted; if it runs here, let nothing more be done."""
+        """Forget a deleted chat; if it runs here, end its lease."""
         self._views.pop(chat_id, None)
         self._runtime.system_prompts.forget(chat_id)
         runner = self.slots.runners.get(chat_id)
@@ -94,7 +94,7 @@ class RunningChats:
             runner.observe(replace(runner.leased.facts, lease=None))
 
     async def changed_elsewhere(self, chat_id: str | None) -> None:
-        """Look at a chat, or at all: another process may have changed it, or some chat."""
+        """Read a chat, or all, after another process may have changed it."""
         self.slots.note_change(chat_id)
         if chat_id is not None:
             self._views.pop(chat_id, None)
@@ -105,7 +105,7 @@ class RunningChats:
         self.look_for_chats()
 
     async def look(self, runner: Runner) -> bool:
-        """Read where a runner's chat stands; return whether that could be read."""
+        """Read a runner's chat; return whether it could be read."""
         chat_id, known = runner.leased.chat_id, runner.leased.facts
         facts = await self._sweeper.facts(chat_id)
         if facts is not None:
@@ -123,7 +123,7 @@ class RunningChats:
             self.forget(chat_id)
 
     def stop_unwanted(self) -> None:
-        """Stop subagents that run here and for which no chat waits any more."""
+        """Stop subagents that run here and that no chat waits for any more."""
         for runner in [*self.slots.runners.values()]:
             self._stop_if_unwanted(runner)
 
@@ -164,7 +164,7 @@ class RunningChats:
         return view if view is not None and view.history_version == facts.history_version else None
 
     def _store_view(self, leased: LeasedChat) -> None:
-        """Hold the view of a chat at rest in memory: its next turn is likely to run here, too."""
+        """Cache the view of a chat at rest: its next turn is likely to run here, too."""
         if leased.view is not None and not leased.ended:
             self._views[leased.chat_id] = leased.facts.version, leased.view
             if len(self._views) > _MOST_VIEWS:
@@ -172,7 +172,7 @@ class RunningChats:
 
 
 class ReservedSlots:
-    """Slots for the chats that a commit under way may give to this worker."""
+    """Slots for the chats that a commit in flight may give to this worker."""
 
     __slots__ = ("_asked_at", "_chats", "_reservation", "_runtime")
 
@@ -183,7 +183,7 @@ class ReservedSlots:
         self._asked_at = runtime.clock.monotonic()
 
     def begin(self, unit: UnitOfWork) -> None:
-        """Fire what is known to come next, with a claim if there is room."""
+        """Fire the next triggers, with a claim if there is a free slot."""
         self._runtime.fire_next_triggers(unit, claim=self._reservation.number > 0)
 
     def adopt(self, committed: Committed) -> None:

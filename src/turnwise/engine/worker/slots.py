@@ -1,4 +1,4 @@
-"""The slots of a worker: for the chats that it runs, and for those that a commit under way may bring."""
+"""The slots of a worker: for the chats that it runs, and for those that commits in flight may bring."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from turnwise.engine.worker.runner import Runner
 from turnwise.states.facts import Facts
 
 _ANY_LATER: Final = float("inf")
-"""Stands for the version of a chat of which it is only known that another process may have changed it."""
+"""The version of a chat that another process may have changed."""
 
 
 class Reservation:
-    """Slots for what a commit under way may bring: the chat of that id, or, without one, any.
+    """Slots for the chats that a commit in flight may bring: the chat of that id, or, without one, any.
 
-    Changes of such a chat that become known before it has a runner are remembered for that runner.
+    Changes of such a chat are remembered until it has a runner.
     """
 
     def __init__(self, number: int, chat_id: str | None) -> None:
         self.number = number
-        """How many."""
+        """The number of slots."""
         self.chat_id = chat_id
         self._newest: dict[str | None, float] = {}
-        """The newest version of each chat that became known meanwhile."""
+        """The newest known version of each chat."""
 
     def note_change(self, chat_id: str | None, version: float) -> None:
-        """Note that a chat, or some chat, has come to a version."""
+        """Note a new version of a chat, or of any chat."""
         self._newest[chat_id] = max(version, self._newest.get(chat_id, 0))
 
     def has_newer(self, facts: Facts) -> bool:
@@ -39,20 +39,16 @@ class Reservation:
 
 
 class Slots:
-    """The slots of a worker.
-
-    Args:
-        number: how many chats may run at once.
-    """
+    """The slots of a worker, which may run `number` chats at once."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self.runners: dict[str, Runner] = {}
         """The chats that run."""
         self._reservations: defaultdict[str | None, set[Reservation]] = defaultdict(set)
-        """By the chat; under `None` those for any chat."""
+        """By chat; `None` for any chat."""
         self._reserved = 0
-        """How many slots they hold."""
+        """The number of reserved slots."""
         self._left = asyncio.Event()
 
     @property
@@ -62,12 +58,12 @@ class Slots:
 
     @property
     def in_use(self) -> bool:
-        """Whether a chat runs, or may be brought by a commit under way."""
+        """Whether a chat runs, or a commit in flight may bring one."""
         return bool(self.runners or self._reserved)
 
     @contextmanager
     def reserve(self, number: int, chat_id: str | None = None) -> Iterator[Reservation]:
-        """Reserve slots while a commit is under way that may bring this chat, or any, to this worker."""
+        """Reserve slots for a commit in flight that may bring this chat, or any, to this worker."""
         reservation = Reservation(number, chat_id)
         if number > 0:
             self._reservations[chat_id].add(reservation)
@@ -80,7 +76,7 @@ class Slots:
             self._wake_waiters()
 
     def awaits(self, chat_id: str) -> bool:
-        """Whether a change of the chat is under way that may bring it."""
+        """Whether a commit in flight may bring the chat."""
         return chat_id in self._reservations
 
     def runs(self, chat_id: str, token: int) -> bool:
@@ -89,7 +85,7 @@ class Slots:
         return runner is not None and runner.leased.token == token
 
     def note_change(self, chat_id: str | None, version: float = _ANY_LATER) -> None:
-        """Note for chats that are not here yet that one, or some chat, has come to a version, or has changed."""
+        """Note a change for the reservations that it concerns."""
         concerned = [*self._reservations] if chat_id is None else [chat_id, None]
         for reservation in chain.from_iterable(self._reservations.get(each, ()) for each in concerned):
             reservation.note_change(chat_id, version)
@@ -104,7 +100,7 @@ class Slots:
         return had_one
 
     async def one_left(self) -> None:
-        """Wait until a runner has left, or a commit under way is over."""
+        """Wait until a runner has left, or a commit in flight has ended."""
         await self._left.wait()
 
     def _release(self, reservation: Reservation) -> None:

@@ -1,4 +1,4 @@
-"""Expires leases and deadlines, repairs strays and keeps to retention. A fault of one chat does not stop the others."""
+"""Expires leases and deadlines, repairs strays, archives and deletes. A fault of one chat does not stop the others."""
 
 from __future__ import annotations
 
@@ -32,30 +32,27 @@ SWEEP_LIMIT = 100
 AT_ONCE = 10
 """Chats that are changed at a time: they share commits."""
 CLEAN_EVERY = 60.0
-"""Seconds between two clean-ups after deletions: where chats are deleted all the time, others have to write, too."""
+"""Seconds between two clean-ups after deletions, which delay other writers."""
 LONGEST_PAUSE = 64
-"""The most sweeps for which a chat is skipped that could not be changed several times in a row."""
+"""The most sweeps that skip a chat after repeated failures."""
 
 Due = tuple[str, Change | Archiving | Deletion]
 """A chat, and what is to happen to it."""
 
 
 class _Pause(msgspec.Struct):
-    """How long a chat is skipped that could not be changed."""
+    """The pause of a chat that could not be changed."""
 
     sweeps: int
-    """For how many sweeps."""
+    """The number of sweeps that skip it."""
     left: int
-    """How many of them are left."""
+    """The remaining ones."""
     head: tuple[int, str] | None
-    """Where its log ended."""
+    """The end of its log."""
 
 
 class Sweeper:
-    """Expires leases and deadlines, sends what is due, repairs strays, archives and deletes what is old.
-
-    A fault of one chat does not stop the others.
-    """
+    """Expires leases and deadlines, sends scheduled messages, repairs strays, archives and deletes old chats."""
 
     def __init__(self, runtime: Runtime, slots: Slots) -> None:
         self._runtime = runtime
@@ -65,17 +62,13 @@ class Sweeper:
         self._pauses: dict[str, _Pause] = {}
         """Chats that could not be changed."""
         self._deleted = False
-        """Whether a chat was deleted whose bytes are still in the files."""
+        """Whether bytes of a deleted chat are still in the files."""
         self._clean_at = runtime.clock.monotonic()
         self._ended: frozenset[str] = frozenset()
         """Dead workers whose leases were ended."""
 
     async def sweep(self) -> bool:
-        """Expire what has run out, repair strays, keep to retention. Return whether another sweep would find more.
-
-        Raises:
-            StoreError: the store is out of reach.
-        """
+        """Sweep once; return whether another sweep would find more."""
         await self._end_leases_of_the_dead()
         limit = SWEEP_LIMIT + len(self._pauses)  # the chats to skip must not crowd out the others
         asked_at, began_at = self._runtime.clock.monotonic(), time.monotonic()
@@ -107,16 +100,17 @@ class Sweeper:
         await self._runtime.store.scrub()
 
     def _from_own_place(self, due: list[Due]) -> list[Due]:
-        """Return the list from another place for each worker, so that they do not all change the same chats."""
+        """Rotate the list by an offset of this worker, so that workers do not all change the same chats."""
         if not due:
             return due
         place = crc32(self._runtime.worker_id.encode()) % len(due)
         return due[place:] + due[:place]
 
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        """Return the leases that have really run out: not because a clock was set forward, or no worker could renew.
+        """Return the leases that have certainly run out.
 
-        After such a step every live worker renews within one lease; until then only leases of dead workers count.
+        After a clock step or an outage every live worker renews within one lease; until then only leases of dead
+        workers count.
         """
         if self.trust.trusts_leases():
             return leases
@@ -125,11 +119,7 @@ class Sweeper:
         return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
 
     async def change(self, chat_id: str, change: Change | Archiving | Deletion) -> bool:
-        """Change or delete a chat; return whether it was changed. A fault of the chat is logged.
-
-        Raises:
-            StoreError: the store is out of reach, or refuses this chat; the next chat shows which.
-        """
+        """Change or delete a chat; return whether it was changed. A fault of the chat is logged."""
         try:
             if isinstance(change, Deletion):
                 await self._runtime.writer.delete(chat_id, change.permit, actor=SYSTEM)
@@ -155,11 +145,7 @@ class Sweeper:
         return False
 
     async def facts(self, chat_id: str) -> Facts | None:
-        """Return the facts of a chat; `None` if they cannot be read.
-
-        Raises:
-            StoreError: the store is out of reach.
-        """
+        """Return the facts of a chat; `None` if they cannot be read."""
         try:
             return await self._runtime.store.facts(chat_id)
         except ChatUnreadable as error:
@@ -201,7 +187,7 @@ class Sweeper:
         return outcomes.count(True), refused[-1] if len(refused) == len(batch) else None
 
     async def _is_paused(self, chat_id: str) -> bool:
-        """Whether a chat is skipped, unless somebody has changed it meanwhile: it may be repaired."""
+        """Whether to skip a chat: not if its log has grown since, perhaps by a repair."""
         pause = self._pauses.get(chat_id)
         if pause is None:
             return False
@@ -241,7 +227,7 @@ class Sweeper:
         self._ended = dead
 
     async def _dead(self) -> frozenset[str]:
-        """Return the holders of leases whose processes are gone, as far as the operating system or the store knows."""
+        """Return the lease holders whose processes are gone, by the operating system or the store."""
         others = await self._runtime.store.holders() - {self._runtime.worker_id}
         dead = frozenset(holder for holder in others if is_dead(holder))
         return dead | await self._runtime.store.gone(others - dead)

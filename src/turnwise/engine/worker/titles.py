@@ -37,9 +37,9 @@ from turnwise.states.values.values import unshared
 AT_ONCE: Final = 10
 """Titles that one worker makes at a time."""
 ATTEMPTS: Final = 3
-"""Model calls for one title: more than one only after failures that may pass."""
+"""Model calls for one title: more than one only after retryable failures."""
 ALIKE: Final = 2
-"""How many of them may be paid and fail alike: no model learns what was wrong with its title."""
+"""The most paid calls that fail alike."""
 LONGEST_DELAY: Final = 30.0
 """Seconds between two of them; a title that would have to wait longer is given up."""
 TIMEOUT: Final = 60.0
@@ -54,7 +54,7 @@ class _Made(NamedTuple):
 
 
 class Titles:
-    """Gives chats their titles. A title is made once; no turn waits for it, or fails with it."""
+    """Gives chats their titles in the background. No turn waits for a title, or fails with it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -62,7 +62,7 @@ class Titles:
         self._under_way: dict[str, asyncio.Event] = {}
 
     def turn_ended(self, decision: Decision) -> None:
-        """Begin to make the title of a chat that has none, if its turn ended with an answer."""
+        """Begin to title a chat without a title, if its turn ended with an answer."""
         facts, turn = decision.facts, decision.ended
         if turn is None or turn.ended_by in _NO_ANSWER:
             return
@@ -71,7 +71,7 @@ class Titles:
             self._runtime.tasks.start_soon(self._give, facts)
 
     def _may_name(self, facts: Facts) -> bool:
-        """Whether the chat's agent is here, and wants titles. Only then is it known here what its hooks hide."""
+        """Whether this process has the chat's agent, whose hooks may hide messages, and the agent wants titles."""
         is_own = facts.profile.agent in self._runtime.agents
         return is_own and self._configuration(facts).settings.title is not None
 
@@ -84,7 +84,7 @@ class Titles:
             await next(iter(self._under_way.values())).wait()
 
     async def _give(self, at_end: Facts) -> None:
-        """Give a chat its title, which is made of what was said up to the end of its turn."""
+        """Give a chat its title, from the messages up to the end of its turn."""
         try:
             with concerning(lambda: at_end):
                 await self._try_to_name(at_end.chat_id)
@@ -97,13 +97,13 @@ class Titles:
                 await self._name(chat_id)
         except (ChatArchived, ChatNotFound):
             logger.debug("title_too_late")
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is only a title
+        except Exception as error:  # noqa: BLE001 - the chat goes on without a title
             logger.warning("title_failed", problem=described(error))
 
     async def _name(self, chat_id: str) -> None:
-        """Make the title, and store it if it has not been named meanwhile.
+        """Make a title and store it, unless the chat has got one meanwhile.
 
-        If the words that it was made of are edited or erased meanwhile, it is thrown away, and made anew of others.
+        If its source was edited or erased meanwhile, the title is discarded, and made again from others.
         """
         spending, made_of, made = Spending(), None, _Made(None)
         while True:
@@ -140,14 +140,7 @@ class Titles:
         return _Made(title, spending.usage)
 
     async def _ask(self, facts: Facts, source: TitleSource, spending: Spending) -> ModelReply:
-        """Return the model's reply; try again after failures that may pass.
-
-        After a failure for which a turn would ask the agent's next model, so does this.
-
-        Raises:
-            ModelError: it failed for good.
-            Exception: what a hook or the model raised.
-        """
+        """Return the model's reply, with retries and fallbacks as in a turn."""
         configuration = self._configuration(facts)
         messages = await prepared_for(self._runtime, configuration, facts, "title", title_messages(source))
         settings = configuration.settings
@@ -211,11 +204,11 @@ class Naming(msgspec.Struct, frozen=True):
             return
         if _wants_title(unit.facts):
             unit.fire(Renamed(title=self.made.title, usage=self.made.usage, final=self.final), actor=SYSTEM)
-        elif self.made.usage is not None:  # somebody has named it: that stays, but the model was paid
+        elif self.made.usage is not None:  # the chat has another title now, but the model was paid
             unit.fire(Renamed(title=unit.facts.profile.title, usage=self.made.usage), actor=SYSTEM)
 
 
 def _wants_title(facts: Facts) -> bool:
-    """Whether turnwise is to name the chat: it has no title, never had one, is no fork and open."""
+    """Whether turnwise is to title the chat: it never had a title, and is neither a fork nor archived."""
     profile = facts.profile
     return profile.title is None and profile.forked_from is None and not facts.titled and not facts.archived

@@ -19,7 +19,6 @@ from turnwise.engine.worker.running_chats import RunningChats
 from turnwise.engine.worker.slots import Slots
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.states.errors import StoreError
-from turnwise.states.facts import Facts
 from turnwise.states.triggers import Claimed
 
 CLAIMS_PER_TICK: Final = 10
@@ -29,11 +28,11 @@ PRUNE_LIMIT: Final = 200
 PRUNE_PAUSE: Final = 0.1
 """Seconds between two such transactions while there is more to delete."""
 PRUNE_ROUNDS: Final = 24
-"""How often all chats are checked within the time for which parts are stored."""
+"""Rounds over all chats within the time for which parts are stored."""
 FILES_PAUSE: Final = 60.0
 """Seconds, at least, between two searches for unreferenced files: they are made with a sweep."""
 LET_GO_S: Final = 4.0
-"""Seconds in which a worker that stops lets its chats go."""
+"""Seconds in which a worker that stops releases its chats."""
 
 NEVER: Final = float("inf")
 
@@ -46,10 +45,10 @@ class Worker:
         self._settings = runtime.settings
         self._slots = Slots(self._settings.max_running)
         self._sweeper = Sweeper(runtime, self._slots)
-        self._chats = RunningChats(runtime, self._slots, self._sweeper)
+        self.chats = RunningChats(runtime, self._slots, self._sweeper)
         self._failures = TickFailures()
         self._reporter = Reporter(runtime)
-        self._leases = Leases(runtime, self._chats, self._sweeper, self._failures)
+        self._leases = Leases(runtime, self.chats, self._sweeper, self._failures)
         self._part: str
         """The part of the tick that is running."""
         self._look_at = runtime.clock.monotonic()
@@ -58,7 +57,7 @@ class Worker:
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
         self._files_at = runtime.clock.monotonic() + FILES_PAUSE
-        runtime.writer.register(self._chats)
+        runtime.writer.register(self.chats)
 
     # What the engine asks of it
 
@@ -67,28 +66,16 @@ class Worker:
         runner = self._slots.runners.get(chat_id)
         return None if runner is None else runner.leased.attempt
 
-    def observe(self, facts: Facts) -> None:
-        """Take note of what this process committed."""
-        self._chats.observe(facts)
-
-    def forget(self, chat_id: str) -> None:
-        """Forget a chat that was deleted."""
-        self._chats.forget(chat_id)
-
-    async def notify(self, chat_id: str | None) -> None:
-        """Take a notification that another process may have changed this chat, or some chat."""
-        await self._chats.changed_elsewhere(chat_id)
-
     # Its life
 
     async def run(self) -> None:
-        """Renew leases for ever; beside that sweep, claim and prune when due, and wait for notices in between."""
+        """Renew leases; beside that sweep, claim and prune when due, and wait for notifications in between."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._leases.run)
             await self._tick_for_ever()
 
     async def _tick_for_ever(self) -> None:
-        chats = self._chats
+        chats = self.chats
         while True:
             try:
                 await self._tick()
@@ -103,18 +90,18 @@ class Worker:
             chats.wake = asyncio.Event()
 
     async def stop(self) -> None:
-        """Claim nothing more, give running jobs and titles their grace, then let their chats go."""
+        """Claim nothing more, give running jobs and titles their grace, then release their chats."""
         self._runtime.stopping = True
         with anyio.move_on_after(self._settings.shutdown_grace):
             await self._all_done(let_go=False)
-            await self._chats.titles.done()
-            await self._chats.subagents.done()
-        self._runtime.store.end_calls_within(LET_GO_S)  # of a database that is out of reach no chat is let go
+            await self.chats.titles.done()
+            await self.chats.subagents.done()
+        self._runtime.store.end_calls_within(LET_GO_S)  # the database may be out of reach
         await self._all_done(let_go=True)
         await self._reporter.stop()
 
     async def _all_done(self, *, let_go: bool) -> None:
-        """Wait for the runners, and for commits under way: they may still bring a claimed chat."""
+        """Wait for the runners, and for commits in flight, which may still bring a claimed chat."""
         while self._slots.in_use:
             if let_go:
                 for runner in self._slots.runners.values():
@@ -125,17 +112,17 @@ class Worker:
         now = self._runtime.clock.monotonic() + ROUNDING
         if now >= self._look_at:
             self._look_at = now + self._settings.renew_every
-            self._chats.stop_unwanted()
-            await self._do("stop unwanted subagents", self._chats.subagents.stop_unwanted())
-            await self._do("forget deleted chats", self._chats.forget_deleted())
+            self.chats.stop_unwanted()
+            await self._do("stop unwanted subagents", self.chats.subagents.stop_unwanted())
+            await self._do("forget deleted chats", self.chats.forget_deleted())
         if now >= self._sweep_at:
             self._sweep_at = now + self._settings.poll_interval
             await self._do("sweep", self._sweep())
             if now >= self._files_at and self._sweeper.trust.trusts_the_time():
                 self._files_at = NEVER
                 self._runtime.tasks.start_soon(self._sweep_files, now + FILES_PAUSE)
-            self._chats.may_have_more = True
-        if self._chats.may_have_more:
+            self.chats.may_have_more = True
+        if self.chats.may_have_more:
             await self._do("claim", self._claim())
         if now >= self._prune_at:
             await self._do("prune", self._prune(now))
@@ -146,7 +133,7 @@ class Worker:
         self._failures.succeeded(part)
 
     async def _sweep_files(self, again_at: float) -> None:
-        """Look for unreferenced files. No tick waits for that: where they are may be slow, or away."""
+        """Look for unreferenced files. No tick waits for the file store, which may be slow or away."""
         try:
             await self._runtime.files.sweep()
         except Exception as error:  # noqa: BLE001 - the next look may find it back
@@ -160,7 +147,7 @@ class Worker:
         """Sweep, and again in the next tick while there is more."""
         if await self._sweeper.sweep():
             self._sweep_at = self._runtime.clock.monotonic()
-        await self._chats.subagents.sweep()
+        await self.chats.subagents.sweep()
         self._reporter.tick()
         if self._runtime.observers.every:
             waiting = await self._runtime.store.waiting_since()
@@ -172,12 +159,12 @@ class Worker:
             self._runtime.observers.budgets([budget_of(one) for one in stored])
 
     async def _claim(self) -> None:
-        limit, shares = min(CLAIMS_PER_TICK, self._chats.room), self._runtime.shares
+        limit, shares = min(CLAIMS_PER_TICK, self.chats.room), self._runtime.shares
         if limit < 1:
             if shares is not None:
                 shares.chats_wait = True
             return
-        self._chats.may_have_more = False
+        self.chats.may_have_more = False
         runtime = self._runtime
         claimed = await runtime.writer.claim(
             Claimed(worker=runtime.worker_id),
@@ -186,9 +173,9 @@ class Worker:
             limit=limit,
             shares=shares,
         )
-        self._chats.may_have_more |= len(claimed) == limit
+        self.chats.may_have_more |= len(claimed) == limit
         if shares is not None:
-            shares.chats_wait = self._chats.may_have_more
+            shares.chats_wait = self.chats.may_have_more
 
     async def _prune(self, now: float) -> None:
         """Delete a few old parts; a round over all chats is done bit by bit."""
