@@ -115,6 +115,34 @@ async def test_forced_choice_counts_until_first_result(
     assert [_forced(asked.body) for asked in server.asked] == [True, False, True, False]
 
 
+async def test_forbidden_calls_do_not_run(server: Server, connect: Connect) -> None:
+    """Some servers ignore `tool_choice`: neither a tool nor a person is asked."""
+    dialect, runs = DIALECTS[0], list[str]()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        runs.append("pay")
+        return "paid"
+
+    @tool(policy="ask")
+    async def refund() -> str:
+        """Refund."""
+        return "paid back"
+
+    calls = PlainReply("", calls=[("call_1", "pay", "{}"), ("call_2", "refund", "{}")])
+    server.script = [Answer(dialect.frames(calls)), Answer(dialect.frames(PlainReply()))]
+    settings = Settings(parameters={"tool_choice": "none"})
+    async with Engine("sqlite://", model=await connect(dialect), tools=[pay, refund], settings=settings) as engine:
+        result = await engine.ask(await new_chat(engine), "Hi.")
+        assert (await engine.verify(result.chat.id)).ok
+    assert (result.text, runs) == ("Hello world.", [])
+    assert ["tool_choice" in str(message.result.output) for message in result.messages if message.result] == [
+        True,
+        True,
+    ]
+
+
 async def test_forced_tool_has_to_exist(server: Server, connect: Connect) -> None:
     model = await connect(DIALECTS[0])
     for name in ("chrage", "call"):

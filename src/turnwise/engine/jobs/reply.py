@@ -28,6 +28,7 @@ from turnwise.states.values.digests import digest
 from turnwise.states.values.plain import shown, type_name, well_formed
 
 _CUT_OFF: Final = "Not run: your reply ended before the arguments of this call were complete"
+_FORBIDDEN: Final = "Not run: tool_choice is 'none', so no tool may be called. Answer in words."
 _REFUSED: Final = "Not run: the provider refused your reply, so none of its calls may run with its arguments"
 
 
@@ -79,6 +80,12 @@ def rejected_calls(reply: ModelReply, incomplete_call_ids: Collection[str]) -> d
     rejected = [call for call in reply.calls if outcome is ReplyOutcome.refused or call.call_id in incomplete_call_ids]
     faults = {call.call_id: parse_error_in(call.arguments) for call in rejected}
     return {call_id: f"{why}." if fault is None else f"{why}: they {fault}." for call_id, fault in faults.items()}
+
+
+def forbidden_calls(reply: ModelReply, toolbox: Toolbox) -> dict[str, str]:
+    """Return the calls of a model that was told to call no tool, each with the text for the model."""
+    answer = None if toolbox.answer is None else toolbox.answer.name
+    return {call.call_id: _FORBIDDEN for call in reply.calls if call.name != answer}
 
 
 def finish_reason(finish: ModelPart) -> str | None:

@@ -26,6 +26,7 @@ from turnwise.engine.jobs.live_parts import LiveParts
 from turnwise.engine.jobs.reply import (
     build_origin,
     finish_reason,
+    forbidden_calls,
     partial_reply,
     rejected_calls,
     split_calls,
@@ -261,6 +262,8 @@ class Attempt:
         self._warn_of_unknown_cost(finish.usage)
         stop_reason = stop_reason_of(finish.stop_reason)
         rejected = rejected_calls(reply, self._builder.unfinished_calls())
+        if request.parameters.get("tool_choice") == "none":
+            rejected = {**forbidden_calls(reply, leased.configuration.toolbox), **rejected}
         parts, calls = split_calls(reply.parts, leased.facts, leased.configuration.toolbox, rejected=rejected)
         reported = _prompt_tokens(finish)
         window = valid_token_count(finish.context_limit, "context_limit")
