@@ -18,13 +18,15 @@ from turnwise import ClientTool, ModelError, ModelPart, Settings, StoreError, To
 from turnwise.engine.isolation.error_texts import describe_error, text_for_model
 from turnwise.engine.jobs.endings import error_info
 from turnwise.engine.jobs.live_parts import LiveParts
-from turnwise.engine.jobs.reply import partial_reply, split_calls
+from turnwise.engine.jobs.reply import build_origin, partial_reply, split_calls
 from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.events import PartEvent
 from turnwise.states.messages import Part, ReasoningPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
+from turnwise.states.values.digests import digest
 from turnwise.testing.clock import ManualClock
 
 
@@ -261,3 +263,16 @@ async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPat
         await until(lambda: attempt.batches[-1] == "two" or attempt.ended)
         await a_while()
         assert (attempt.ended, attempt.batches) == ([], ["one ", "one ", "one ", "two"])
+
+
+def test_origin_has_the_digest_of_the_tools_that_were_offered() -> None:
+    """Python finds their schemas equal; JSON does not."""
+    leased, _ = leased_chat(tools=[look])
+    request = ModelRequest(purpose="step", chat_id="c", messages=[])
+    digests = []
+    for default in (1, True, 1, None):
+        offered = () if default is None else (ToolSpec("look", "Look.", {"default": default}),)
+        digests.append(build_origin(leased.configuration, replace(request, tools=offered)).tools_digest)
+    first, other, again, none = digests
+    assert (first, other, none) == (again, digest([["look", "Look.", {"default": True}]]), None)
+    assert first != other

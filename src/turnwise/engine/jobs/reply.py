@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import is_
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -127,15 +128,24 @@ def build_origin(configuration: Configuration, request: ModelRequest) -> Origin:
     model, parameters = configuration.model, dict(request.parameters)
     if request.answer_schema is not None:
         parameters["answer_schema"] = request.answer_schema
-    tools = [_to_json(tool) for tool in request.tools]
     return Origin(
         agent=configuration.agent,
         agent_version=configuration.version,
         model=well_formed(str(model.name)),
         provider=well_formed(str(model.provider)),
         parameters_digest=_digest_if_any(parameters),
-        tools_digest=_digest_if_any(tools),
+        tools_digest=_digest_of(request.tools, configuration.toolbox),
     )
+
+
+def _digest_of(tools: tuple[ToolSpec, ...], toolbox: Toolbox) -> str | None:
+    """Return the digest of a request's tools. The last one is remembered: most requests have the very same tools."""
+    for known, digest_of_known in toolbox.digested:
+        if len(known) == len(tools) and all(map(is_, known, tools)):
+            return digest_of_known
+    made = _digest_if_any([_to_json(tool) for tool in tools])
+    toolbox.digested[:] = [(tools, made)]
+    return made
 
 
 def _to_json(tool: ToolSpec) -> list[Any]:

@@ -54,6 +54,8 @@ class Toolbox(msgspec.Struct, frozen=True):
     """Tools that their sources no longer offer: models are not offered them either."""
     may_change: bool = False
     """Whether some come from sources, which may have others tomorrow."""
+    digested: list[tuple[tuple[ToolSpec, ...], str | None]] = msgspec.field(default_factory=list)
+    """The tools of the last request, and their digest."""
 
     def __post_init__(self) -> None:
         for name in () if self.may_change else self.settings.active_tools or ():
