@@ -91,19 +91,20 @@ class ReplyBuilder:
             problem = f"the model yielded a part of type {shown(part.type)}; there are {', '.join(_TYPES)}"
             raise ModelError("server_error", retryable=False, message=problem)
         try:
-            self._add(part)
+            if part.type == "text_delta":  # most parts are
+                self._add_words("text", part, None)
+            else:
+                self._add(part)
         except ModelError:
             raise
         except Exception as error:
             logger.exception("part_not_taken", error=error, part=part.type)
             problem = f"something in a {part.type!r} part is not what it must be ({type_name(error)})"
             raise ModelError("server_error", message=problem) from error
-        return self.has_news
+        return bool(self._news)
 
     def _add(self, part: ModelPart) -> None:
         match part.type:
-            case "text_delta":
-                self._add_words("text", part, None)
             case "reasoning_delta":
                 self._add_words("reasoning", part, _text(part.signature) or None)
             case "tool_call_delta":

@@ -222,7 +222,7 @@ class Attempt:
                     now = watchdog.note(part)
                     if builder.add(await names.renamed(part) if part.type in OF_CALLS else part):
                         self._live.schedule_flush()
-                    if builder.finished:
+                    if builder.finish is not None:
                         call.give(None)  # the reply is complete; the attempt does not wait until the stream has closed
                         return
                     if now - paused >= PAUSE_EVERY:
