@@ -131,7 +131,7 @@ def refuse_empty_compaction(draft: Draft[t.Trigger]) -> None:
 
 
 def refuse_unstorable_profile(draft: Draft[t.Create]) -> None:
-    _ = PutProfile(draft.trigger.profile).digest
+    _ = PutProfile(draft.trigger.profile).body
 
 
 def _unstorable(*fields: str) -> Refusal[t.Trigger]:

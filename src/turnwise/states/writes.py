@@ -36,7 +36,7 @@ class _Stored(Value, frozen=True, gc=True, dict=True):
     def body(self) -> str:
         return _body_of(self if self._stores is None else getattr(self, self._stores))
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The digest of what is stored, salted where that may be confidential; it outlives an erasure."""
         return salted("" if self._stores is None else self.salt, self.body)

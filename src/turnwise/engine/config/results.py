@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -366,8 +367,6 @@ def chat_of(source: Facts | PartialRead) -> Chat:
         issues = (IntegrityIssue("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
     unreadable = unread(issues) if issues else None
     profile = unshared(facts.profile)
-    shared = {name: getattr(profile, name) for name in _OF_PROFILE}
-    shared |= {name: getattr(facts, name) for name in _OF_FACTS}
     own = {
         "id": facts.chat_id,
         "turn": facts.turn.number,
@@ -382,13 +381,15 @@ def chat_of(source: Facts | PartialRead) -> Chat:
         "updated_at": facts.updated_at or profile.created_at,
         "unreadable": unreadable.message if unreadable else None,
     }
+    shared = dict(zip((*_OF_PROFILE, *_OF_FACTS), (*_in_profile(profile), *_in_facts(facts)), strict=True))
     return Chat(**{**shared, **own})
 
 
-_OF_PROFILE: Final = frozenset(Chat.__struct_fields__) & frozenset(Profile.__struct_fields__)
-_OF_FACTS: Final = frozenset(Chat.__struct_fields__) & frozenset(Facts.__struct_fields__)
+_OF_PROFILE: Final = sorted({*Chat.__struct_fields__} & {*Profile.__struct_fields__})
+_OF_FACTS: Final = sorted({*Chat.__struct_fields__} & {*Facts.__struct_fields__})
 """The fields of chats that are fields of their profile, or of their facts, by the same name: declaring one in `Chat`
 makes it public."""
+_in_profile, _in_facts = attrgetter(*_OF_PROFILE), attrgetter(*_OF_FACTS)
 
 
 class Spending(msgspec.Struct):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol
@@ -262,25 +262,21 @@ class ChatWriter:
     ) -> Committed:
         # The commit may give the chat to the worker. Until it is adopted its place is taken: no claim fills it, a
         # worker that stops waits for it, and no lease is released for want of a runner.
-        with worker.reserve(chat_id, 1) as adoption, self._count_change(chat_id):
-            plan = self._plan((*changes, adoption.begin), actor)
-            committed = await self._commit(chat_id, partial(work, chat_id, plan))
-            adoption.adopt(committed)
+        with worker.reserve(chat_id, 1) as adoption:
+            self._changing[chat_id] += 1
+            try:
+                plan = self._plan((*changes, adoption.begin), actor)
+                committed = await self._commit(chat_id, partial(work, chat_id, plan))
+                adoption.adopt(committed)
+            finally:
+                self._changing[chat_id] -= 1
+                if not self._changing[chat_id]:
+                    del self._changing[chat_id]
         return committed
 
     def is_changing(self, chat_id: str) -> bool:
         """Whether a change of a chat is under way in this process that is not its holder's."""
         return chat_id in self._changing
-
-    @contextmanager
-    def _count_change(self, chat_id: str) -> Iterator[None]:
-        self._changing[chat_id] += 1
-        try:
-            yield
-        finally:
-            self._changing[chat_id] -= 1
-            if not self._changing[chat_id]:
-                del self._changing[chat_id]
 
     async def _claim(
         self, changes: Sequence[Change], actor: str, limit: int, claim: Callable[[Plan], Awaitable[list[Committed]]]

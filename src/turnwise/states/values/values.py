@@ -6,12 +6,12 @@ import copy
 import dataclasses
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from itertools import compress, repeat
 from operator import is_not, ne
 from types import UnionType
@@ -269,18 +269,21 @@ def unshared(value: Any) -> Any:
     Values and tuples cannot be changed, so only those around a copy are new. A kind of tuple that has a
     method of this name says itself what its copy is.
     """
-    kind = type(value)
-    if kind in _CLOSED:
-        return value
+    copied = _copier_of(type(value))  # type: ignore[arg-type]
+    return value if copied is None else copied(value)
+
+
+@cache
+def _copier_of(kind: type) -> Callable[[Any], Any] | None:
+    """Return what copies values of a kind; `None` if nothing in them can be changed."""
     if issubclass(kind, msgspec.Struct):
         names = _open_fields_of(kind) if issubclass(kind, Value) else kind.__struct_fields__
-        changes = _unshared_fields(value, names) if names else None
-        return replace(value, **changes) if changes else value
+        return partial(_with_copies, names) if names else None
     if issubclass(kind, tuple):
-        return value.unshared() if hasattr(kind, "unshared") else _unshared_items(kind, value)
-    if issubclass(kind, dict | list):
-        return {key: unshared(value[key]) for key in value} if issubclass(kind, dict) else [*map(unshared, value)]
-    return value
+        return getattr(kind, "unshared", None) or partial(_unshared_items, kind)
+    if issubclass(kind, dict):
+        return lambda value: {key: unshared(value[key]) for key in value}
+    return (lambda value: [*map(unshared, value)]) if issubclass(kind, list) else None
 
 
 def _unshared_items(kind: type[tuple[Any, ...]], value: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -288,13 +291,13 @@ def _unshared_items(kind: type[tuple[Any, ...]], value: tuple[Any, ...]) -> tupl
     return kind(items) if any(map(is_not, items, value)) else value
 
 
-def _unshared_fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
+def _with_copies(names: Iterable[str], value: Any) -> Any:
     copies: dict[str, Any] = {}
     for name in names:
         field = getattr(value, name)
         if type(field) not in _CLOSED and (copy := unshared(field)) is not field:
             copies[name] = copy
-    return copies
+    return replace(value, **copies) if copies else value
 
 
 @cache
