@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -15,7 +14,7 @@ from tests.engine.chats import contents, untouched
 from support.engines import OpenChat
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
-from support.stores import Delegate, stored_at
+from support.stores import Unwatched, stored_at
 from turnwise import ChatState, Engine, ModelPart, Settings, ToolContext, tool
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.sqlite import SQLiteStore
@@ -200,11 +199,7 @@ async def test_foreign_interrupt_prevents_tool_start(open_engine: Any, strict_mo
     clock = ManualClock()
     committed, go_on, runs = anyio.Event(), anyio.Event(), []
 
-    class Busy(Delegate):
-        async def watch(self) -> AsyncIterator[str | None]:
-            await anyio.sleep_forever()
-            yield None
-
+    class Busy(Unwatched):
         async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
             done = await self._store.change(chat_id, plan, **options)
             if any(decision.trigger.name == "step_finished" for decision in done.decisions):

@@ -13,7 +13,7 @@ from tests.engine.chats import contents
 
 from support.events import events_of
 from support.latches import Gate, Latch
-from support.stores import Delegate, stored_at
+from support.stores import Delegate, Unwatched, stored_at
 from turnwise import RESTING, Engine, Settings, tool
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart
@@ -21,14 +21,6 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.triggers import LeaseExpired
 from turnwise.testing import ManualClock
 from turnwise.testing.conformance import plans
-
-
-class Unwatched(Delegate):
-    """A store whose notifications are all lost."""
-
-    async def watch(self) -> AsyncIterator[str | None]:
-        await anyio.sleep_forever()
-        yield None
 
 
 class Counting(ScriptedModel):

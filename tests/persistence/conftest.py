@@ -2,9 +2,10 @@
 
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import asyncpg
@@ -14,11 +15,13 @@ from tests.persistence.s3_server import S3Server
 
 from support.processes.postgres_server import Server
 from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import ChatStore
 from turnwise.testing.clock import ManualClock
 
 _SERIAL = itertools.count()
 Pair = tuple[ChatStore, ChatStore]
+OpenStore = Callable[..., Awaitable[PostgresStore]]
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +55,20 @@ async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
     """Return the URL of a schema for one test, which is dropped afterwards."""
     async with _schema_on(postgres_server) as url:
         yield url
+
+
+@pytest.fixture
+async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
+    """Open stores on the test's schema, as that many processes would."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(**options: Any) -> PostgresStore:
+            store = PostgresStore(postgres_url, **options)
+            await store.open()
+            stack.push_async_callback(store.close)
+            return store
+
+        yield opened
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tests.persistence.conftest import Pair
 
+from support.engines import engine_with
 from support.latches import Latch
 from support.rich_chat import engine_on, live, look
 from support.sql_by_hand import by_hand
@@ -49,13 +49,6 @@ def first_url(two_urls: tuple[str, str]) -> str:
 @pytest.fixture
 def other_url(two_urls: tuple[str, str]) -> str:
     return two_urls[1]
-
-
-@asynccontextmanager
-async def on(url: str, *replies: Any, **options: Any) -> AsyncIterator[Engine]:
-    """Open an engine with a model of these replies."""
-    async with Engine(url, model=ScriptedModel([*replies]), **options) as engine:
-        yield engine
 
 
 async def exported(engine: Engine, chat_id: str, key: bytes | None = None) -> list[str]:
@@ -95,13 +88,13 @@ async def test_rich_chat_moves_and_goes_on(first_url: str, other_url: str) -> No
     """Its log continues, and it can move again, back to a store of the first kind."""
     async with engine_on(store_from_url(first_url, durability="normal", now=None)) as engine:
         chat_id = await live(engine)
-        async with on(other_url, "thank you", "and you", "done", tools=[look]) as elsewhere:
+        async with engine_with(other_url, "thank you", "and you", "done", tools=[look]) as elsewhere:
             await _moved(engine, elsewhere, chat_id)
             await elsewhere.submit_tool_results(chat_id, [ToolResult("call-3", "large")])
             chat = await elsewhere.wait(chat_id)
             assert chat.state == "waiting"
             assert (await elsewhere.verify(chat_id)).ok
-            async with on("sqlite://", settings=IDLE) as third:
+            async with engine_with("sqlite://", settings=IDLE) as third:
                 await _moved(elsewhere, third, chat_id)
 
 
@@ -135,14 +128,14 @@ async def test_running_chat_arrives_without_its_lease(first_url: str, other_url:
         assert (await engine.get_chat(chat.id)).state == at
         lines = await exported(engine, chat.id)
         assert json.loads(lines[2])["table"] == "leases"
-        async with on(other_url, tools=[again], settings=IDLE) as elsewhere:
+        async with engine_with(other_url, tools=[again], settings=IDLE) as elsewhere:
             there = await elsewhere.import_chat(lines)
             assert there.state == "pending"
             assert (await elsewhere.verify(chat.id)).ok
             records = [record.trigger for record in await elsewhere.audit(chat.id)]
             assert records[-2:] == ["imported", "lease_expired"]
         replies = ["end"] if at == "executing_tools" else ["whole"]
-        async with on(other_url, *replies, tools=[again]) as elsewhere:
+        async with engine_with(other_url, *replies, tools=[again]) as elsewhere:
             with anyio.fail_after(60):
                 assert (await elsewhere.wait(chat.id)).state == "waiting"
             texts = [message.text for message in await elsewhere.messages(chat.id) if message.text]
@@ -155,7 +148,7 @@ async def test_running_chat_arrives_without_its_lease(first_url: str, other_url:
 
 async def test_client_id_is_known_after_the_move(first_url: str, other_url: str) -> None:
     """Receipts and assigned ids move, too."""
-    async with on(first_url, "one") as engine, on(other_url, settings=IDLE) as elsewhere:
+    async with engine_with(first_url, "one") as engine, engine_with(other_url, settings=IDLE) as elsewhere:
         chat = await engine.create_chat()
         receipt = await engine.send_message(chat.id, "hello", client_id="k")
         await engine.wait(chat.id)
@@ -180,7 +173,7 @@ def lines() -> list[str]:
 
 async def refused(content: list[str], key: bytes | None = None) -> ImportRefused:
     """Return the refusal of these lines; assert that nothing was written."""
-    async with on("sqlite://", settings=IDLE) as engine:
+    async with engine_with("sqlite://", settings=IDLE) as engine:
         with pytest.raises(ImportRefused, match="nothing was written") as refusal:
             await engine.import_chat(content, key=key)
         assert await engine.chat_ids() == []
@@ -237,7 +230,7 @@ async def test_signature_must_be_of_the_key(lines: list[str]) -> None:
         assert (error.line, "sign" in error.problem) == (last, True)
     assert "not made with this key" in (await refused(lines, b"another")).problem
     for key in (KEY, None):
-        async with on("sqlite://", settings=IDLE) as engine:
+        async with engine_with("sqlite://", settings=IDLE) as engine:
             assert await engine.import_chat(lines, key=key)
 
 
@@ -327,7 +320,7 @@ async def test_chat_id_outside_the_alphabet_is_refused(monkeypatch: pytest.Monke
 
 async def _of_a_chat_named(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("turnwise.engine.chat_ids.new_chat_id", lambda: name)
-    async with on("sqlite://", settings=IDLE) as engine:
+    async with engine_with("sqlite://", settings=IDLE) as engine:
         return await exported(engine, (await engine.create_chat()).id)
 
 
@@ -342,14 +335,14 @@ async def test_doubled_or_misplaced_row_is_named_by_line(lines: list[str]) -> No
 
 async def test_rehashed_unchanged_lines_are_accepted(lines: list[str]) -> None:
     """Otherwise the test above would prove nothing."""
-    async with on("sqlite://", settings=IDLE) as engine:
+    async with engine_with("sqlite://", settings=IDLE) as engine:
         assert await engine.import_chat([*forged(lines, lambda _: None)])
     assert "not signed" in (await refused([*forged(lines, lambda _: None)], KEY)).problem
 
 
 async def test_export_refuses_a_chat_that_does_not_verify(either_url: str) -> None:
     """Any store would refuse the import. `export_rows` still works."""
-    async with on(either_url, "one") as engine:
+    async with engine_with(either_url, "one") as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
         await by_hand(either_url, "UPDATE messages SET audience = 'model' WHERE position = 1")
@@ -372,7 +365,7 @@ async def test_export_refuses_a_chat_that_does_not_verify(either_url: str) -> No
 async def test_export_refuses_unreadable_parts(tmp_path: Path, damage: str, column: str, problem: str) -> None:
     """The parts of a reply are visible before it is finished; the log covers the whole reply."""
     url = f"sqlite:///{tmp_path / 'chats.db'}"
-    async with on(url, "one") as engine:
+    async with engine_with(url, "one") as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
         await by_hand(url, f"UPDATE events SET {damage} WHERE seq = (SELECT min(seq) FROM events WHERE kind = 'part')")  # noqa: S608 - our own
@@ -385,7 +378,7 @@ async def test_export_refuses_unreadable_parts(tmp_path: Path, damage: str, colu
 async def test_quarantined_rows_move_too(tmp_path: Path) -> None:
     """A repair quarantines unreadable rows, and an erasure has to find them in the new store."""
     url = f"sqlite:///{tmp_path / 'chats.db'}"
-    async with on(url, settings=IDLE) as engine, on("sqlite://", settings=IDLE) as elsewhere:
+    async with engine_with(url, settings=IDLE) as engine, engine_with("sqlite://", settings=IDLE) as elsewhere:
         chat = await engine.create_chat()
         for row in ("{}", "[]", "[]"):
             await by_hand(

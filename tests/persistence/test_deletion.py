@@ -1,13 +1,12 @@
 """A deletion removes everything of a chat from every place, and every interested party learns of it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from support.engines import engine_with
 from support.latches import Latch
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, stored_text
@@ -17,13 +16,6 @@ from turnwise.providers.scripted import Reply, ScriptedModel
 
 SECRET = "hunter2-delete"  # noqa: S105 - the word that is searched
 IDLE = Settings(run_worker=False)
-
-
-@asynccontextmanager
-async def on(url: str, *replies: Any, **options: Any) -> AsyncIterator[Engine]:
-    """Open an engine with a model of these replies."""
-    async with Engine(url, model=ScriptedModel([*replies]), **options) as engine:
-        yield engine
 
 
 async def _answered_chat(engine: Engine, text: str = "hello") -> str:
@@ -78,7 +70,7 @@ _METHODS: dict[str, Callable[[Engine, str], Awaitable[object]]] = {
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 async def test_every_method_reports_the_deletion(either_url: str) -> None:
     """With a warm cache and with a cold one."""
-    async with on(either_url, "hi") as engine, on(either_url, settings=IDLE) as elsewhere:
+    async with engine_with(either_url, "hi") as engine, engine_with(either_url, settings=IDLE) as elsewhere:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello", client_id="first")
         await engine.wait(chat.id)
@@ -132,10 +124,10 @@ async def test_working_chat_is_not_deleted(either_url: str, state: str) -> None:
 )
 async def test_unreadable_chat_is_deleted(either_url: str, damage: str, lost: str | None) -> None:
     """The tombstone has the fields that are still readable."""
-    async with on(either_url, "hi") as engine:
+    async with engine_with(either_url, "hi") as engine:
         chat_id = await _answered_chat(engine)
     await by_hand(either_url, damage)
-    async with on(either_url, settings=IDLE) as engine:
+    async with engine_with(either_url, settings=IDLE) as engine:
         left = await engine.delete_chat(chat_id)
         assert [name for name in ("created_at", "head") if getattr(left, name) is None] == ([lost] if lost else [])
         assert await engine.tombstone(chat_id) == left
@@ -160,7 +152,7 @@ async def _waited(engine: Engine, chat_id: str) -> None:
 
 async def test_followers_in_every_process_learn_of_deletion(either_url: str) -> None:
     """They received all earlier events; a subscriber of another chat continues."""
-    async with on(either_url, "hi", "there") as engine, on(either_url, settings=IDLE) as elsewhere:
+    async with engine_with(either_url, "hi", "there") as engine, engine_with(either_url, settings=IDLE) as elsewhere:
         chat_id, other = await _answered_chat(engine), await engine.create_chat()
         seen: dict[Engine, list[Event]] = {engine: [], elsewhere: []}
         with anyio.fail_after(60):
@@ -178,7 +170,7 @@ async def test_followers_in_every_process_learn_of_deletion(either_url: str) -> 
 @pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
 async def test_forks_and_children_are_named_and_stay_after_deletion(either_url: str) -> None:
     """Forks of forks hold copies, too; a subagent's subagent is no child of the deleted chat."""
-    async with on(either_url, "hi", "on") as engine:
+    async with engine_with(either_url, "hi", "on") as engine:
         chat_id = await _answered_chat(engine)
         version = (await engine.get_chat(chat_id)).version
         fork = await engine.fork(chat_id, at_version=version)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any
 
 import anyio
 import asyncpg
@@ -26,20 +24,6 @@ from turnwise.testing.conformance import plans
 from turnwise.testing.conformance.plans import contents, part
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
-
-
-@pytest.fixture
-async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
-    """Open stores on the test's schema, as that many processes would."""
-    async with AsyncExitStack() as stack:
-
-        async def opened(**options: Any) -> PostgresStore:
-            store = PostgresStore(postgres_url, **options)
-            await store.open()
-            stack.push_async_callback(store.close)
-            return store
-
-        yield opened
 
 
 def rename(title: str) -> plans.Plan:

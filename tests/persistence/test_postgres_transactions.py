@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -36,19 +35,6 @@ async def blocked(beside: asyncpg.Connection) -> None:
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 COMMIT, APPEND_EVENTS, READ = "-- name: commit", "-- name: append_events", "-- name: facts"
 RUNNING = (plans.send("hello"), plans.claim())
-
-
-@pytest.fixture
-async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
-    async with AsyncExitStack() as stack:
-
-        async def opened(**options: Any) -> PostgresStore:
-            store = PostgresStore(postgres_url, **options)
-            await store.open()
-            stack.push_async_callback(store.close)
-            return store
-
-        yield opened
 
 
 class Wire:

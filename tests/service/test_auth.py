@@ -4,11 +4,10 @@ import base64
 import hashlib
 import hmac
 import json
-import sqlite3
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from starlette.requests import Request
 from support.clock import StillClock
 from support.gated_model import GatedModel
 from support.served import GENEROUS, TOKENS, Served, served
+from support.sql_by_hand import poison_facts
 from turnwise import Engine, SettingsError
 from turnwise.http_problems import NotAuthenticated
 from turnwise.service import JWTs, Principal, ServiceSettings, StaticTokens, add_problem_handlers, caller, router
@@ -286,11 +286,6 @@ def test_wrong_token_file_is_refused_without_secrets(text: str, problem: str, tm
 # Callers
 
 
-def damage(path: Path, chat_id: str) -> None:
-    with closing(sqlite3.connect(path)) as on, on:
-        on.execute("UPDATE chats SET facts = 'poison' WHERE id = ?", (chat_id,))
-
-
 @pytest.mark.parametrize("page", [None, 2], ids=["all at once", "two at a time"])
 async def test_unreadable_chat_is_shown_to_its_owner(
     tmp_path: Path, page: int | None, monkeypatch: pytest.MonkeyPatch
@@ -309,7 +304,7 @@ async def test_unreadable_chat_is_shown_to_its_owner(
         chats = [(await ada.post("/chats", json={})).json()["id"] for _ in range(5)]
         await bob.post("/chats", json={})
         for place in (0, 2, 4):
-            damage(path, chats[place])
+            poison_facts(path, chats[place])
             responses = [await who.get(f"/chats/{chats[place]}") for who in (ada, bob, operator, auditor)]
             none = await bob.get(f"/chats/c{'0' * 25}")
             assert [answer.status_code for answer in responses] == [500, 404, 500, 500], place

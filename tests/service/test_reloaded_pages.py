@@ -6,8 +6,9 @@ from typing import Any, Final, Literal
 import httpx
 import pytest
 
+from support.engines import calling
 from support.served import Served, served
-from turnwise import Agent, Chat, Engine, ModelRequest, TextPart, ToolOutput, ToolResult, delegate, tool
+from turnwise import Agent, Chat, Engine, TextPart, ToolOutput, ToolResult, delegate, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import FilePart
 from turnwise.states.model_errors import ModelError
@@ -179,16 +180,6 @@ QUESTION: Final = {"id": "u1", "role": "user", "parts": [{"type": "text", "text"
 SAID: Final = {"id": "u1", "role": "user", "content": "Clean up."}
 
 
-def _asking(name: str, arguments: dict[str, str]) -> ScriptedModel:
-    """Return a model that calls a tool and then repeats the result."""
-
-    def answer(request: ModelRequest) -> Reply:
-        results = [message.result.output for message in request.messages if message.result is not None]
-        return Reply(f"I have {results[0]}") if results else Reply(calls=[Call(name, arguments, id=f"{name}-1")])
-
-    return ScriptedModel(answer)
-
-
 def crew() -> Engine:
     """Return an engine whose lead asks a foreman who asks a janitor, who needs an approval."""
 
@@ -197,9 +188,9 @@ def crew() -> Engine:
         """Wipe."""
         return f"wiped {what}"
 
-    janitor = Agent("janitor", model=_asking("wipe", {"what": "disk"}), tools=[wipe])
-    foreman = Agent("foreman", model=_asking("ask_janitor", {"task": "wipe"}), tools=[delegate(janitor)])
-    lead = Agent("lead", model=_asking("ask_foreman", {"task": "clean"}), tools=[delegate(foreman)])
+    janitor = Agent("janitor", model=calling("wipe", what="disk"), tools=[wipe])
+    foreman = Agent("foreman", model=calling("ask_janitor", task="wipe"), tools=[delegate(janitor)])
+    lead = Agent("lead", model=calling("ask_foreman", task="clean"), tools=[delegate(foreman)])
     return Engine("sqlite://", agents=[lead, foreman, janitor])
 
 

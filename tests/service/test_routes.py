@@ -1,8 +1,6 @@
 """Every route does the same as its method of the engine."""
 
-import sqlite3
 import tracemalloc
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +9,7 @@ import httpx
 import pytest
 
 from support.served import GENEROUS, Served, served, stream_of
+from support.sql_by_hand import poison_facts
 from turnwise import Engine
 from turnwise.client import Client
 from turnwise.persistence.reading import PAGE_BYTES
@@ -341,7 +340,7 @@ async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
 
         for route, body in _runs().items():
             await story.ask(route, "send_message", json=body)
-        _damage(path, story.id)
+        poison_facts(path, story.id)
         await story.ask(f"POST {CHAT}/repair", "repaired")
         exported = (await operator.get(f"/chats/{story.id}/export")).content
         await story.ask(f"DELETE {CHAT}", None)
@@ -359,8 +358,3 @@ def _runs() -> dict[str, dict[str, Any]]:
     empty: dict[str, Any] = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
     ai_sdk = {"id": "t2", "messages": [user | {"parts": [{"type": "text", "text": "Hello!"}]}]}
     return {"POST /agui": agui | empty, "POST /ai-sdk/chat": ai_sdk}
-
-
-def _damage(path: Path, chat_id: str) -> None:
-    with closing(sqlite3.connect(path)) as on, on:
-        on.execute("UPDATE chats SET facts = 'poison' WHERE id = ?", (chat_id,))

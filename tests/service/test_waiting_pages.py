@@ -11,21 +11,10 @@ import anyio
 import httpx
 import pytest
 
+from support.engines import calling
 from support.served import Served, served, streaming
 from turnwise import Agent, Engine, ToolResult, delegate, tool
 from turnwise.client import Client
-from turnwise.providers.protocol import ModelRequest
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
-
-
-def calling(name: str, **arguments: str) -> ScriptedModel:
-    """Return a model that calls a tool, and then repeats the result."""
-
-    def answer(request: ModelRequest) -> Reply:
-        results = [message.result.output for message in request.messages if message.result is not None]
-        return Reply(f"I have {results[0]}") if results else Reply(calls=[Call(name, arguments, id=f"{name}-1")])
-
-    return ScriptedModel(answer)
 
 
 def crew(asker: str) -> Engine:

@@ -21,6 +21,12 @@ async def by_hand(url: str, sql: str) -> list[tuple[Any, ...]]:
         await connection.close()
 
 
+def poison_facts(path: Path, chat_id: str) -> None:
+    """Make a chat of a SQLite file unreadable."""
+    with closing(sqlite3.connect(path)) as on, on:
+        on.execute("UPDATE chats SET facts = 'poison' WHERE id = ?", (chat_id,))
+
+
 async def stored_text(url: str) -> str:
     """Return all content of a database: every byte of SQLite's files, every row of PostgreSQL's tables."""
     if url.startswith("sqlite:///"):

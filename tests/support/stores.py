@@ -1,5 +1,6 @@
 """Stores for tests: on a file, and with overridable methods."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -17,6 +18,14 @@ class Delegate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class Unwatched(Delegate):
+    """A store whose notifications are all lost."""
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        await anyio.sleep_forever()
+        yield None
 
 
 class Stuck(SQLiteStore):
