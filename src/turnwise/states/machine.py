@@ -6,10 +6,11 @@ model is a `Draft`, which lives for one decision; only a store's commit moves a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from transitions import Event, EventData, Machine, Transition
+from transitions import EventData, Machine, Transition
 
 from turnwise.states.draft import Draft
 from turnwise.states.names import NEW, UNKNOWN, ChatState
@@ -42,21 +43,13 @@ class _Transition(Transition):
         return True
 
 
-class _Event(Event):
-    """A trigger: it tries its rows in order, and neither calls back nor logs."""
-
-    def _trigger(self, event_data: EventData) -> bool:
-        event_data.state = self.machine.get_model_state(event_data.model)
-        self._is_valid_source(event_data.state)
-        for transition in self.transitions[event_data.state.name]:  # noqa: SIM110 - a generator would cost more
-            if transition.execute(event_data):
-                return True
-        return False
-
-
 class _Machine(Machine):
     transition_cls = _Transition
-    event_cls = _Event
+
+
+_LOGGER: Final = logging.getLogger("transitions")
+if _LOGGER.level == logging.NOTSET:
+    _LOGGER.setLevel(logging.WARNING)  # it would log several lines for each transition, at the level of turnwise's own
 
 
 def built(rows: Iterable[Row]) -> Machine:
