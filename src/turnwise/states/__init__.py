@@ -1,7 +1,8 @@
-"""The ground floor: what may happen to a chat, declared once, as data.
+"""The state machine of a chat, declared once, as data.
 
-`TABLE` holds every transition; `decide` returns what a trigger does to a chat with given facts. The floor is pure: it
-does no I/O, reads no clock, uses no random numbers, and imports nothing of the floors above. Its values are immutable.
+`TABLE` holds every transition; `decide` returns what a trigger does to a chat with given facts. The package is
+pure: it does no I/O, reads no clock, uses no random numbers, and imports no other package of turnwise. Its values are
+immutable.
 
 Start with `names` (the words), `facts` (what is known about a chat) and `table` (what may happen to it).
 """
