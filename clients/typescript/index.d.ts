@@ -679,7 +679,7 @@ export interface ProblemFields {
   [field: string]: Json;
 }
 
-/** The service refuses: the chat is not there (404), the token is nobody's (401), the number is of no event (400). */
+/** The service refuses: the chat is not there (404), the token is invalid (401), no event has that number (400). */
 export class Problem extends Error {
   constructor(fields: ProblemFields);
   /** Names the error, as in `urn:turnwise:problem:chat-not-found`. */

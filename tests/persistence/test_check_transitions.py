@@ -187,7 +187,7 @@ FORGED: Final = {
     "an erasure by a message": (ANSWERED + "send_message waiting pending 2 1 1 message=m3 erase=m1", "another trigger"),
     "an erasure that says something": (ERASED + "message=m9", "message belongs to another trigger"),
     "an erasure that cuts": (ERASED + "cut=m1", "cut belongs to another trigger"),
-    "work without a lease": (SENT + "claimed pending streaming 1 1 1", "nobody holds the chat"),
+    "work without a lease": (SENT + "claimed pending streaming 1 1 1", "no worker holds the chat"),
     "rest with a lease": (STARTED + "step_finished streaming waiting 1 1 1 message=m2", "allows no lease"),
     "a settled stop with a lease": (STOPPED + "settled interrupted interrupted 1 1 1", "allows no lease"),
     "a queue at rest": (NEW + "renamed waiting waiting 0 0 0 profile= enqueue=m9", "empty queue"),

@@ -48,7 +48,7 @@ def call_open(chat: Replayed) -> str | None:
 
 
 def _lease_missing(chat: Replayed) -> str | None:
-    return f"nobody holds the chat, but {chat.state} demands a live lease" if chat.writes.token is None else None
+    return f"no worker holds the chat, but {chat.state} demands a live lease" if chat.writes.token is None else None
 
 
 def _lease_held(chat: Replayed) -> str | None:

@@ -174,7 +174,7 @@ async def find_stored(connection: asyncpg.Connection, unconfirmed: list[Commit])
     not started it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
     """
     stored: list[Committed] = []
-    # In the order of their ids: two processes that look for the same chats never wait for each other in a ring.
+    # In the order of their ids: two processes that look for the same chats never deadlock.
     for commit in sorted(unconfirmed, key=lambda commit: commit.chat_id):
         await connection.execute(LOCK, commit.chat_id)
         if await connection.fetchval(SQL["hash"], commit.chat_id, commit.row.version) == commit.after.head:

@@ -291,7 +291,7 @@ class PostgresTransactions:
 
     async def _claim_on_budgets(self, connection: asyncpg.Connection, current: CachedChat, plan: Plan) -> list[Commit]:
         """Claim a chat that spends budgets: alone, for the one before it may have spent the same."""
-        # Claims that lock the budgets of several owners, each in its own order, would wait in a ring.
+        # Claims that lock the budgets of several owners, each in its own order, could deadlock.
         await connection.execute(SQL["one_claim"])
         try:
             async with connection.transaction():

@@ -1,5 +1,5 @@
-// The arguments of a call, each in a field of its kind, as their JSON schema says; what is wrong stands at its field.
-// What nobody changes is read as it was given, also where its field cannot show it: an argument that was left out, a null.
+// A form for the arguments of a call: each field follows the argument's JSON schema and shows its own errors.
+// Unchanged arguments keep their original value, also one that a field cannot show: a missing argument, a null.
 
 import { numberOf, parse, stringify } from "./exact-json.js";
 import { button, made } from "./shown.js";
@@ -7,9 +7,9 @@ import { button, made } from "./shown.js";
 /**
  * @typedef {object} Field
  * @property {HTMLElement} element
- * @property {() => boolean} isChanged whether it stands otherwise than it was drawn
- * @property {() => unknown} read what was typed; what was given if nothing was; `undefined` leaves the argument out
- * @property {() => HTMLElement | null} check tell what is wrong, and return the first input that is
+ * @property {() => boolean} isChanged whether the value differs from the drawn one
+ * @property {() => unknown} read the typed value, or else the original one; `undefined` leaves the argument out
+ * @property {() => HTMLElement | null} check show errors, and return the first invalid input
  */
 
 let lastId = 0;
@@ -24,7 +24,7 @@ class ArgumentForm extends HTMLElement {
     this.addEventListener("input", () => this.hasFailed && this.check()); // at a change the layout would move under a click
   }
 
-  /** Whether somebody has changed something. */
+  /** Whether a person has changed an argument. */
   get isChanged() {
     return this.field.isChanged();
   }
@@ -34,7 +34,7 @@ class ArgumentForm extends HTMLElement {
     return this.isChanged ? this.field.read() : this.given;
   }
 
-  /** Tell at each field what is wrong with it, and return the first that is wrong, or null. */
+  /** Show the errors at their fields; return the first invalid field, or null. */
   check() {
     const wrong = this.field.check();
     this.hasFailed = wrong !== null;
@@ -67,7 +67,7 @@ class Reader {
   }
 }
 
-/** Return the schema that a value would have, if nobody says more. */
+/** Return a schema derived from a value. */
 function schemaOf(value) {
   if (Array.isArray(value)) return { type: "array", items: value.length ? schemaOf(value[0]) : {} };
   if (value === null) return {};
@@ -89,7 +89,7 @@ function objectField(schema, value, reader) {
   };
 }
 
-/** Return the field of an object that was not given. It stays so unless it is opened, and has fields only then: a type may hold itself. */
+/** Return the field of a missing object. Its fields are made when a person opens it: a type may contain itself. */
 function closedField(name, schema, value, isNeeded, reader) {
   const details = made("details", {},
     made("summary", {}, name, made("span", { className: "muted", textContent: value === null ? " null" : " left out" })),
@@ -188,7 +188,7 @@ function inputField(name, schema, value, { isNeeded, isNullable }) {
   };
 }
 
-/** Return what an argument is typed into. It shows a value: the one that was given, or the default of what was left out. */
+/** Return the input of an argument. It shows the original value, or the default of a missing one. */
 function inputFor(schema, value, isNullable) {
   const isDecided = typeof value === "boolean" && !isNullable;
   const choices = schema.enum ?? (schema.const !== undefined ? [schema.const] : schema.type === "boolean" && !isDecided ? [true, false] : null);

@@ -1,4 +1,4 @@
-// What a chat's log and events tell, as bars along time.
+// A chat's log and events as bars along time.
 
 import { Instants } from "./instants.js";
 
@@ -10,12 +10,12 @@ import { Instants } from "./instants.js";
  * @property {number} to
  * @property {object[]} records what the log and the events say of it
  * @property {string} [state] whose colour it has
- * @property {string} [chatId] the subagent that it stands for
+ * @property {string} [chatId] the subagent that it represents
  */
 
 export const LANES = ["state", "step", "attempt", "call", "compaction", "interrupt", "subagent"];
 
-/** Return the bars that a log and the events tell, each with its records, and the instants by which they are drawn. */
+/** Return the bars of a log and its events, each with its records, and the instants by which they are drawn. */
 export function barsOf(records, events, subagents, present) {
   const instants = new Instants(records, events, present);
   const bars = [...stays(records, instants), ...stepsOf(records, instants), ...callsOf(events, instants), ...compactionsOf(events, instants),
@@ -107,7 +107,7 @@ function compactionsOf(events, instants) {
 }
 
 /**
- * Return bars of one lane in rows, so that none hides another: what has no room of its own is drawn as one bar of several.
+ * Return bars of one lane in rows, so that none hides another: bars without room of their own are merged into one.
  *
  * @param {Bar[]} bars
  * @param {(time: number) => number} pixel where a time is drawn

@@ -1,4 +1,4 @@
-// The machine's picture: the state of the chat is lit, the last transitions walk, counts stand on arrows.
+// The diagram of the machine: it highlights the state of the chat, animates the last transitions and counts them on arrows.
 
 import { chatPath, text } from "./service.js";
 import { made, stateData, tell } from "./shown.js";
@@ -78,7 +78,7 @@ class ChatDiagram extends HTMLElement {
       && (!trigger || !edge.dataset.triggers || edge.dataset.triggers.split(" ").includes(trigger)));
   }
 
-  /** Write on each arrow how often the chat went along it, and below what has no arrow: once it can be seen. */
+  /** Write the count of each transition on its arrow, and list transitions without an arrow below, once visible. */
   count(records) {
     this.records = records;
     if (!this.picture || !this.checkVisibility()) return; // what is not drawn has no lengths
@@ -110,7 +110,7 @@ function counted(records) {
   return counts;
 }
 
-/** Put a badge with a count on an arrow, near its head: its label stands elsewhere. */
+/** Put a badge with a count on an arrow, near its head, away from its label. */
 function mark(edge, count) {
   edge.classList.add("gone");
   if (edge.dataset.source === "new") return; // once, for every chat

@@ -1,4 +1,4 @@
-// Where a chat stands and why, what it has used, and what is left of its budgets.
+// The state of a chat and the reason, its usage, and the rest of its budgets.
 
 import { asTime, made, pairs, table } from "./shown.js";
 

@@ -165,7 +165,7 @@ class ChatList extends HTMLElement {
       made("a", { href: `#/chats/${encodeURIComponent(chat.id)}` },
         stateOf(chat.state),
         made("span", { className: "name" }, made("strong", { textContent: chat.title ?? chat.id }), stuck, open, unread),
-        made("span", { className: "muted", textContent: `${chat.agent} · ${chat.owner ?? "nobody's"}` }),
+        made("span", { className: "muted", textContent: `${chat.agent} · ${chat.owner ?? "no owner"}` }),
         made("time", { className: "muted", dateTime: chat.updated_at, textContent: age(chat.updated_at) })));
   }
 }

@@ -1,4 +1,4 @@
-// What was said, and the reply under way. Only what is new or has changed is drawn.
+// The messages and the streaming reply. Only new or changed ones are drawn.
 
 import { stringify } from "./exact-json.js";
 import "./reply-speaker.js";
@@ -31,7 +31,7 @@ class ChatMessages extends HTMLElement {
     this.top = scrollTop;
   }
 
-  /** Whoever reads at the end stays at the end; whoever reads above is not moved. */
+  /** Keep the view at the end if it was there; do not scroll otherwise. */
   stay() {
     if (!this.isAtEnd) return;
     this.frame.scrollTop = this.frame.scrollHeight;
@@ -64,7 +64,7 @@ class ChatMessages extends HTMLElement {
     this.speaker?.hear(parts, messages);
   }
 
-  /** Let the reply under way grow: text that goes on is added to what is there. */
+  /** Append to the streaming reply. */
   grow(parts) {
     this.live.hidden = !parts.length;
     parts.forEach((part, place) => {

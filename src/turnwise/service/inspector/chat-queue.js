@@ -1,4 +1,4 @@
-// What was said while the chat was busy, and waits: promoted, edited or deleted while it does.
+// The queued messages of a busy chat, which a person can promote, edit or delete.
 
 import { stringify } from "./exact-json.js";
 import { chatPath, post, remove, patch } from "./service.js";
@@ -27,7 +27,7 @@ class ChatQueue extends HTMLElement {
     return item;
   }
 
-  /** Let a queued message be edited where it stands. */
+  /** Edit a queued message in place. */
   edit(item, path, words) {
     const input = made("textarea", { rows: 2, value: words, "aria-label": "Queued message" });
     const before = [...item.childNodes];

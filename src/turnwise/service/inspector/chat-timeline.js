@@ -71,7 +71,7 @@ class ChatTimeline extends HTMLElement {
     this.draw(event.clientX - this.frame.getBoundingClientRect().left);
   }
 
-  /** Lay the bars out at this zoom; what stands at `fixed`, in pixels of the frame, stays there. */
+  /** Lay the bars out at this zoom; the instant at `fixed`, in pixels of the frame, keeps its place. */
   draw(fixed = this.frame.clientWidth / 2) {
     const { frame, scale } = this;
     this.rem = parseFloat(getComputedStyle(document.documentElement).fontSize);

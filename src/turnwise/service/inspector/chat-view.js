@@ -1,4 +1,4 @@
-// One chat: it follows the chat's events, and hands what they tell to its parts.
+// One chat: follows the chat's events and passes them to its parts.
 
 import "./chat-audit.js";
 import "./chat-diagram.js";
@@ -24,7 +24,7 @@ const COMMANDS = [
 ];
 /** The operations without which a section has nothing to show. */
 const NEEDED = [["timeline", "read_audit"], ["past", "read_audit"], ["audit", "read_audit"], ["family", "list_subagents"]];
-/** What is asked of a chat that no event tells whole: the operation, its path, and what stands for an answer that is not for this person. */
+/** Requests for data that events do not contain: the operation, its path, and the value if this person may not read it. */
 const ASKED = [["get_chat", "", { usage: {} }], ["explain", "/explain", { legal_triggers: [], broken_invariants: [], reason: "" }], ["read_usage", "/usage", []], ["read_audit", "/audit", []]];
 
 class ChatView extends HTMLElement {
@@ -115,7 +115,7 @@ class ChatView extends HTMLElement {
     await this.ask();
   }
 
-  /** Tell of the connection; once it is there again, ask for what was missed. */
+  /** Show the state of the connection; after a reconnection, request the missed events. */
   connect(words) {
     if (this.connection.textContent && !words) this.askSoon();
     this.connection.textContent = words;
@@ -155,7 +155,7 @@ class ChatView extends HTMLElement {
     }), delay);
   }
 
-  /** Draw what the events have told. */
+  /** Draw the events. */
   draw() {
     const { retry } = this;
     const { state, queue, open_calls: calls, error } = this.transcript;
@@ -174,7 +174,7 @@ class ChatView extends HTMLElement {
     this.diagram.count(this.records);
   }
 
-  /** Ask for what no event tells whole: the chat, its explanation, usage and audit log. */
+  /** Request the data that events do not contain: the chat, its explanation, usage and audit log. */
   async ask() {
     const { signal } = this.leaving;
     const [chat, explanation, usage, audit] = await Promise.all(

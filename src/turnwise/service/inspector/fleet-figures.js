@@ -29,7 +29,7 @@ export function spellsOf(records, isResting) {
   return found;
 }
 
-/** Counts the turns that begin. Those of a chat that is deleted have begun all the same. */
+/** Counts started turns, also those of chats deleted since. */
 export class TurnCount {
   constructor() {
     this.turns = new Map();

@@ -1,4 +1,4 @@
-// The fleet: who works, where chats stand, what goes through, what waits, what fails, and what nobody can run.
+// The fleet: workers, states of chats, throughput, waiting times, failures, and chats that no worker can run.
 
 import { isStuck, pages } from "./chat-list.js";
 import { TurnCount, counted, quantile, spellsOf } from "./fleet-figures.js";
@@ -69,7 +69,7 @@ class FleetView extends HTMLElement {
     return [...this.logs.values()].flatMap((one) => one.spells);
   }
 
-  /** Return how many turns begin in a minute, by what was seen during the last one. */
+  /** Return the turns per minute, from the last minute. */
   throughput(chats) {
     const now = Date.now();
     this.looks.push({ now, turns: this.turns.look(chats) });
@@ -93,7 +93,7 @@ class FleetView extends HTMLElement {
       tile("Chats", String(chats.length), `${chats.filter((chat) => KINDS[chat.state] === "leased").length} at work`),
       tile("Throughput", rate === null ? "…" : `${rate.toFixed(1)}/min`, rate === null ? "counting begun turns" : "turns begun, last minute"),
       tile("Latency", time(took, 0.5), `half of the turns; 95 %: ${time(took, 0.95)}`),
-      tile("Wait for a worker", time(waited, 0.5), oldest ? `longest now: ${age(oldest)}` : "nobody waits now"),
+      tile("Wait for a worker", time(waited, 0.5), oldest ? `longest now: ${age(oldest)}` : "no chat waits now"),
       tile("Stuck", String(stuck.length), stuck.length ? "should move, and do not" : "everything moves", stuck.length > 0));
     this.drawStates(chats);
     const rows = (pairs) => pairs.map(([name, count]) => [name, String(count)]);

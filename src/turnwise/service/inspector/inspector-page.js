@@ -1,4 +1,4 @@
-// The page: who looks, and at what.
+// The page: the signed-in person and the current view.
 
 import "./chat-list.js";
 import "./chat-view.js";

@@ -2,7 +2,7 @@
 
 /**
  * @typedef {object} Instant
- * @property {number} at what the clock said, in milliseconds
+ * @property {number} at the time of the clock, in milliseconds
  * @property {number} drawn where on the axis of time that is: as far from the first instant as time has passed since
  */
 
@@ -33,7 +33,7 @@ export class Instants {
     return this.all[this.places.get(one)].drawn;
   }
 
-  /** Return where the time of another chat is drawn: where this one's clock said so last. */
+  /** Return where a time of another chat is drawn: the last place with that time on this chat's axis. */
   at(text) {
     const at = Date.parse(text);
     const place = this.all.findLastIndex((one) => one.at <= at);
@@ -41,7 +41,7 @@ export class Instants {
     return Math.min(after(this.all[place], at).drawn, (this.all[place + 1] ?? this.all[place]).drawn);
   }
 
-  /** Return what the clock said at a place of the axis. */
+  /** Return the time at a place of the axis. */
   clock(drawn) {
     const one = this.all.findLast((each) => each.drawn <= drawn) ?? this.all[0];
     return one.at + drawn - one.drawn;
@@ -53,7 +53,7 @@ function after(before, at) {
   return { at, drawn: before ? before.drawn + Math.max(at - before.at, 0) : at };
 }
 
-/** Return the number of the last event that a version had told. Versions of one commit are told with its last. */
+/** Return the number of the last event of a version. The versions of a commit share its last event. */
 export function seqAt(records, version) {
   let seq = 0;
   for (const record of records) {

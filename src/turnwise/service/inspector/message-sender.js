@@ -24,7 +24,7 @@ class MessageSender extends HTMLElement {
     this.append(form);
   }
 
-  /** Send what was said. If nobody knows whether it arrived, it stands there again, and has the same key when it is sent again. */
+  /** Send the text. If the outcome is unknown, put the text back; sending it again uses the same key. */
   async send(input) {
     const content = input.value;
     const key = this.failed?.content === content ? this.failed.key : newKey();

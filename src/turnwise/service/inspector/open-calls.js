@@ -6,7 +6,7 @@ import { chatPath, get, post } from "./service.js";
 import { asText, asValue, made, pairs, tell } from "./shown.js";
 
 class OpenCalls extends HTMLElement {
-  /** Show open calls. What was typed stays while the calls stay. */
+  /** Show open calls; keep the typed text as long as the calls are the same. */
   async show(calls) {
     const asked = calls.filter((call) => call.executor === "client" || call.approval === "asked");
     const key = asked.map((call) => call.call_id).join(" ");

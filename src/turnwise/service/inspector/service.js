@@ -6,7 +6,7 @@ import { parse, stringify } from "./exact-json.js";
 const ROOT = new URL("../", import.meta.url);
 const KEPT = "turnwise-token";
 
-/** The chat cannot be read, whoever asks and how often, until somebody repairs it. */
+/** The chat cannot be read until an operator repairs it. */
 const UNREADABLE = "urn:turnwise:problem:chat-unreadable";
 
 /** What the service says is wrong. */
@@ -36,7 +36,7 @@ export function hasToken() {
   return sessionStorage.getItem(KEPT) !== null;
 }
 
-/** Fetch; what only reads is tried once more, for a connection that was kept too long. */
+/** Fetch; repeat a read once: the server may have closed an idle connection. */
 const fetched = (path, asked) => fetch(new URL(path, ROOT), asked).catch((error) => {
   if (asked.method !== "GET" || asked.signal?.aborted) throw error;
   return fetch(new URL(path, ROOT), asked);
@@ -77,7 +77,7 @@ export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${res
 export const events = (id, after, { goesOn = true, ...options } = {}) =>
   follow(new URL(chatPath(id, `events?follow=${goesOn}`), ROOT), { ...asked(), after, ...options });
 
-/** Yield each chat as it stands, and then whenever it changes. */
+/** Yield the current chats, then every change. */
 export const changes = (options) => watch(new URL("events", ROOT), { ...asked(), ...options });
 
 const asked = () => ({ token: sessionStorage.getItem(KEPT), parse });

@@ -1,4 +1,4 @@
-// Elements, made without HTML: whatever a chat, a tool or a person says is only ever text.
+// Creates elements without HTML: the text of chats, tools and people stays text.
 
 import { parse, stringify } from "./exact-json.js";
 import { KINDS } from "./states.js";
@@ -24,7 +24,7 @@ export function made(tag, props = {}, ...children) {
 
 const ATTRIBUTES = new Set(["role", "for", "list", "scope"]);
 
-/** Return a button that tells what went wrong, if something did, to the page. While it acts, pressing it again does nothing. */
+/** Return a button that reports errors to the page. It ignores clicks while its action runs. */
 export function button(words, act, props = {}) {
   const press = async (event) => {
     const pressed = event.currentTarget;
@@ -41,13 +41,13 @@ export function button(words, act, props = {}) {
   return made("button", { type: "button", textContent: words, on: { click: press }, ...props });
 }
 
-/** Tell the page what went wrong. */
+/** Report an error to the page. */
 export function tell(element, error) {
   const target = element.isConnected ? element : document.querySelector("inspector-page");
   target?.dispatchEvent(new CustomEvent("failed", { bubbles: true, detail: error }));
 }
 
-/** Tell the page that the service answers, if it did not. */
+/** Report to the page that the service answers again. */
 export function tellAnswer(element) {
   element.dispatchEvent(new CustomEvent("answered", { bubbles: true }));
 }
@@ -70,7 +70,7 @@ export function showState(element, state) {
   return element;
 }
 
-/** Return what stands where there is nothing to show, and says what would be there. */
+/** Return a placeholder for an empty list. */
 export function empty(words) {
   return made("p", { className: "empty", textContent: words });
 }
@@ -80,7 +80,7 @@ export function asText(value) {
   return typeof value === "string" ? value : stringify(value, 2);
 }
 
-/** Return what was typed as JSON if it is JSON, otherwise as text. */
+/** Return typed text as JSON if it is JSON, otherwise as text. */
 export function asValue(typed) {
   try {
     return parse(typed);
@@ -130,7 +130,7 @@ export function table(caption, heads, rows, nothing = "Nothing yet.") {
     rows.length ? null : empty(nothing));
 }
 
-/** Return names with what they stand for. */
+/** Return a list of names and values. */
 export function pairs(rows) {
   return made("dl", { className: "pairs" }, ...rows.map(([name, value]) =>
     made("div", {}, made("dt", { textContent: name }), made("dd", {}, value))));

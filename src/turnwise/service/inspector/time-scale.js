@@ -33,7 +33,7 @@ export class TimeScale {
   }
 }
 
-/** Return what stands in `values` where `key` stands among the ascending `keys`. */
+/** Interpolate `values` at the place of `key` among the ascending `keys`. */
 function between(keys, values, key) {
   let [low, high] = [0, keys.length - 1];
   if (key <= keys[low]) return values[low];

@@ -30,7 +30,7 @@ class TimeTravel extends HTMLElement {
         made("div", { className: "card" }, this.messages), made("div", {}, this.diagram, this.calls)));
   }
 
-  /** Show a log. Whoever looked at the last version goes on to the new last one. */
+  /** Show a log. If the last version was shown, show the new last one. */
   async show(records) {
     try {
       const wasLast = !this.records || this.slider.valueAsNumber === this.records.length;

@@ -23,7 +23,7 @@ CUT_OFF_TEXT: Final = (
     "Outcome unknown: the chat ended in an error while this call ran. It may or may not have taken effect."
 )
 TIMED_OUT_TEXT: Final = "Timed out: no result arrived before the deadline. Whether the action happened is unknown."
-NOT_APPROVED_TEXT: Final = "Not run: nobody approved this call before its deadline."
+NOT_APPROVED_TEXT: Final = "Not run: no person approved this call before its deadline."
 DENIED_TEXT: Final = "Not run: the user did not approve this call."
 UNKNOWN_TEXT: Final = (
     "Outcome unknown: the process that ran this call stopped before a result was recorded. "

@@ -36,7 +36,7 @@ INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since
 VALUES (:chat_id, 'waiting', true, false, 0, 0, :head, :since, '{}');
 
 -- name: blanks
--- The same of many chats, but for those whose ids are taken. In one order: no two such statements wait in a ring.
+-- The same of many chats, but for those whose ids are taken. In one order: no two such statements deadlock.
 INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
 SELECT id, 'waiting', true, false, 0, 0, :head, since, '{}'
 FROM unnest(:chat_ids::text[], :since::timestamptz[]) AS new (id, since) ORDER BY id
@@ -63,7 +63,7 @@ ORDER BY since, number LIMIT :limit;
 
 -- name: locked
 -- Those of the chats that may still be claimed, now that they are locked. They are asked again: another worker may have
--- claimed one since. One that is locked is being claimed or changed: nothing waits for it, and so nothing waits in a ring.
+-- claimed one since. One that is locked is being claimed or changed: nothing waits for it, so nothing deadlocks.
 SELECT id, version FROM chats
 WHERE id = ANY (:chat_ids) AND NOT archived AND worker IS NULL
   AND (state = 'pending' OR (state = 'interrupted' AND NOT settled))
@@ -114,7 +114,7 @@ WITH made AS (
 
 -- name: commit
 -- Commits of one or more chats: of each chat all of it, or, where it is not as it was read, none of it.
--- A chat that another transaction has locked counts as changed: it must hold up no other, and nothing waits in a ring.
+-- A chat that another transaction has locked counts as changed: it must hold up no other, and nothing deadlocks.
 -- So does one that spends budgets, if the commit knows of none.
 WITH made AS (
     SELECT made.*

@@ -1,5 +1,5 @@
 -- name: funds
--- Locks budgets, in an order that all share, so that nothing waits in a ring.
+-- Locks budgets, in an order that all share: no two transactions deadlock.
 SELECT key, body FROM budgets WHERE key = ANY (:keys) ORDER BY key FOR UPDATE;
 
 -- name: budgets
