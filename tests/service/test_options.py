@@ -260,7 +260,6 @@ async def test_stream_resumes_up_to_the_newest_event() -> None:
                 ({"after": newest + 1}, {}),
                 ({"after": 1}, {"Last-Event-ID": str(newest + 1)}),
                 ({"after": newest - 1}, {}),
-                ({"after": newest}, {"Last-Event-ID": ""}),
             )
         ]
         model.allow(9)
@@ -269,8 +268,8 @@ async def test_stream_resumes_up_to_the_newest_event() -> None:
         at_rest = [
             (await ada.get(path, params={"follow": False, "after": number})).status_code for number in (last, last + 1)
         ]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 400, 400, 200, 200]
-    assert [answer.text.count("event: ") for answer in answers if answer.is_success] == [0, 0, 0, 1, 0]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 400, 400, 200]
+    assert [answer.text.count("event: ") for answer in answers if answer.is_success] == [0, 0, 0, 1]
     problem = f"must be the number of an event of this chat, as Last-Event-ID, too; the last one is {newest}"
     assert (answers[3].json()["argument"], answers[3].json()["problem"]) == ("after", problem)
     assert at_rest == [200, 400]

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Query
-from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from turnwise.diagrams import path, slide, sticker, svg, timeline
@@ -28,7 +27,6 @@ _After = Annotated[int, Query(ge=0, le=2**53, description="The number of the las
 _LastEventId = Annotated[
     int | None,
     Header(alias="Last-Event-ID", ge=0, le=2**53, description="As `after`; it counts if both are given.", examples=[7]),
-    BeforeValidator(lambda text: text or None),  # the SSE standard: an empty one is none
 ]
 
 
