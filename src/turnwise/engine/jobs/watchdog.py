@@ -47,7 +47,7 @@ class Watchdog:
         Usage, or the empty start of a block, does not count as the first part.
         """
         now = self._clock.monotonic()
-        if not (part.type == "text_delta" and part.text) and not self._says_something(part):
+        if not self._says_something(part):
             return now
         self._last = now
         if self._first is None and _has_content(part):
