@@ -1,4 +1,4 @@
-"""Delegation: the tools by which an agent gives tasks to subagents, and controls them."""
+"""Tools that delegate tasks to subagents and control the subagents."""
 
 from __future__ import annotations
 

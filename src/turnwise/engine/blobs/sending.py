@@ -85,7 +85,7 @@ class Sending:
     async def _file_size(self, digest: str) -> int:
         """Return the size of a file that the chat holds, and hold it here, too.
 
-        The second check shows that the chat has held it throughout, so that no removal can have begun meanwhile.
+        If the chat holds the file at the second check, it has held it all the time: no removal can have started.
         """
         size = await self._files.size_of(self.chat_id, digest)
         self._is_empty = False

@@ -1,4 +1,4 @@
-"""The setting by which an engine publishes signed lengths and hashes of its chats' logs outside of the store."""
+"""Settings for publishing signed lengths and hashes of the logs outside of the store."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def rejected_calls(reply: ModelReply, incomplete_call_ids: Collection[str]) -> d
 
 
 def forbidden_calls(reply: ModelReply, toolbox: Toolbox) -> dict[str, str]:
-    """Return the calls of a model that was told to call no tool, each with the text for the model."""
+    """Return the calls that `tool_choice="none"` forbids, each with the text for the model."""
     answer = None if toolbox.answer is None else toolbox.answer.name
     return {call.call_id: _FORBIDDEN for call in reply.calls if call.name != answer}
 

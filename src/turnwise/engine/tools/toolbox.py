@@ -235,7 +235,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         return replace(failed(call, text, status), error=error)
 
     async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
-        """Return the outcome of a started call whose process is gone, or the verdict by which it runs.
+        """Return the outcome of a started call whose process is gone, or the verdict that lets it run again.
 
         The tool's `reconcile` runs first. If it does not know, or fails, the call's crash policy decides.
         """

@@ -94,7 +94,7 @@ async def run_agui(caller: Subscriber, body: AGUIRequest) -> StreamingResponse:
 async def _newest_messages(caller: Sender, chat: Chat) -> Iterable[Message]:
     """Return the messages before the open answer, as many of the newest turns as fit into one event.
 
-    The answer begins anew behind the last message that has steered the turn.
+    The open answer restarts after the last steering message of the turn.
     """
     earlier, answer, size = deque[Message](), list[Message](), 0
     async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:

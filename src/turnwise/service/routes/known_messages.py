@@ -1,4 +1,4 @@
-"""Messages that a page knows by ids of the store: it has read them there, or has them from a chat that was forked."""
+"""Finds the messages of a request that the history has already, by the ids that the page got from the store."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ANSWER_ID: Final = re.compile(r".*-([st])(\d+)(?:-(m\d+))?", re.DOTALL)
 async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, anew: bool) -> dict[str, Message]:
     """Return those messages of a request that stand in the history behind the answer that it goes on from.
 
-    They are found by the ids of the store. A page may count its own messages as the store does, so a last message with
-    another text is another message, unless the page has edited it, or wants it answered `anew`. A page of a fork may
-    have the messages of the other chat's page: a message to answer anew is found by its place.
+    They are found by their ids in the store. A page may number its own messages in the same way: a last message with
+    a different text is a different message, unless the page has edited it, or requests another answer (`anew`). The
+    page of a fork may use the ids of the parent chat: the message to answer again is then found by its position.
 
     Returns:
         The messages as they are by now, by the ids of the request.
@@ -51,7 +51,7 @@ async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, ane
 
 
 async def latest_edit(engine: Engine, chat_id: str, message_id: str, *, after: int) -> MessageEvent | None:
-    """Return the latest edit of a message, by its first id: each edit and each answer anew gives it another id.
+    """Return the latest edit of a message, by its first id: each edit and each repeated answer gives it another id.
 
     `after` is the number of an event before the first edit.
     """
