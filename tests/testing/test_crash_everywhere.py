@@ -23,6 +23,7 @@ from turnwise import (
 )
 from turnwise.engine.jobs import run_tools
 from turnwise.persistence.protocol import Committed
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.names import CallStatus
 from turnwise.testing import Call, CrashTestFailed, ManualClock, NotTested, Reply, by_step, crash_everywhere
@@ -89,6 +90,26 @@ async def test_sound_product_survives_every_crash(shop: Shop) -> None:
         "after the commit of step_finished in chat 1, time 2",
     } <= {*report.points}
     assert len(report.points) > 25
+
+
+async def test_commit_confirmed_late_is_still_a_point(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chat is read at rest before the engine hears of the commit that ended its turn."""
+    change = SQLiteStore.change
+
+    async def change_and_confirm_late(store: SQLiteStore, *args: Any, **options: Any) -> Committed:
+        committed = await change(store, *args, **options)
+        await asyncio.sleep(0.01)
+        return committed
+
+    async def order_and_look(engine: Engine) -> None:
+        chat = await engine.create_chat(message="Pay, please.", client_id="order")
+        while (await engine.get_chat(chat.id)).state != "waiting":
+            pass
+
+    monkeypatch.setattr(SQLiteStore, "change", change_and_confirm_late)
+    last = "after the commit of step_finished in chat 1, time 2"
+    report = await crash_everywhere(shop.engine, order_and_look, check=shop.check, reset=shop.reset, only=last)
+    assert report.points == (last,)
 
 
 @pytest.mark.deep

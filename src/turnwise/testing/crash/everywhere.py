@@ -195,7 +195,7 @@ class _Run:
             if not store.was_opened:
                 raise InvalidArgument("make_engine", "must give the engine the store that it is called with")
             await trial.scenario(engine)
-            await _rest(engine, clock)
+            await _rest(engine, clock, store)
             points.closed = True
             await self._look_at(engine, store)
             if trial.check is not None:
@@ -212,16 +212,17 @@ class _Run:
             raise _Broken("; ".join(problems))
 
 
-async def _rest(engine: Engine, clock: ManualClock) -> None:
-    """Wait until every chat rests, those too that began meanwhile; what waits for subagents does not rest."""
+async def _rest(engine: Engine, clock: ManualClock, store: MortalStore) -> None:
+    """Wait until every chat rests and every commit is confirmed; what waits for subagents does not rest."""
     while True:
         chats = [await engine.get_chat(chat_id) for chat_id in await chat_ids_of(engine)]
         moving = [chat for chat in chats if not chat.archived and not (chat.settled and chat.state in RESTING)]
         for chat in moving:
             await engine.wait(chat.id)
-        if not moving and not any(chat.awaits in _SUBAGENTS and not chat.archived for chat in chats):
+        waits = any(chat.awaits in _SUBAGENTS and not chat.archived for chat in chats)
+        if not (moving or waits or store.commits):
             return
-        await sleep(clock, 0 if moving else 1)
+        await sleep(clock, 0 if moving or store.commits else 1)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -40,6 +40,8 @@ class MortalStore:
         self.acknowledged: list[tuple[str, int, str]] = []
         """The chat, version and trigger of each transition that was confirmed to the engine."""
         self.was_opened = False
+        self.commits = 0
+        """The commits under way: others may read one before it is confirmed to the engine."""
         self._position: int | None = None
         """The position of a consumer that was stored last."""
 
@@ -107,6 +109,13 @@ class MortalStore:
         return done
 
     async def _commit(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self.commits += 1
+        try:
+            return await self._commit_and_pass(method, *args, **options)
+        finally:
+            self.commits -= 1
+
+    async def _commit_and_pass(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         struck: list[str] = []
         given = [self._mortal(one, struck) if callable(one) else one for one in args]
         try:
