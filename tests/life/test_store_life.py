@@ -23,7 +23,6 @@ from support.life import text_parts
 from support.lives import SETTINGS, Database, StoredLife, Walk
 from turnwise import ChatArchived, ChatBusy, ChatState, IllegalTransition, QueueFull, Settings
 from turnwise.engine.admin.diagnose import Diagnosis, diagnose
-from turnwise.engine.admin.erase import parse_request
 from turnwise.engine.blobs.files import Files
 from turnwise.engine.config.results import SendReceipt, SubmissionReceipt
 from turnwise.engine.jobs.reply import streamed_reply
@@ -124,7 +123,9 @@ class StoreLife(RuleBasedStateMachine):
         client_id, self.serial = f"id {self.serial}", self.serial + 1
         busy = not facts.resting or facts.state is S.requires_action
         sends = [
-            self.processes[(node + n) % 2].commands.send(self.chat_id, text, when_busy=when_busy, client_id=client_id)
+            self.processes[(node + n) % 2].commands.send_message(
+                self.chat_id, text, when_busy=when_busy, client_id=client_id
+            )
             for n in range(racers)
         ]
         receipts = self.database.at_once(*sends)
@@ -153,10 +154,10 @@ class StoreLife(RuleBasedStateMachine):
         text, message_id = self.sent[client_id]
         commands = self.processes[node].commands
         receipt: SendReceipt = self.life.unchanged(
-            commands.send(self.chat_id, text, when_busy="queue", client_id=client_id)
+            commands.send_message(self.chat_id, text, when_busy="queue", client_id=client_id)
         )
         assert (receipt.replayed, receipt.message_id) == (True, message_id)
-        other = commands.send(self.chat_id, text + "!", when_busy="queue", client_id=client_id)
+        other = commands.send_message(self.chat_id, text + "!", when_busy="queue", client_id=client_id)
         if message_id in self.erased:
             assert self.life.unchanged(other).message_id == message_id
             return
@@ -168,14 +169,14 @@ class StoreLife(RuleBasedStateMachine):
         """Answer the open calls, unless the deadline has passed."""
         results = [ToolResult(call.call_id, "done") for call in self.facts.open_calls]
         due = any(call.is_due(self.clock.now()) for call in self.facts.open_calls)
-        (receipt,) = self.database.at_once(self.processes[node].commands.submit(self.chat_id, results))
+        (receipt,) = self.database.at_once(self.processes[node].commands.submit_tool_results(self.chat_id, results))
         assert isinstance(receipt, DeadlineExpired if due else SubmissionReceipt)
 
     @rule(node=NODES)
     @facts_say(lambda facts: facts.step.number)
     def interrupt(self, node: int) -> None:
         facts = self.facts
-        command = self.processes[node].commands.interrupt(self.chat_id, "stop")
+        command = self.processes[node].commands.interrupt(self.chat_id, reason="stop")
         settles = not facts.settled and facts.lease is None
         if facts.state is S.interrupted and not (facts.promote and facts.queue) and not settles:
             self.life.unchanged(command)
@@ -187,7 +188,7 @@ class StoreLife(RuleBasedStateMachine):
     @rule(node=NODES)
     @in_state(S.interrupted, S.error)
     def resume(self, node: int) -> None:
-        facts, command = self.facts, self.processes[node].commands.change(self.chat_id, Resume())
+        facts, command = self.facts, self.processes[node].change(self.chat_id, Resume())
         if facts.settled and (facts.queue or facts.history.unfinished):
             assert self.do(command).state is S.pending
         else:
@@ -199,7 +200,7 @@ class StoreLife(RuleBasedStateMachine):
         spoken = [message.id for message in self.history if message.role == "user" and not message.synthetic]
         chosen = choice.draw(st.sampled_from(spoken))
         client_id, self.serial = f"id {self.serial}", self.serial + 1
-        edit = functools.partial(self.processes[node].commands.edit, self.chat_id, chosen, client_id=client_id)
+        edit = functools.partial(self.processes[node].commands.edit_message, self.chat_id, chosen, client_id=client_id)
         chat = self.do(edit("rather"))
         assert chat.state is S.pending
         self.life.read()
@@ -214,42 +215,42 @@ class StoreLife(RuleBasedStateMachine):
     @facts_say(lambda facts: facts.queue)
     def touch_queue(self, node: int, what: str, choice: st.DataObject) -> None:
         chosen = choice.draw(st.sampled_from([queued.id for queued in self.facts.queue]))
-        commands = self.processes[node].commands
+        process = self.processes[node]
         match what:
             case "edit":
-                self.do(commands.change(self.chat_id, EditQueued(queued_id=chosen, parts=text_parts("edited"))))
+                self.do(process.change(self.chat_id, EditQueued(queued_id=chosen, parts=text_parts("edited"))))
                 self.accepted[chosen] = "edited"
             case "delete":
-                self.do(commands.change(self.chat_id, DeleteQueued(queued_id=chosen)))
+                self.do(process.change(self.chat_id, DeleteQueued(queued_id=chosen)))
                 del self.accepted[chosen]
             case _:
-                self.do(commands.promote(self.chat_id, chosen))
+                self.do(process.commands.promote_queued(self.chat_id, chosen))
                 self.ahead.add(chosen)
 
     @rule(node=NODES, trigger=st.sampled_from([RequestCompaction(), ClearContext()]))
     @facts_say(lambda facts: facts.resting and facts.state in QUIET and not facts.queue and facts.history.foldable)
     def start_anew(self, node: int, trigger: type[Trigger]) -> None:
-        self.do(self.processes[node].commands.change(self.chat_id, trigger))
+        self.do(self.processes[node].change(self.chat_id, trigger))
 
     @rule(node=NODES, change=st.sampled_from([Renamed(title="no"), MetadataChanged(metadata={"new": 1}), MarkedRead()]))
     def relabel(self, node: int, change: Trigger) -> None:
-        self.do(self.processes[node].commands.change(self.chat_id, change))
+        self.do(self.processes[node].change(self.chat_id, change))
 
     @rule(node=NODES)
     @facts_say(lambda facts: facts.resting)
     def archive_and_back(self, node: int) -> None:
         """An archived chat accepts nothing else."""
-        commands = self.processes[node].commands
-        self.do(commands.change(self.chat_id, Archived()))
+        process = self.processes[node]
+        self.do(process.change(self.chat_id, Archived()))
         self.life.read()
-        assert isinstance(self.life.unchanged(commands.change(self.chat_id, Renamed(title="no"))), ChatArchived)
-        self.do(commands.change(self.chat_id, Unarchived()))
+        assert isinstance(self.life.unchanged(process.change(self.chat_id, Renamed(title="no"))), ChatArchived)
+        self.do(process.change(self.chat_id, Unarchived()))
 
     @rule(node=NODES, choice=st.data())
     @facts_say(lambda facts: facts.history.length)
     def erase(self, node: int, choice: st.DataObject) -> None:
         chosen = choice.draw(st.sampled_from(self.history))
-        self.do(self.processes[node].commands.admin.erase(self.chat_id, parse_request([chosen.id], ())))
+        self.do(self.processes[node].commands.erase(self.chat_id, messages=[chosen.id]))
         self.erased.add(chosen.id)
         if chosen.id in self.accepted:
             self.accepted[chosen.id] = ERASED
@@ -260,7 +261,7 @@ class StoreLife(RuleBasedStateMachine):
         """A fork is valid from its first record, and its parent does not change."""
         version = choice.draw(st.integers(1, self.facts.version))
         process = self.processes[node]
-        child = self.life.unchanged(process.commands.fork(self.chat_id, version))
+        child = self.life.unchanged(process.commands.fork(self.chat_id, at_version=version))
         assert (child.state, child.parent) == (S.waiting, self.chat_id)
         assert verify_records(self.do(process.store.audit(child.id))).ok
 
@@ -279,7 +280,7 @@ class StoreLife(RuleBasedStateMachine):
             elif facts.state is S.streaming and facts.step.attempt_open and self.attempt not in self.shown:
                 self.show()
             elif not facts.settled and facts.lease is not None:
-                self.life.settle(self.do(streamed_reply(self.life.process.commands.runtime, facts)))
+                self.life.settle(self.do(streamed_reply(self.life.process.runtime, facts)))
             else:
                 self.walk.go_on()
 
@@ -302,7 +303,7 @@ class StoreLife(RuleBasedStateMachine):
         if trigger is t.AttemptDiscarded and facts.step.attempt_open and facts.state is S.streaming:
             self.life.discard()
         elif trigger is t.Failed:
-            self.life.fail(self.do(streamed_reply(self.life.process.commands.runtime, facts)))
+            self.life.fail(self.do(streamed_reply(self.life.process.runtime, facts)))
         else:
             self.life.held(t.Released)
 

@@ -72,7 +72,7 @@ class Client:
                 self.life.database.crash(self.random.randrange(2))
 
     def submit(self, results: Results, process: int = 0) -> Any:
-        return self.life.database.processes[process % 2].commands.submit(self.life.chat_id, results)
+        return self.life.database.processes[process % 2].commands.submit_tool_results(self.life.chat_id, results)
 
     # While the client is asked
 
@@ -117,7 +117,9 @@ class Client:
     def race_with_interrupt(self, results: Results) -> None:
         """Each call has one result, the client's or the interrupt's, and the receipt shows which."""
         commands = self.life.database.processes[1].commands
-        first, _ = self.life.database.at_once(self.submit(results), commands.interrupt(self.life.chat_id, "stop"))
+        first, _ = self.life.database.at_once(
+            self.submit(results), commands.interrupt(self.life.chat_id, reason="stop")
+        )
         if isinstance(first, SubmissionReceipt):
             self.accepted.append(Submission(results, first.receipt_id))
         else:

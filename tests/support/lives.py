@@ -16,9 +16,11 @@ import pytest
 from support.exploring import seeds
 from support.life import NOW, OVERFLOW, Life, client, delegated, local, text_parts
 from support.runtimes import only_agent
-from turnwise import ChatState, Settings
+from turnwise import Chat, ChatState, Settings
 from turnwise.engine.blobs.files import Files
-from turnwise.engine.commands.commands import Commands
+from turnwise.engine.commands.handlers import Handlers
+from turnwise.engine.config.results import chat_of
+from turnwise.engine.isolation.tasks import Lifetime
 from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.transactions.chat_writer import ChatWriter, UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
@@ -72,7 +74,12 @@ class Process:
             tasks=no_tasks,
             files=Files(self.store, self.store.file_store(), SETTINGS),
         )
-        self.commands = Commands(runtime, None)
+        self.runtime = runtime
+        self.commands = Handlers(runtime, None, self.writer.broadcaster, Lifetime())
+
+    async def change(self, chat_id: str, trigger: Trigger) -> Chat:
+        """Fire a trigger."""
+        return chat_of((await self.writer.change(chat_id, trigger, actor="client")).facts)
 
 
 class Database:

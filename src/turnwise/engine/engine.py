@@ -26,7 +26,6 @@ from turnwise.engine.chats.chats import LocalChats
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.commands.acting import ActingChats, HandledChats
-from turnwise.engine.commands.commands import Commands
 from turnwise.engine.commands.handlers import Handlers
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.isolation.clock import Clock, SystemClock, sleep
@@ -207,7 +206,7 @@ class Engine(HandledChats):
                 self._store.attend(runtime.worker_id)
                 self._broadcaster.observe(self._worker.chats.observe, forget=self._worker.chats.forget)
                 tasks.start_vital(self._worker.run)
-            self._open_handlers = Handlers(Commands(runtime, self._worker), self._broadcaster, self._lifetime)
+            self._open_handlers = Handlers(runtime, self._worker, self._broadcaster, self._lifetime)
             tasks.start_vital(partial(watch, self._store, self._broadcaster, self._hint))
             self._closed, self._is_stopping = None, False
             try:

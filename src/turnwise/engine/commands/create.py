@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from turnwise.engine import chat_ids
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.blobs.streams import check_message
-from turnwise.engine.commands.commands import Commands
 from turnwise.engine.config.results import Chat, chat_of
 from turnwise.engine.config.settings import LONGEST
 from turnwise.engine.prompt.imported_history import History, imported_history
@@ -21,6 +20,7 @@ from turnwise.engine.tools.limited_checks import TO_DECLARE, limited
 from turnwise.engine.tools.schemas import check_name, check_schema, check_valid
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.idempotency import digest_of_parts, first_receipt
+from turnwise.engine.transactions.runtime import Runtime
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import (
     ChatDeleted,
@@ -40,7 +40,8 @@ from turnwise.states.values.limits import at_most
 class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a new chat, see `Chats.create_chat`."""
 
-    commands: Commands
+    runtime: Runtime
+    actor: str
     system: str | None = None
     client_tools: Sequence[ClientTool] = ()
     owner: str | None = None
@@ -58,7 +59,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
 
     async def create(self) -> Chat:
         """Create the chat, or return the one that its `client_id` created."""
-        runtime = self.commands.runtime
+        runtime = self.runtime
         limit = runtime.settings.message_limit_bytes
         fit("system", at_most(limit), self.system or "")
         history = () if self.history is None else self.history
@@ -83,7 +84,11 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
                 if message is not None:
                     parts = await sending.imported(message.parts)
                     message = replace(message, parts=parts, trace=runtime.observers.turn_trace(chat_id))
-                return await self.commands.create(chat_id, begin, message)
+                if message is None:
+                    created = await runtime.writer.create(chat_id, begin, actor=self.actor)
+                else:
+                    created = await runtime.writer.create_and_adopt(chat_id, begin, message, actor=self.actor)
+                return chat_of(created.facts)
         except ChatExists:
             chat = None if own_id is None else await self._created_before(own_id, message)
             if chat is None:
@@ -95,7 +100,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
         if self.message is None:
             return None
         try:
-            parts = check_message(self.commands.runtime.settings, self.message)
+            parts = check_message(self.runtime.settings, self.message)
         except InvalidContent as error:
             raise InvalidContent(error.problem, argument="message") from None
         if any(isinstance(part, FilePart) and part.blob is not None for part in parts):
@@ -106,7 +111,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _created_before(self, chat_id: str, message: SendMessage | None) -> Chat | None:
         """Return the chat that the same request created; `None` if there is none."""
-        store = self.commands.runtime.store
+        store = self.runtime.store
         try:
             chat = chat_of(await store.facts(chat_id))
         except ChatDeleted:
@@ -121,7 +126,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _chosen(self) -> tuple[str, tuple[ClientTool, ...]]:
         """Return the agent and the client's tools, checked against each other and the chat's own choices."""
-        agents = self.commands.runtime.agents
+        agents = self.runtime.agents
         agent = agents.chosen(self.agent)
         client_tools = check_client_tools(self.client_tools)
         await agents.check(self.model, self.parameters)
@@ -130,7 +135,7 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
         agents.check_tool_choice(agent, self.parameters, client_tools)
         agents.check_offer(agent, self.model, self.active_tools, self.parameters)
         if self.parent is not None:
-            await self.commands.runtime.store.facts(self.parent)
+            await self.runtime.store.facts(self.parent)
         return agent, client_tools
 
     def _profile(

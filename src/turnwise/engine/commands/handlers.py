@@ -15,7 +15,7 @@ from turnwise.engine.chats.declaration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.chats.turns import Question
 from turnwise.engine.commands.budgets import list_budgets, set_budget
-from turnwise.engine.commands.commands import Commands
+from turnwise.engine.commands.change_handlers import ChangeHandlers
 from turnwise.engine.commands.create import ChatCreation, check_client_tools
 from turnwise.engine.commands.profile_changes import Configuring, Labelling, MarkingRead
 from turnwise.engine.commands.report_handlers import ReportHandlers
@@ -27,32 +27,25 @@ from turnwise.engine.config.results import (
     InboxItem,
     OwnerErasure,
     Page,
-    SendReceipt,
-    SubmissionReceipt,
     TurnResult,
     WorkerInfo,
     chat_of,
 )
-from turnwise.engine.isolation.tasks import Lifetime
 from turnwise.engine.subagents.family import subagents_of, top_of
-from turnwise.engine.subscriptions.broadcast import Broadcaster
 from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, ConsumerOptions, Deliveries, Handler
 from turnwise.engine.subscriptions.follow import explain_closing
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
-from turnwise.engine.transactions.schedules import Scheduler
 from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.calls import ClientTool, ToolResult
+from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.messages import Content, QueuedMessage, ScheduledMessage
-from turnwise.states.names import Answerer, ChatState, WhenBusy
+from turnwise.states.names import Answerer, ChatState
 from turnwise.states.transcript import fold
-from turnwise.states.triggers import ClearContext, DeleteQueued, RequestCompaction, Resume, Unschedule
 from turnwise.states.values.checked import fit
 from turnwise.states.values.limits import at_most
 from turnwise.states.values.plain import shown
@@ -62,21 +55,17 @@ _UNDELIVERED: Final = 1000
 """The most events that a list of undelivered ones has."""
 
 
-class Handlers(ReportHandlers):
+class Handlers(ChangeHandlers):
     """The chats of an open engine. Each method overrides its declaration: its arguments were checked."""
-
-    def __init__(self, commands: Commands, broadcaster: Broadcaster, lifetime: Lifetime) -> None:
-        super().__init__(commands.runtime, broadcaster, lifetime)
-        self._commands = commands
 
     def acting(self, actor: str) -> Handlers:
         """Return the same on behalf of another actor."""
-        return Handlers(self._commands.acting(actor), self._broadcaster, self._lifetime)
+        return Handlers(self._runtime, self._worker, self._broadcaster, self._lifetime, actor)
 
     # Chats
 
     async def create_chat(self, **options: Any) -> Chat:
-        return await ChatCreation(commands=self._commands, **options).create()
+        return await ChatCreation(runtime=self._runtime, actor=self._actor, **options).create()
 
     async def list_chats(
         self,
@@ -205,10 +194,10 @@ class Handlers(ReportHandlers):
         return [chat_of(facts) for facts in await subagents_of(self._store, chat_id)]
 
     async def update_chat(self, chat_id: str, *, if_version: int | None = None, **fields: Any) -> Chat:
-        return await self._commands.change(chat_id, Labelling.of(changes_of(**fields)), if_version=if_version)
+        return await self._changed(chat_id, Labelling.of(changes_of(**fields)), if_version=if_version)
 
     async def mark_read(self, chat_id: str, *, turn: int | None = None) -> Chat:
-        return await self._commands.change(chat_id, MarkingRead(turn))
+        return await self._changed(chat_id, MarkingRead(turn))
 
     async def configure(
         self,
@@ -228,13 +217,10 @@ class Handlers(ReportHandlers):
         )
         fit("system", at_most(self._runtime.settings.message_limit_bytes), changes.get("system") or "")
         configuring = await Configuring.of(self._runtime.agents, changes)
-        return await self._commands.change(chat_id, configuring, if_version=if_version)
-
-    async def fork(self, chat_id: str, *, at_version: int) -> Chat:
-        return await self._commands.fork(chat_id, at_version)
+        return await self._changed(chat_id, configuring, if_version=if_version)
 
     async def delete_chat(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
-        return await self._commands.admin.delete(chat_id, if_version=if_version)
+        return await self._admin.delete(chat_id, if_version=if_version)
 
     async def erase_owner(self, owner: str) -> OwnerErasure:
         return await erase_owner(self, owner)
@@ -249,10 +235,10 @@ class Handlers(ReportHandlers):
         return tombstone
 
     async def erase(self, chat_id: str, *, messages: Sequence[str] = (), what: Collection[Erasable] = ()) -> Erasure:
-        return await self._commands.admin.erase(chat_id, parse_request(messages, what))
+        return await self._admin.erase(chat_id, parse_request(messages, what))
 
     async def repair(self, chat_id: str) -> Chat:
-        return await self._commands.admin.repair(chat_id)
+        return await self._admin.repair(chat_id)
 
     def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
         return exported(self._runtime.files, chat_id, key=key)
@@ -264,22 +250,15 @@ class Handlers(ReportHandlers):
         key: bytes | None = None,
         permit: Callable[[Chat], object] | None = None,
     ) -> Chat:
-        return await self._commands.admin.import_chat(lines, key=key, permit=permit)
+        return await self._admin.import_chat(lines, key=key, permit=permit)
 
     # Budgets
 
     async def set_budget(self, **declared: Any) -> Budget | None:
-        return await set_budget(self._store, **declared, actor=self._commands.actor)
+        return await set_budget(self._store, **declared, actor=self._actor)
 
     async def budgets(self, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
         return await list_budgets(self._store, owner=owner, chat_id=chat_id)
-
-    # Turns
-
-    async def send_message(
-        self, chat_id: str, content: Content, *, when_busy: WhenBusy = "queue", client_id: str | None = None
-    ) -> SendReceipt:
-        return await self._commands.send(chat_id, content, when_busy=when_busy, client_id=client_id)
 
     async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
         self._lifetime.check_loop()
@@ -301,57 +280,6 @@ class Handlers(ReportHandlers):
             facts = await self._store.facts(chat_id)
         return turn_result(reader, fold(events), facts, self._runtime.agents.answer)
 
-    async def submit_tool_results(
-        self, chat_id: str, results: Sequence[ToolResult], *, if_version: int | None = None
-    ) -> SubmissionReceipt:
-        return await self._commands.submit(chat_id, results, if_version=if_version)
-
-    async def interrupt(self, chat_id: str, *, reason: str | None = None) -> Chat:
-        return await self._commands.interrupt(chat_id, reason)
-
-    async def resume(self, chat_id: str) -> Chat:
-        return await self._commands.change(chat_id, Resume(trace=self._runtime.observers.turn_trace(chat_id)))
-
-    async def edit_message(
-        self,
-        chat_id: str,
-        message_id: str,
-        content: Content,
-        *,
-        client_id: str | None = None,
-        if_version: int | None = None,
-    ) -> Chat:
-        return await self._commands.edit(chat_id, message_id, content, client_id=client_id, if_version=if_version)
-
-    async def request_compaction(self, chat_id: str) -> Chat:
-        return await self._commands.change(chat_id, RequestCompaction())
-
-    async def clear_context(self, chat_id: str) -> Chat:
-        return await self._commands.change(chat_id, ClearContext())
-
-    async def queued(self, chat_id: str) -> list[QueuedMessage]:
-        return list((await self._store.facts(chat_id)).queue)
-
-    async def edit_queued(
-        self, chat_id: str, queued_id: str, content: Content, *, if_version: int | None = None
-    ) -> Chat:
-        return await self._commands.edit_queued(chat_id, queued_id, content, if_version=if_version)
-
-    async def delete_queued(self, chat_id: str, queued_id: str, *, if_version: int | None = None) -> Chat:
-        return await self._commands.change(chat_id, DeleteQueued(queued_id=queued_id), if_version=if_version)
-
-    async def promote_queued(self, chat_id: str, queued_id: str) -> Chat:
-        return await self._commands.promote(chat_id, queued_id)
-
-    async def schedule(self, chat_id: str, content: Content, **times: Any) -> ScheduledMessage:
-        return await Scheduler(self._runtime, chat_id, self._commands.actor)(content, **times)
-
-    async def unschedule(self, chat_id: str, id: str) -> None:  # noqa: A002 - the contract
-        await self._commands.change(chat_id, Unschedule(schedule_id=id))
-
-    async def schedules(self, chat_id: str) -> list[ScheduledMessage]:
-        return sorted((await self._store.facts(chat_id)).schedules, key=lambda message: message.due)
-
 
 def _profile_of(row: Facts | PartialRead) -> Profile:
     return row.profile if isinstance(row, Facts) else row.facts.profile
@@ -361,6 +289,6 @@ def _id_of(row: Facts | PartialRead) -> str:
     return row.chat_id if isinstance(row, Facts) else row.facts.chat_id
 
 
-_MISSING = LOCAL_COMMANDS.keys() - vars(Handlers).keys() - vars(ReportHandlers).keys()
+_MISSING = LOCAL_COMMANDS.keys() - vars(Handlers).keys() - vars(ChangeHandlers).keys() - vars(ReportHandlers).keys()
 if _MISSING:  # type checkers cannot find it: the declarations are methods, too
     raise NotImplementedError(f"Handlers lack {', '.join(sorted(_MISSING))}")
