@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -31,9 +31,9 @@ from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 FOLDER = Path("batch")
-BOOK = FOLDER / "handed-on.txt"
+BOOK, KILLED = FOLDER / "handed-on.txt", FOLDER / "killed"
 DESKS = ("lamp", "bin", "hydrant", "bench")
-WORKERS, AT_ONCE = 4, 100
+WORKERS, AT_ONCE, KILL_AT = 4, 100, 20
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -42,7 +42,11 @@ def hand_on(ctx: ToolContext, desk: str) -> str:
     """Hand the letter on to a desk: lamp, bin, hydrant or bench. A desk drops what has a key that it has seen."""
     time.sleep(0.05)
     with BOOK.open("a") as book:
-        book.write(f"{ctx.key} {desk} {os.getpid()}\n")
+        book.write(f"{ctx.key} {desk}\n")
+    if len(BOOK.read_text().splitlines()) >= KILL_AT:
+        with suppress(FileExistsError):
+            KILLED.touch(exist_ok=False)  # one worker can
+            os.kill(os.getpid(), signal.SIGKILL)
     return f"The desk for the {desk} has it."
 
 
@@ -127,15 +131,13 @@ async def main(options: argparse.Namespace) -> bool:
                         await engine.resume(chat.id)
                     results[number] = await engine.ask(chat.id, text, client_id="letter")
                 progress.update(bar, completed=len(results))
-                if len(results) == options.letters // 3:
-                    busy = BOOK.read_text().split()[-1]
-                    victim = next((worker for worker in crew if str(worker.pid) == busy), crew[0])
-                    victim.kill()
-                    progress.console.print(f"kill -9 {victim.pid}, a worker that has just handed a letter on")
 
             async with anyio.create_task_group() as group:
                 for number in range(options.letters):
                     group.start_soon(answer, number)
+            for worker in crew:
+                if worker.exitcode == -signal.SIGKILL:
+                    progress.console.print(f"kill -9 {worker.pid}, a worker that was handing a letter on")
             return report(results, (await engine.list_chats(owner="batch", limit=10_000)).items)
 
 
