@@ -1,9 +1,13 @@
 """Provider errors and retries: temporary ones are retried, permanent ones are not."""
 
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
 import httpx2
 import pytest
 from pydantic_ai import exceptions as theirs
 
+from turnwise.providers.failures import retry_after_in
 from turnwise.providers.pydantic_ai.errors import classified, model_error, writing
 from turnwise.states.model_errors import ModelError
 
@@ -114,6 +118,15 @@ def test_error_after_the_response_started_is_retryable(kind: type[Exception], ca
     (line,) = caplog.records
     assert line.message == "answer_unreadable"
     assert line.exc_info[1] is caught.value.__cause__
+
+
+def test_retry_after_is_seconds_or_a_time() -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    values = ("7", "0.5", "-1", "nan", "soon", "9" * 400, later)
+    *found, until = [retry_after_in({"Retry-After": value}) for value in values]
+    assert found == [7, 0.5, None, None, None, None]
+    assert 90 < (until or 0) <= 100
+    assert retry_after_in({}) is None
 
 
 def test_retry_after_is_passed_on() -> None:

@@ -9,8 +9,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from turnwise.service.webhooks import (
     PublicNetwork,
     WebhookSender,
     is_public,
-    retry_after_in,
     signature,
 )
 
@@ -145,14 +142,6 @@ async def test_receiver_that_is_gone_gets_no_more(tmp_path: Path, caplog: pytest
     receiver.statuses = [204]
     async with sending(receiver, tmp_path, kinds=["turn_finished"]):
         await receiver.until(2)
-
-
-def test_retry_after_is_seconds_or_a_time() -> None:
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    found = [retry_after_in([(b"Retry-After", value)]) for value in (b"7", b"-1", b"soon", b"9" * 400, later.encode())]
-    assert found[:4] == [7, None, None, 999_999_999]
-    assert 90 < (found[4] or 0) <= 100
-    assert retry_after_in([]) is None
 
 
 async def test_receiver_says_when_to_try_again(free_tcp_port: int) -> None:

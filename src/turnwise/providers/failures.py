@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import inf
 from ssl import SSLError
 from typing import Any, Final
 
@@ -135,22 +136,18 @@ def _is_error_status(status: object) -> bool:
     return isinstance(status, int) and _FIRST_ERROR <= status <= _LAST
 
 
-def retry_after_in(headers: Any, now: datetime | None = None) -> float | None:
-    """Return the value of `Retry-After` in seconds, from a number or a date; `None` if it is missing or invalid."""
-    value = headers.get("retry-after") or headers.get("Retry-After")
-    if value is None:
-        return None
+def retry_after_in(headers: Any) -> float | None:
+    """Return the seconds of the header `Retry-After`, which holds them or a time; `None` without a sensible one."""
+    value = headers.get("retry-after") or headers.get("Retry-After") or ""
     try:
-        return float(value)
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        at = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return max((at - (now or datetime.now(UTC))).total_seconds(), 0.0)
+        try:
+            at = parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        seconds = max((at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)
+    return seconds if 0 <= seconds < inf else None
 
 
 class CannotAsk(SettingsError):

@@ -18,8 +18,6 @@ import tomllib
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -29,11 +27,13 @@ import anyio
 import httpcore
 import msgspec
 from pydantic import AfterValidator
+from starlette.datastructures import Headers
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.subscriptions.consumer import DeliveryRefused
 from turnwise.foreign import described
 from turnwise.logger import logger
+from turnwise.providers.failures import retry_after_in
 from turnwise.states.errors import EngineClosed, SettingsError
 from turnwise.states.events import Event
 from turnwise.states.values.checked import configuration
@@ -48,7 +48,6 @@ TIMEOUT_S: Final = 15.0
 """Seconds that a receiver has for its answer."""
 _RESTART_S: Final = 30.0
 _GONE: Final = 410
-_DIGITS: Final = 9
 _KEY_BYTES: Final = range(24, 65)
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LAST_32_BITS: Final = 0xFFFFFFFF
@@ -196,13 +195,13 @@ class WebhookSender:
                 async with self._pool.stream(
                     "POST", self._webhook.url, headers=headers, content=body, extensions=limits
                 ) as answer:
-                    status, wait = answer.status, retry_after_in(answer.headers)
+                    status, received = answer.status, Headers(raw=[(name.lower(), it) for name, it in answer.headers])
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError) as error:
             raise NotDelivered(f"{host} did not answer: {error or type(error).__name__}") from error
         if status == _GONE:
             raise NotDelivered(f"{host} answered with status 410: it takes no events any more", ends=True)
         if status // 100 != 2:  # noqa: PLR2004 - 2xx
-            raise NotDelivered(f"{host} answered with status {status}", retry_after=wait)
+            raise NotDelivered(f"{host} answered with status {status}", retry_after=retry_after_in(received))
 
     async def deliver(self, engine: Engine) -> None:
         """Send the events of all chats until the engine closes, or the receiver answers 410.
@@ -222,17 +221,6 @@ class WebhookSender:
                 except Exception as error:  # noqa: BLE001 - the events wait for the next try
                     logger.warning("webhook_stopped", consumer=name, problem=described(error))
                     await anyio.sleep(_RESTART_S)
-
-
-def retry_after_in(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Return the seconds of the header `Retry-After`, which holds them or a time; `None` without a sensible one."""
-    text = next((value.decode("latin-1").strip() for name, value in headers if name.lower() == b"retry-after"), "")
-    if text.isdecimal() and text.isascii():
-        return float(text[:_DIGITS])
-    try:
-        return max((parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError):
-        return None
 
 
 def _id_of(event: Event) -> str:
