@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -13,10 +12,9 @@ from msgspec import structs
 
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.config.results import Spending
-from turnwise.engine.isolation.clock import sleep, time_limit
+from turnwise.engine.isolation.clock import time_limit
 from turnwise.engine.jobs.reply import complete_text, generate_reply
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
-from turnwise.engine.jobs.retries import decide_retry
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
 from turnwise.engine.transactions.chat_writer import UnitOfWork
 from turnwise.engine.transactions.runtime import Runtime
@@ -27,8 +25,8 @@ from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.usage_and_prices import add_reply_cost
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatArchived, ChatNotFound
-from turnwise.states.facts import Facts, StepFacts
-from turnwise.states.model_errors import REJECTED_REPLY, ModelError
+from turnwise.states.facts import Facts
+from turnwise.states.model_errors import ModelError
 from turnwise.states.names import SYSTEM, StopReason
 from turnwise.states.triggers import Renamed
 from turnwise.states.usage import Usage
@@ -36,14 +34,8 @@ from turnwise.states.values.values import unshared
 
 AT_ONCE: Final = 10
 """Titles that one worker makes at a time."""
-ATTEMPTS: Final = 3
-"""Model calls for one title: more than one only after retryable failures."""
-ALIKE: Final = 2
-"""The most paid calls that fail alike."""
-LONGEST_DELAY: Final = 30.0
-"""Seconds between two of them; a title that would have to wait longer is given up."""
 TIMEOUT: Final = 60.0
-"""Seconds for each of them."""
+"""Seconds for a model's answer."""
 
 _NO_ANSWER: Final = (StopReason.interrupted, StopReason.error)
 
@@ -51,6 +43,8 @@ _NO_ANSWER: Final = (StopReason.interrupted, StopReason.error)
 class _Made(NamedTuple):
     title: str | None
     usage: Usage | None = None
+    again: bool = False
+    """Whether the chat's next turn is to try again, since the model may only have been overloaded."""
 
 
 class Titles:
@@ -116,7 +110,7 @@ class Titles:
                 continue
             if source is None:
                 made = _Made(None, spending.usage)
-            if await self._is_stored(facts, made, final=source is not None):
+            if await self._is_stored(facts, made, final=source is not None and not made.again):
                 return
 
     async def _is_stored(self, seen: Facts, made: _Made, *, final: bool) -> bool:
@@ -133,44 +127,33 @@ class Titles:
             text = complete_text(await self._ask(facts, source, spending))
         except Exception as error:  # noqa: BLE001 - the model's error, or that of a hook
             logger.warning("title_failed", problem=described(error))
-            return _Made(None, spending.usage)
+            return _Made(None, spending.usage, again=isinstance(error, ModelError) and error.retryable)
         title = title_in(text)
         if title is None:
             logger.warning("title_failed", problem="the model returned no text")
         return _Made(title, spending.usage)
 
     async def _ask(self, facts: Facts, source: TitleSource, spending: Spending) -> ModelReply:
-        """Return the model's reply, with retries and fallbacks as in a turn."""
+        """Return the model's reply, with fallbacks as in a turn."""
         configuration = self._configuration(facts)
-        messages = await prepared_for(self._runtime, configuration, facts, "title", title_messages(source))
         settings = configuration.settings
-        most = min(settings.retry.attempts or ATTEMPTS, ATTEMPTS)
-        retry = dataclasses.replace(settings.retry, attempts=most, alike=min(settings.retry.alike or ALIKE, ALIKE))
-        tried = StepFacts()
+        messages = await prepared_for(self._runtime, configuration, facts, "title", title_messages(source))
+        request = ModelRequest(
+            purpose="title",
+            chat_id=facts.chat_id,
+            messages=messages,
+            step=facts.step.number,
+            parameters=parameters_for_titles(settings),
+        )
         while True:
-            request = ModelRequest(
-                purpose="title",
-                chat_id=facts.chat_id,
-                messages=messages,
-                step=facts.step.number,
-                attempt=tried.failures + 1,
-                parameters=parameters_for_titles(settings),
-            )
-            request = structs.replace(request, messages=HistoryRepair().pair_results(request))
+            prepared = structs.replace(request, messages=HistoryRepair().pair_results(request))
             try:
-                return await self._generate(facts, configuration.model, request, spending)
+                return await self._generate(facts, configuration.model, prepared, spending)
             except ModelError as error:
-                if configuration.fallbacks and error.kind in settings.retry.fallback_on:
-                    logger.info("title_falls_back", kind=error.kind, model=configuration.model.name)
-                    configuration, tried = configuration.behind(1), StepFacts()
-                    continue
-                paid = error.kind == REJECTED_REPLY
-                decision = decide_retry(retry, tried, error, paid=paid, now=self._runtime.clock.now())
-                if decision.delay is None or decision.delay > LONGEST_DELAY:
-                    raise decision.error from error
-                tried = tried.failed(error.kind, paid=paid)
-                logger.info("title_retried", attempt=tried.failures, delay=decision.delay, kind=error.kind)
-            await sleep(self._runtime.clock, decision.delay)
+                if not configuration.fallbacks or error.kind not in settings.retry.fallback_on:
+                    raise
+                logger.info("title_falls_back", kind=error.kind, model=configuration.model.name)
+                configuration = configuration.behind(1)
 
     async def _generate(self, facts: Facts, model: Model, request: ModelRequest, spending: Spending) -> ModelReply:
         runtime, usage = self._runtime, None
