@@ -11,20 +11,16 @@ from typing import Any
 
 import anyio
 import pytest
-from prompt_toolkit.application import create_app_session
-from prompt_toolkit.input import create_pipe_input
-from prompt_toolkit.output import DummyOutput
 
 from cli.look import look
 from cli.terminal_chats import chat_with, stuck, url_of
 from support.audit_records import AT, record
 from support.logged_life import LOG, TEXT
 from support.rewriting import rewrite
-from support.terminal import Terminal
+from support.terminal import Keyboard, Terminal
 from turnwise import Agent, Checkpoints, Engine, SigningKey, Verdict, delegate
-from turnwise.cli.audit import Step, state_picture, step_lines, steps_of
+from turnwise.cli.audit import Step, step_lines
 from turnwise.cli.keys import VARIABLE, signing_key
-from turnwise.cli.terminal import Stepper
 from turnwise.cli.verify import verdict_line
 from turnwise.persistence.audit.digests import WriteRecord
 from turnwise.persistence.audit.record import AuditRecord
@@ -173,14 +169,6 @@ def step_of(version: int, **reported: Any) -> AuditRecord:
     return record(version, **some | reported)
 
 
-def test_current_state_and_the_one_before_are_marked() -> None:
-    lines = [line.plain.rstrip() for line in state_picture("streaming", "pending", width=65)]
-    assert lines == [
-        "waiting  ◦pending  ▶streaming  executing_tools  compacting",
-        "requires_action  interrupted  error",
-    ]
-
-
 def test_step_prints_actor_trigger_and_writes() -> None:
     step = Step(step_of(7, source="pending", target="streaming", reason="why"), timedelta(seconds=1), "wrong")
     reported = [
@@ -193,33 +181,19 @@ def test_step_prints_actor_trigger_and_writes() -> None:
         "[red]✗ wrong[/]",
     ]
     writes = [f"[dim]  writes [/]event[dim] e{number}[/]" for number in range(4)]
-    for most in (None, 11, 20):
-        assert look(*step_lines(step, of=9, width=80, most=most)) == [*reported, *writes]
-    assert look(*step_lines(step, of=9, width=80, most=10)) == [*reported, *writes[:2], "[dim]  … and 2 more[/]"]
-    for most in (8, 1):
-        assert look(*step_lines(step, of=9, width=80, most=most)) == [*reported, "[dim]  … and 4 more[/]"]
+    assert look(*step_lines(step, of=9, width=80)) == [*reported, *writes]
 
 
-@pytest.mark.parametrize(
-    ("typed", "place"),
-    [
-        ("q", 0),
-        ("\x03", 0),
-        (" q", 1),
-        ("\rq", 1),
-        ("\x1b[Cq", 1),
-        ("\x1b[F\x1b[Dq", len(LOG) - 2),
-        ("\x1b[F\x7fq", len(LOG) - 2),
-        ("  \x1b[Hq", 0),
-    ],
-    ids=["q", "Ctrl-C", "space", "enter", "right", "end and left", "end and backspace", "home"],
-)
-def test_stepper_keys(typed: str, place: int) -> None:
-    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        stepper = Stepper(steps_of(LOG, Verdict(ok=True)))
-        keys.send_text(typed)
-        stepper.run()
-    assert stepper._place == place
+def test_replay_on_a_terminal_has_a_pager(terminal: Terminal, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paged = terminal.folder / "paged"
+    monkeypatch.setenv("PAGER", f"cat > {paged}")
+    with Keyboard(terminal, ("replay", str(log), "--delay", "0.01")) as keyboard:
+        keyboard.see(f"{len(LOG)}/{len(LOG)}")
+        keyboard.see("✓ sound")
+    assert not paged.exists()
+    with Keyboard(terminal, ("replay", str(log))) as keyboard:
+        keyboard.see("✓ sound")
+    assert f"{len(LOG)}/{len(LOG)}" in paged.read_text()
 
 
 # Keys and checkpoints

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -32,7 +32,6 @@ from turnwise.diagrams.durations import duration
 from turnwise.persistence.audit.record import AuditRecord, object_from
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.states.errors import SettingsError
-from turnwise.states.names import ChatState
 
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
 
@@ -133,21 +132,8 @@ def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
     ]
 
 
-def state_picture(state: str, before: str | None, *, width: int) -> list[Text]:
-    """Return the states as lines, with marks at the current and the previous one."""
-    names = [
-        Text(f"▶{name}", style=f"{STATE_STYLE[name]} reverse")
-        if name == state
-        else Text(f"◦{name}", style=STATE_STYLE[name])
-        if name == before
-        else Text(name, style="dim")
-        for name in ChatState
-    ]
-    return [*Text("  ").join(names).wrap(console, width)]
-
-
-def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> list[Text]:
-    """Return a step as lines, none wider than `width`; of many writes only as many as `most` leaves."""
+def step_lines(step: Step, *, of: int, width: int) -> list[Text]:
+    """Return a step as lines, none wider than `width`."""
     record, moved = step.record, step.record.source != step.record.target
     way = f"{record.source or 'new'} → {record.target}" if moved else f"stays in {record.target}"
     style = STATE_STYLE.get(record.target, "")
@@ -165,7 +151,9 @@ def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> l
         lines.append(Text.assemble(("because: ", "dim"), excerpt(record.reason, width)))
     if step.problem is not None:
         lines.append(Text(f"✗ {excerpt(step.problem, 4 * width)}", style="red"))
-    lines += _writes(step, width, None if most is None else max(most - len(lines), 1))
+    for write in record.writes:
+        identity = (f" {excerpt(write.id, width)}", "dim")
+        lines.append(Text.assemble(("  writes ", "dim"), excerpt(write.kind, width), identity))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -174,12 +162,3 @@ def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> l
 def _pause(after: timedelta) -> str:
     """Return the time since the step before, with its sign: a clock may have been set back."""
     return f"{'-' if after < timedelta() else '+'}{duration(timedelta(milliseconds=round(abs(after) / _MILLISECOND)))}"
-
-
-def _writes(step: Step, width: int, most: int | None) -> Iterator[Text]:
-    writes = step.record.writes
-    first = writes if most is None or len(writes) <= most else writes[: most - 1]
-    for write in first:
-        yield Text.assemble(("  writes ", "dim"), excerpt(write.kind, width), (f" {excerpt(write.id, width)}", "dim"))
-    if len(first) < len(writes):
-        yield Text(f"  … and {len(writes) - len(first)} more", style="dim")

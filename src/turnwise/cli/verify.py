@@ -1,10 +1,12 @@
-"""`turnwise verify` and `turnwise replay`: check an audit log, and step through it."""
+"""`turnwise verify` and `turnwise replay`: check an audit log, and show it step by step."""
 
 from __future__ import annotations
 
-import os.path
+import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -110,14 +112,14 @@ def replay(
             metavar="SECONDS",
             min=0,
             max=3600,
-            help="Show the next step after this many seconds, without a key.",
+            help="Print the next step after this many seconds, without a pager.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Step through a log: each trigger with its actor, new state, writes and time.
 
-    Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal, it prints all steps.
+    A terminal shows them in a pager: Space goes on, b goes back, q leaves.
     """
     if is_log(target):
         check_options_of_a_log({"--server": source.is_service})
@@ -130,15 +132,15 @@ def replay(
         spelled = [{"record": object_from(one.record), "after": one.after, "problem": one.problem} for one in steps]
         print_json({"steps": spelled, "verdict": verdict})
     else:
-        if steps and sys.stdin.isatty() and console.is_terminal:
-            from turnwise.cli.terminal import Stepper  # noqa: PLC0415 - takes long to import
-
-            Stepper(steps, delay).run()
-        else:
+        seen = sys.stdin.isatty() and console.is_terminal
+        os.environ.setdefault("LESS", "-R")  # for colours
+        with console.pager(styles=True) if seen and delay is None else nullcontext():
             for step in steps:
                 for line in step_lines(step, of=len(steps), width=console.width):
                     console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
                 console.print()
+                if seen and delay is not None:
+                    time.sleep(delay)
         console.print(verdict_line(verdict))
     if not verdict.ok:
         raise typer.Exit(1)
