@@ -272,9 +272,9 @@ def test_transfer_misuse_is_named(terminal: Terminal) -> None:
     resting(terminal)
     Path(terminal.folder / "chat.jsonl").write_text("{}")
     for typed, problem in {
-        "import nowhere.jsonl": "there is no file",
+        "import nowhere.jsonl": "No such file",
         "import chat.jsonl --store sqlite:///nowhere.db": "there is no file",
-        "export last -o nowhere/chat.jsonl": "there is no folder",
+        "export last -o nowhere/chat.jsonl": "No such file",
         "export last -o -": "'-' is no name of a file here; /dev/stdout is what a pipe reads",
         "export nobody": "there is no chat",
     }.items():

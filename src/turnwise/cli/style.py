@@ -6,7 +6,6 @@ import codecs
 import json
 import logging
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -25,20 +24,11 @@ from turnwise.states.usage import Usage
 from turnwise.states.values.values import fields_of
 
 
-def _forget_no_numbers() -> None:
-    """Remove sizes from the environment on which rich and typer would fail: digits such as a superscript 2."""
-    for name in ("COLUMNS", "LINES"):
-        size = os.environ.get(name, "")
-        if size.isdigit() and not size.isdecimal():
-            del os.environ[name]
-
-
 def _width() -> int | None:
     """Return the width if `COLUMNS` is set: a 0 means unknown, but rich would show nothing."""
     return shutil.get_terminal_size().columns if os.environ.get("COLUMNS", "").isdigit() else None
 
 
-_forget_no_numbers()
 # Brackets and colons are text of users and models, never rich's markup: what has colours is a `Text`.
 console: Final = Console(highlight=False, markup=False, emoji=False, width=_width())
 errors: Final = Console(stderr=True, highlight=False, markup=False, emoji=False, width=_width())
@@ -83,9 +73,6 @@ _IN_JSON: Final = {
     _DELETE: r"\u007f",
     **{code: json.dumps(chr(code))[1:-1] for code in _INVISIBLE if code > _DELETE},
 }
-
-
-_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 
 def clean(text: str) -> str:
@@ -204,7 +191,6 @@ def labelled(rows: Iterable[tuple[str, str]]) -> Table:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, with characters that control the terminal escaped; without UTF-8, all beyond ASCII."""
-    text = pydantic_core.to_json(value, indent=2, fallback=fields_of).decode().translate(_IN_JSON)
-    if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
-        text = _BEYOND_ASCII.sub(lambda words: json.dumps(words[0])[1:-1], text)
-    sys.stdout.write(f"{text}\n")
+    in_ascii = codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
+    text = pydantic_core.to_json(value, indent=2, ensure_ascii=in_ascii, fallback=fields_of).decode()
+    sys.stdout.write(f"{text.translate(_IN_JSON)}\n")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from turnwise.cli.connect import Chats, ChatSource
-from turnwise.cli.files import InputLines, WholeFile
+from turnwise.cli.files import WholeFile, input_lines
 from turnwise.cli.keys import VARIABLE, KeyOption, signing_key
 from turnwise.cli.operating import report
 from turnwise.cli.options import JsonOption, with_source
@@ -73,16 +74,14 @@ def import_chat(
 ) -> None:
     """Check an exported chat and import it; it keeps its id."""
     signing = _signing(source, key)
-    input_lines = InputLines("FILE", file)
-    with input_lines.opened() as stream:
+    with input_lines("FILE", file) as lines:
+        first = next(lines, "")
+        again = chain([first], lines)
 
         async def imported(chats: Chats) -> Chat | OwnerImport:
-            async with aclosing(input_lines.read(stream)) as lines:
-                first = await anext(lines, "")
-                again = _after(first, lines)
-                if f'"format":"{FORMAT}"' in first:
-                    return await chats.import_owner(again)
-                return await chats.import_chat(again, **signing)
+            if f'"format":"{FORMAT}"' in first:
+                return await chats.import_owner(again)
+            return await chats.import_chat(again, **signing)
 
         chat = source.run(imported)
     if isinstance(chat, OwnerImport):
@@ -91,12 +90,6 @@ def import_chat(
         print_json(chat)
     else:
         report(source, chat, f"chat {chat.id} is imported")
-
-
-async def _after(first: str, lines: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    yield first
-    async for line in lines:
-        yield line
 
 
 def _report_owner(done: OwnerImport, *, as_json: bool) -> None:
