@@ -12,16 +12,12 @@ from tests.persistence.s3_server import S3Server, s3_store
 
 from support.files import digest_of
 from turnwise import BucketFiles, SettingsError, StoreError
-from turnwise.persistence.blobs import bucket
 from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.testing.conformance import FilesConformance, plans
 from turnwise.testing.conformance.files import blob_of, holding, of, read
 from turnwise.testing.conformance.plans import failure_of
-
-SMALL = 500_000
-"""Object size for tests that need several objects without megabytes."""
 
 
 @pytest.fixture
@@ -43,20 +39,10 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return s3_store(server.port, server.new_bucket())
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the object size."""
-    monkeypatch.setattr(bucket, "PIECE", SMALL)
-
-
 class TestBucket(FilesConformance):
-    """Objects hold the suite's largest content; in memory they do so here, too, elsewhere they are smaller."""
-
     @pytest.fixture(autouse=True)
-    def bucket(self, objects: Any, request: pytest.FixtureRequest) -> None:
+    def bucket(self, objects: Any) -> None:
         self._objects = objects
-        if not isinstance(objects, MemoryStore):
-            request.getfixturevalue("small")
 
     async def files_beside(self, store: ChatStore) -> BucketFiles:
         files = BucketFiles(self._objects, prefix="chats/files")
@@ -64,8 +50,8 @@ class TestBucket(FilesConformance):
         return files
 
 
-CONTENT = bytes(range(256)) * 5_000
-"""Three objects of the small size."""
+CONTENT = bytes(range(256)) * 40_000
+"""More than one part of an upload."""
 DIGEST = digest_of(CONTENT)
 
 
@@ -88,18 +74,18 @@ def keys_in(objects: Any, folder: str = "") -> list[str]:
     return sorted(one["path"] for one in objects.list(folder or None).collect() if one["path"] != "name")
 
 
-async def test_same_content_is_stored_once(objects: Any, small: None) -> None:
-    """Neither copies nor marks of puts remain."""
+async def test_same_content_is_stored_once(objects: Any) -> None:
     files = await opened(objects)
     for _ in range(3):
         assert await files.put(of(CONTENT), ignore) == blob_of(CONTENT)
-        assert [key.partition("/")[0] for key in keys_in(objects)] == ["blobs", "pieces", "pieces"]
+        assert [key.partition("/")[0] for key in keys_in(objects)] == ["blobs"]
+        assert await read(files, DIGEST) == CONTENT
     await files.remove(DIGEST, is_unreferenced)
     assert keys_in(objects) == []
     await files.remove(DIGEST, is_unreferenced)
 
 
-async def test_aborted_put_leaves_nothing(small: None) -> None:
+async def test_aborted_put_leaves_nothing() -> None:
     """For an error of the content or the note, and for a cancelled caller."""
     objects = MemoryStore()
     files = await opened(objects)
@@ -119,11 +105,6 @@ async def test_aborted_put_leaves_nothing(small: None) -> None:
     await failure_of(files.put(of(CONTENT), refuse), StoreError)
     with anyio.CancelScope() as scope:
         await files.put(of(CONTENT), cancel)
-    assert {key.partition("/")[0] for key in keys_in(objects)} == {"arriving"}
-    await files.tidy(3600)
-    assert len(keys_in(objects)) == 5
-    await files.tidy(0)
-    await files.tidy(0)
     assert keys_in(objects) == []
 
 
@@ -163,7 +144,7 @@ async def test_unusable_bucket_is_a_store_error(s3_server: S3Server, tmp_path: P
     files = await opened(LocalStore(folder, mkdir=True))
     shutil.rmtree(folder)
     folder.write_text("a file")
-    for call in (files.put(of(b"content"), ignore), files.size(DIGEST), files.tidy(0)):
+    for call in (files.put(of(b"content"), ignore), files.size(DIGEST)):
         with pytest.raises(StoreError, match=r"the bucket LocalStore.*bucket.* of files"):
             await call
 

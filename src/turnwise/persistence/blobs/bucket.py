@@ -1,20 +1,16 @@
 """Keeps blobs as the objects of a bucket.
 
-A blob is cut into pieces. Each is an object of its own, because such an object is put whole or not at all; a
-multipart upload that is cut off would stay where no listing shows it. The last piece is the blob's name: its key is
-`blobs/<digest>/<place>-<size>`. The pieces before it, if there are any, are `pieces/<place>/<number>`. The place is
-drawn anew by every `put`. A blob stands where its name and all of its pieces are.
+A blob is one object, which is put whole or not at all. Its key is `blobs/<digest>/<place>`; the place is drawn anew by
+every `put`.
 
 An object store has no lock, no rename, and nothing that happens to two objects at once. What a chat holds stays:
 
 - A `put` first lists where the blob stands already, then gives it a place of its own all the same, and only when
   that stands, deletes those that it has listed. `remove` lists the places, then asks whether the blob is
   unreferenced, then deletes those that it has listed. No other place is ever deleted.
-- Say that a chat holds the blob since the `note` of some put. Its place was named after that. What replaces it was
-  named later still, and so on. So a removal that has listed the place where the blob stands now asks after the
+- Say that a chat holds the blob since the `note` of some put. Its place was put after that. What replaces it was
+  put later still, and so on. So a removal that has listed the place where the blob stands now asks after the
   `note`, learns that the blob is held, and deletes nothing. One that asked before that has not listed it.
-
-`Arrivals` says why no piece is tidied away that belongs to a name.
 """
 
 from __future__ import annotations
@@ -22,18 +18,20 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import anyio.to_thread
 
-from turnwise.persistence.blobs.arrivals import Arrivals, pieces_of
-from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsUnreferenced, Note, closing, in_pieces
+from turnwise.persistence.blobs.protocol import Blob, BlobGone, FileStore, IsUnreferenced, Note, closing
 from turnwise.states.errors import StoreError
 from turnwise.states.values.checked import checked
 
 if TYPE_CHECKING:
+    from tempfile import SpooledTemporaryFile
+
     from obstore.store import ObjectStore
 
     from turnwise.persistence.blobs.objects import Found
@@ -41,14 +39,14 @@ else:
     ObjectStore = Any
 
 PIECE: Final = 4 * 1024 * 1024
-"""Bytes that an object holds; the last object of a blob holds fewer."""
+"""Bytes that are held in memory."""
 _MOMENT: Final = 0.05
 """Seconds."""
 _YIELDED: Final = 256 * 1024
 """Bytes that a reader is given at a time."""
 _OWN: Final = "name"
 _OWN_NAME: Final = re.compile(r"bucket [0-9a-f]{16}")
-_BLOB_NAME: Final = re.compile(r"blobs/[0-9a-f]{64}/([0-9a-f]{32})-([0-9]+)")
+_PLACE: Final = re.compile(r"blobs/[0-9a-f]{64}/[0-9a-f]{32}")
 _LOOKS: Final = 3
 """Listings before a blob is gone: one that is not made in a moment misses what a `put` of the same bytes replaces.
 
@@ -76,7 +74,6 @@ class BucketFiles(FileStore):
         from turnwise.persistence.blobs.objects import Objects  # noqa: PLC0415 - obstore is an extra
 
         self._objects = Objects(store, prefix)
-        self._arrivals = Arrivals(self._objects)
         self._own_name = str(self._objects)
 
     @property
@@ -110,113 +107,87 @@ class BucketFiles(FileStore):
         await anyio.sleep(_MOMENT)
 
     async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
-        """Put the pieces, and last of all the one that names them: it is noted before it is put."""
-        place, sha256, size, last = secrets.token_hex(16), hashlib.sha256(), 0, b""
-        written: list[str] = []
-        try:
-            async with closing(in_pieces(content, size=PIECE)) as pieces:
+        """Keep the bytes on the disk until all have come, note them, then put the object."""
+        from tempfile import SpooledTemporaryFile  # noqa: PLC0415 - takes long to import
+
+        sha256, size = hashlib.sha256(), 0
+        with SpooledTemporaryFile(PIECE) as file:
+            async with closing(content) as pieces:
                 async for piece in pieces:
-                    if last:
-                        await self._add(place, written, last)
                     sha256.update(piece)
                     size += len(piece)
-                    last = piece
+                    await _write(file, piece)
             blob = Blob(sha256.hexdigest(), size)
-            name = f"{_to_prefix(blob.digest)}/{place}-{size}"
-            if written:
-                await self._arrivals.announce(place, name)
             await note(blob)
+            file.seek(0)
             with anyio.CancelScope(shield=True):
-                others = await self._names(blob.digest)
-                written.append(name)
-                await self._objects.put(name, last)
-                if written != [name]:
-                    await self._arrivals.check(place)
-        except BaseException:
-            # The marks stay: a request that was given up may arrive still, and `tidy` looks again.
-            with anyio.CancelScope(shield=True), suppress(StoreError):
-                await self._objects.delete(written)
-            raise
-        with anyio.CancelScope(shield=True), suppress(StoreError):  # the blob stands; others can do the rest
-            await self._clear(others)
-            if written != [name]:
-                await self._arrivals.end(place)
+                others = await self._places(blob.digest)
+                place = f"{_to_prefix(blob.digest)}/{secrets.token_hex(16)}"
+                try:
+                    await self._objects.put(place, file)
+                except StoreError:
+                    with suppress(StoreError):
+                        await self._objects.delete([place])
+                    raise
+                with suppress(StoreError):  # the blob stands; others can do the rest
+                    await self._objects.delete([other.key for other in others])
         return blob
 
-    async def _add(self, place: str, written: list[str], piece: bytes) -> None:
-        if not written:
-            await self._arrivals.begin(place)
-        written.append(f"{pieces_of(place)}/{len(written):06}")
-        await self._objects.put(written[-1], piece)
-
     async def read(self, digest: str) -> AsyncIterator[bytes]:
-        """Yield what each object holds; where one is gone meanwhile, go on at another place of the blob."""
+        """Yield what the object holds; where it is gone meanwhile, go on at another place of the blob."""
         done, tried = 0, set[str]()
-        while pieces := await self._standing(digest, tried):
-            tried.add(pieces[-1].key)
-            first = 0
-            for piece in pieces:
-                if first + piece.size > done:
-                    data = await self._objects.get(piece.key)
-                    if data is None:
-                        break
-                    for start in range(done - first, len(data), _YIELDED):
-                        yield bytes(data[start : start + _YIELDED])
-                    done = first + piece.size
-                first += piece.size
+        while place := await self._standing(digest, tried):
+            tried.add(place.key)
+            while done < place.size:
+                data = await self._objects.get_range(place.key, done, min(done + PIECE, place.size))
+                if data is None:
+                    break
+                for start in range(0, len(data), _YIELDED):
+                    yield bytes(data[start : start + _YIELDED])
+                done += len(data)
             else:
                 return
         raise BlobGone(digest, "was removed while it was read") if done else BlobGone(digest)
 
     async def size(self, digest: str) -> int | None:
-        pieces = await self._standing(digest)
-        return sum(piece.size for piece in pieces) if pieces else None
+        place = await self._standing(digest)
+        return None if place is None else place.size
 
     async def remove(self, digest: str, is_unreferenced: IsUnreferenced) -> None:
         """List the places of the blob, look whether it is unreferenced, then delete what was listed."""
-        names = await self._names(digest)
-        if names and await is_unreferenced():
-            await self._clear(names)
+        places = await self._places(digest)
+        if places and await is_unreferenced():
+            await self._objects.delete([place.key for place in places])
 
     async def tidy(self, seconds: float) -> None:
-        """Delete the pieces that have got no name, as soon as the object store says that they are so old."""
-        await self._arrivals.tidy(seconds)
+        """Do nothing: no object is put in part."""
 
-    async def _clear(self, names: Iterable[Found]) -> None:
-        """Delete the pieces of some places, the name last: who goes on after a crash finds them by it."""
-        for name in names:
-            await self._objects.delete([piece.key for piece in await self._before(name)])
-            await self._objects.delete([name.key])
-
-    async def _standing(self, digest: str, tried: Collection[str] = ()) -> list[Found]:
-        """Return all pieces of a blob, in order, of a place that was not tried yet; none if it stands nowhere else."""
+    async def _standing(self, digest: str, tried: Collection[str] = ()) -> Found | None:
+        """Return a place of a blob that was not tried yet; `None` if it stands nowhere else."""
         for _ in range(_LOOKS):
-            for name in await self._names(digest):
-                pieces = [*await self._before(name), name]
-                if name.key not in tried and sum(piece.size for piece in pieces) == _parse_size(name):
-                    return pieces
-        return []
+            for place in await self._places(digest):
+                if place.key not in tried:
+                    return place
+        return None
 
-    async def _before(self, name: Found) -> list[Found]:
-        """Return the pieces that come before the one that is the name, as far as they are there."""
-        place = name.key.rpartition("/")[2].partition("-")[0]
-        return [] if name.size == _parse_size(name) else await self._objects.listed(pieces_of(place))
-
-    async def _names(self, digest: str) -> list[Found]:
-        """Return the names that a blob has.
+    async def _places(self, digest: str) -> list[Found]:
+        """Return where a blob stands.
 
         Raises:
-            StoreError: there is none, because the bucket was emptied or is another now.
+            StoreError: it stands nowhere, because the bucket was emptied or is another now.
         """
-        names = [one for one in await self._objects.listed(_to_prefix(digest)) if _BLOB_NAME.fullmatch(one.key)]
-        if not names and await self._found_name() != self._own_name:
+        places = [one for one in await self._objects.listed(_to_prefix(digest)) if _PLACE.fullmatch(one.key)]
+        if not places and await self._found_name() != self._own_name:
             raise StoreError(f"{self._objects} is no longer {self._own_name!r}: another program changed or emptied it")
-        return names
+        return places
+
+
+async def _write(file: SpooledTemporaryFile[bytes], piece: bytes) -> None:
+    try:
+        await anyio.to_thread.run_sync(file.write, piece)
+    except OSError as error:
+        raise StoreError(f"the temporary folder, where a file waits for its last byte: {error}") from error
 
 
 def _to_prefix(digest: str) -> str:
     return f"blobs/{digest}"
-
-
-def _parse_size(name: Found) -> int:
-    return int(name.key.rpartition("-")[2])

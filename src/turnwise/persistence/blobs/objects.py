@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Collection
-from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import IO, Final, NamedTuple, TypeVar
 
 import anyio
 
@@ -22,6 +21,8 @@ _KINDS: Final = (S3Store, GCSStore, AzureStore, LocalStore, MemoryStore)
 _PREFIX: Final = re.compile(r"(?!\.\.?(/|$))[\w.-]+(/(?!\.\.?(/|$))[\w.-]+)*", re.ASCII)
 _LONGEST: Final = 512
 """Characters of a prefix, so that a whole key stays below the 1,024 bytes that S3 allows."""
+_AT_ONCE: Final = 2
+"""Parts of a large file that are sent, and held in memory, at a time."""
 _ANSWER: Final = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
 """What is wrong, in the words of a server."""
 
@@ -32,8 +33,6 @@ class Found(NamedTuple):
     key: str
     size: int
     """In bytes."""
-    at: datetime
-    """When it was put, by the clock of the object store."""
 
 
 class Objects:
@@ -59,10 +58,10 @@ class Objects:
         within = f" below {self._before!r}" if self._before else ""
         return f"the bucket {self._store!r}{within} of files"
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Put an object. Who is cancelled meanwhile waits for the answer: what was given up might arrive later."""
+    async def put(self, key: str, file: IO[bytes]) -> None:
+        """Put a file as an object. Who is cancelled meanwhile waits for the answer: it might arrive later."""
         with anyio.CancelScope(shield=True):
-            await self._do(self._store.put_async(self._before + key, data, use_multipart=False))
+            await self._do(self._store.put_async(self._before + key, file, max_concurrency=_AT_ONCE))
 
     async def create(self, key: str, data: bytes) -> None:
         """Put an object unless there is one of that key."""
@@ -78,18 +77,18 @@ class Objects:
         except FileNotFoundError:
             return None
 
-    async def is_there(self, key: str) -> bool:
+    async def get_range(self, key: str, start: int, end: int) -> memoryview | None:
         try:
-            await self._do(self._store.head_async(self._before + key), may_lack=True)
+            data = await self._do(self._store.get_range_async(self._before + key, start=start, end=end), may_lack=True)
         except FileNotFoundError:
-            return False
-        return True
+            return None
+        return memoryview(data)
 
     async def listed(self, folder: str) -> list[Found]:
         """Return the objects whose keys begin with `folder` and a slash, in the order of the keys."""
         entries = await self._do(self._store.list(f"{self._before}{folder}").collect_async())
         first = len(self._before)
-        return sorted(Found(one["path"][first:], one["size"], one["last_modified"]) for one in entries)
+        return sorted(Found(one["path"][first:], one["size"]) for one in entries)
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete objects, in any order. Those that are not there are deleted already."""

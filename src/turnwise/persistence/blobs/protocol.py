@@ -169,16 +169,16 @@ async def closing(items: AsyncIterable[T]) -> AsyncIterator[AsyncIterator[T]]:
             await close()
 
 
-async def in_pieces(content: AsyncIterable[bytes], *, size: int = PIECE) -> AsyncIterator[bytes]:
-    """Yield the same bytes in pieces of `size` bytes, the last one shorter; none is empty."""
+async def in_pieces(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the same bytes in pieces of `PIECE` bytes, the last one shorter; none is empty."""
     waiting = bytearray()
     async with closing(content) as given:
         async for data in given:
-            for first in range(0, len(data), size):
-                waiting += data[first : first + size]
-                if len(waiting) >= size:
-                    yield bytes(waiting[:size])
-                    del waiting[:size]
+            for first in range(0, len(data), PIECE):
+                waiting += data[first : first + PIECE]
+                if len(waiting) >= PIECE:
+                    yield bytes(waiting[:PIECE])
+                    del waiting[:PIECE]
     if waiting:
         yield bytes(waiting)
 
