@@ -302,7 +302,7 @@ MISUSES = {
     "doctor --repair last --checkpoints checkpoints.jsonl": "--checkpoints: is for a look at every chat",
     "verify last --public-key audit.pem.pub": "a store is not signed",
     "verify last --key audit.pem": "a key is for an exported log",
-    "verify last --checkpoints none --public-key audit.pem.pub": "there is no file",
+    "verify last --checkpoints none --public-key audit.pem.pub": "No such file",
     "verify last --checkpoints checkpoints.jsonl --public-key audit.pem": "a private key",
     "worker x:agents --checkpoints x": "name the key, with --signing-key FILE",
     "serve x:agents --signing-key audit.pem": "say where they go, with --checkpoints PLACE",
