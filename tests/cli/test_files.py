@@ -17,7 +17,7 @@ from turnwise.cli.app import app
 from turnwise.cli.files import WholeFile, input_lines, read_file, write_file
 from turnwise.cli.target import file_tools
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import ImportRefused, SettingsError
 
 
 @pytest.fixture
@@ -81,6 +81,18 @@ def test_unusable_input_is_explained(tmp_path: Path) -> None:
             with pytest.raises(SettingsError, match="--this") as refused:
                 command("--this", tmp_path / name)
             assert problem.format(tmp_path) in str(refused.value)
+
+
+def test_endless_first_line_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(2**33)  # eight GiB that take no room
+    with pytest.raises(ImportRefused, match=r"line 1.*does not end after \S+ bytes"):
+        open_lines("FILE", tmp_path / "file")
+
+
+def test_full_device_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"--this.*'/dev/full' cannot be written: No space left"):
+        write_file("--this", Path("/dev/full"), "text")
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,17 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import BinaryIO, Final, Self
 
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import ImportRefused, SettingsError
 
 STANDARD_INPUT: Final = "-"
+_LONGEST_FIRST: Final = 64 * 1024
+_LONGEST: Final = 2**30
+"""Bytes of a line. No store keeps a longer row, and the first line of a chat is short."""
 
 
 @contextmanager
@@ -24,7 +28,18 @@ def input_lines(option: str, name: str) -> Iterator[Iterator[str]]:
     with ExitStack() as stack:
         with _naming(option, name):
             file = sys.stdin.buffer if name == STANDARD_INPUT else stack.enter_context(Path(name).open("rb"))
-        yield (line.removesuffix(b"\n").decode(errors="surrogateescape") for line in file)
+        yield _lines(file)
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    for number in count(1):
+        longest = _LONGEST_FIRST if number == 1 else _LONGEST
+        line = file.readline(longest + 1)
+        if len(line) > longest:
+            raise ImportRefused(number, f"it does not end after {longest:,} bytes, as a line of a chat does")
+        if not line:
+            return
+        yield line.removesuffix(b"\n").decode(errors="surrogateescape")
 
 
 def read_file(option: str, path: Path) -> bytes:
@@ -74,19 +89,21 @@ class WholeFile:
 
     def write(self, piece: str | bytes) -> None:
         """Write the next piece."""
-        self._file.write(piece.encode() if isinstance(piece, str) else piece)
+        with _naming(self._option, str(self._path), "written"):
+            self._file.write(piece.encode() if isinstance(piece, str) else piece)
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give the file its name, or leave nothing of it."""
         try:
-            with self._file:
+            with _naming(self._option, str(self._path), "written"):
+                with self._file:
+                    if exc is None and self._part is not None:
+                        self._file.flush()
+                        os.fsync(self._file.fileno())
                 if exc is None and self._part is not None:
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-            if exc is None and self._part is not None:
-                self._part.replace(self._place)
+                    self._part.replace(self._place)
         finally:
             if self._part is not None:
                 self._part.unlink(missing_ok=True)
