@@ -309,7 +309,7 @@ MISUSES = {
     "serve x:agents --checkpoints ftp://x --signing-key audit.pem": "--checkpoints: must be an",
     f"worker {ENGINE} --checkpoints x --signing-key audit.pem": "is an engine, which has its own",
     "audit last --key none": "--key: signs a log that is exported",
-    "audit last --export x --signing-key none": "there is no file",
+    "audit last --export x --signing-key none": "No such file",
     "audit last --export x --signing-key audit.pem.pub": "it was a public key",
     "audit last --export x --signing-key checkpoints.jsonl": "must be an Ed25519 private key",
 }
