@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -29,8 +28,9 @@ from fastapi import FastAPI
 from fastapi.sse import EventSourceResponse
 from turnwise import Engine, Settings
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.service import Principal, StaticTokens, event_stream, router
+from turnwise.service import Principal, StaticTokens, event_stream, router, shutdown
 
+shutdown.GRACE_S = 3  # a busy machine needs time to inform all readers
 model = ScriptedModel(lambda _: Reply("Hello", stall_after=1))
 engine = Engine("sqlite:///chats.db", model=model, settings=Settings(shutdown_grace=1))
 
@@ -47,6 +47,8 @@ async def own(chat: str):
     async for event in event_stream(engine, chat):
         yield event
 """
+LIMIT_S: Final = 30
+"""Seconds in which a server with open streams must end; their clients give up after a minute."""
 MESSAGE: Final = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
 AGUI: Final = {
     "threadId": "t2",
@@ -82,7 +84,7 @@ async def running(folder: Path, *options: str) -> AsyncIterator[tuple[str, subpr
 
 async def up(url: str) -> None:
     async with httpx.AsyncClient(verify=TRUSTED) as client:
-        with anyio.fail_after(60):
+        with anyio.fail_after(150):
             is_up = False
             while not is_up:
                 with suppress(httpx.TransportError):
@@ -149,12 +151,10 @@ async def test_sigterm_ends_open_streams(tmp_path: Path, options: tuple[str, ...
     async with running(tmp_path, *options) as (url, process):
         readers = Readers(url)
         async with readers.opened():
-            start = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            await anyio.to_thread.run_sync(process.wait)
-            took = time.monotonic() - start
+            with anyio.fail_after(LIMIT_S):
+                await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
     readers.check()
-    assert took < 3, (tmp_path / "log").read_text()
 
 
 @pytest.mark.deep
@@ -162,10 +162,10 @@ async def test_reload_ends_open_streams(tmp_path: Path) -> None:
     async with running(tmp_path, "--reload") as (url, _):
         readers = Readers(url)
         async with readers.opened():
-            start = time.monotonic()
+            reload = anyio.current_time()
             (tmp_path / "shop.py").write_text(PROGRAM + "\n")
+        assert anyio.current_time() - reload < LIMIT_S
         readers.check()
-        assert time.monotonic() - start < 4, "StatReload looks every 0.25 s"
         await up(url)
 
 
