@@ -33,6 +33,7 @@ from turnwise.testing.simulation.checks import problems_of
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
+WORKING = (ChatState.pending, ChatState.streaming, ChatState.executing_tools)
 SLOW = ("change", "create", "claim", "append_events")
 
 
@@ -73,6 +74,16 @@ class Witness:
                 self.seen.append(event)
                 self.moved.set()
 
+    async def pass_by(self, count: int, engine: MortalEngine, chat_id: str) -> None:
+        """Wait for so many events, or until none can follow: the chat rests, or waits for the clock."""
+        for _ in range(count):
+            self.moved = anyio.Event()
+            is_at_work = (await engine.get_chat(chat_id)).state in WORKING
+            if not is_at_work or (self.seen and self.seen[-1].kind == "retry"):
+                return
+            with anyio.move_on_after(1):
+                await self.moved.wait()
+
     async def is_stored(self, chat_id: str, seq: int) -> bool:
         number = f"(SELECT number FROM chats WHERE id = '{chat_id}')"  # noqa: S608 - no one else's words
         sql = f"SELECT 1 FROM {{}} WHERE chat = {number} AND seq = {seq}"  # noqa: S608 - as above
@@ -111,10 +122,7 @@ async def live(url: str, random: Random, met: Counter[str]) -> None:
                 tasks.start_soon(witness.follow, engine, chat_id, random)
                 for turn in range(2):
                     acknowledged = await do_something(engine, chat_id, random, f"{number}.{turn}", met)
-                    with anyio.move_on_after(0.02):
-                        for _ in range(random.randrange(4)):
-                            witness.moved = anyio.Event()
-                            await witness.moved.wait()
+                    await witness.pass_by(random.randrange(4), engine, chat_id)
                 await mortals.kill()
                 tasks.cancel_scope.cancel()
             met["died"] += 1
