@@ -91,7 +91,7 @@ def _fails(tests: list[str], marker: str, *, prove: bool) -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write("\n".join(tests))
         listed.flush()
-        command = [*PYTEST, "-x", "-m", marker, *processes, f"@{listed.name}"]
+        command = [*PYTEST, "-x", "--timeout", "600", "-m", marker, *processes, f"@{listed.name}"]
         try:
             ended = subprocess.run(
                 command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=HANGS_S

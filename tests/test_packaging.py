@@ -21,7 +21,7 @@ from support.node import CLIENT, NODE, needs_node
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src"
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # pip asks its index for the dependencies
+pytestmark = pytest.mark.deep  # pip asks its index for the dependencies
 
 
 @pytest.fixture(scope="module")

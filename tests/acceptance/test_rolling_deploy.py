@@ -65,7 +65,7 @@ def deployed(version: str, url: str, folder: Path) -> Iterator[subprocess.Popen[
     try:
         yield worker
         worker.terminate()
-        assert worker.wait(60) in (0, -signal.SIGTERM)  # SIGTERM, if it had hardly started
+        assert worker.wait(300) in (0, -signal.SIGTERM)  # SIGTERM, if it had hardly started
     finally:
         worker.kill()
         worker.wait()
@@ -80,13 +80,13 @@ async def test_approved_call_waits_for_a_worker_with_its_tool(url: str, tmp_path
             for number, chat in enumerate(asked):
                 await client.send_message(chat.id, f"refund {number}")
             for chat in asked:
-                assert (await client.wait(chat.id, timeout=60)).state == "requires_action"
+                assert (await client.wait(chat.id, timeout=300)).state == "requires_action"
         with deployed("new", url, tmp_path):
             for number, chat in enumerate(asked):
                 await client.submit_tool_results(chat.id, [ToolResult(f"refund-{number}", output=True)])
             plain = await client.create_chat()
             await client.send_message(plain.id, "look 7")
-            assert (await client.wait(plain.id, timeout=60)).state == "waiting"
+            assert (await client.wait(plain.id, timeout=300)).state == "waiting"
             explained = [await client.explain(chat.id) for chat in asked]
             assert {(one.state, one.agent, one.tools_needed) for one in explained} == {
                 (ChatState.pending, "support", ("refund",))
@@ -95,7 +95,9 @@ async def test_approved_call_waits_for_a_worker_with_its_tool(url: str, tmp_path
             assert not (tmp_path / "world").exists()
             with deployed("old", url, tmp_path):
                 for chat in asked:
-                    assert (await client.wait(chat.id, until=[ChatState.waiting], timeout=60)).stop_reason == "end_turn"
+                    assert (
+                        await client.wait(chat.id, until=[ChatState.waiting], timeout=300)
+                    ).stop_reason == "end_turn"
         seen = await client.messages(plain.id)
         verdicts = [await client.verify(chat.id) for chat in (*asked, plain)]
     assert [message.result.output for message in seen if message.result] == ["7 as new sees it"]

@@ -97,7 +97,7 @@ async def test_hot_standby_answers_readers(monkeypatch: pytest.MonkeyPatch) -> N
                     break
             store = PostgresStore(f"{url}{standby.socket}", poll_interval=0.1)
             async with Engine(store, model="demo", settings=Settings(run_worker=False)) as reader:
-                await reader.wait(chat.id, until={ChatState.streaming}, timeout=30)
+                await reader.wait(chat.id, until={ChatState.streaming}, timeout=300)
                 assert (await reader.transcript(chat.id)).state == "streaming"
                 events = [event async for event in reader.events(chat.id, follow=False)]
                 assert {event.kind for event in events} >= {"status", "message"}
@@ -106,7 +106,7 @@ async def test_hot_standby_answers_readers(monkeypatch: pytest.MonkeyPatch) -> N
                 assert "Count." in "".join([line async for line in reader.export_chat(chat.id)])
                 assert [diagnosis async for diagnosis in reader.diagnose()] == []
                 model.allow(9)
-                assert (await reader.wait(chat.id, timeout=30)).state == "waiting"
+                assert (await reader.wait(chat.id, timeout=300)).state == "waiting"
                 monkeypatch.setattr(pool, "RETRY_S", 1)  # it may be promoted any moment, and is not
                 with pytest.raises(StoreError, match="read-only"):
                     await reader.send_message(chat.id, "More.")

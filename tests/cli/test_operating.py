@@ -60,7 +60,7 @@ def test_workers_are_listed(terminal: Terminal) -> None:
         async with Engine(url_of(terminal), model=GatedModel("Done.", gate)) as engine:
             chat = await engine.create_chat(message="hello")
             await engine.wait(chat.id, until=["streaming"])
-            with anyio.fail_after(20):
+            with anyio.fail_after(120):
                 while not [one for one in await engine.workers() if one.seen_at]:  # noqa: ASYNC110 - no event
                     await anyio.sleep(0.01)
             run = await anyio.to_thread.run_sync(terminal.run, "workers")

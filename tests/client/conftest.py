@@ -53,7 +53,7 @@ async def chats(place: str | ServiceProcess) -> AsyncIterator[Chats]:
         async with engine_on(place) as engine:
             yield engine
         return
-    settings = ClientSettings(retry_timeout=20)
+    settings = ClientSettings(retry_timeout=120)
     async with Client(place.url, token=TOKEN, settings=settings) as client:
         yield client
 

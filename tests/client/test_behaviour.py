@@ -108,11 +108,11 @@ async def test_repeated_message_is_accepted_once(chats: Chats) -> None:
 async def test_wait_ends_at_the_state(chats: Chats) -> None:
     chat = await chats.create_chat()
     await chats.send_message(chat.id, "hang")
-    streaming = await chats.wait(chat.id, until={"streaming"}, timeout=20)
+    streaming = await chats.wait(chat.id, until={"streaming"}, timeout=120)
     with pytest.raises(TimeoutError):
         await chats.wait(chat.id, timeout=0.05)
     await chats.interrupt(chat.id)
-    settled = await chats.wait(chat.id, timeout=20)
+    settled = await chats.wait(chat.id, timeout=120)
 
     assert streaming.state is ChatState.streaming
     assert (settled.state, settled.settled) == (ChatState.interrupted, True)
@@ -131,7 +131,7 @@ async def test_tool_results_are_accepted_once(chats: Chats) -> None:
     again = await chats.submit_tool_results(chat.id, [ToolResult(call.call_id, {"day": "Friday"})])
     with pytest.raises(ConflictingReplay) as conflict:
         await chats.submit_tool_results(chat.id, [ToolResult(call.call_id, "Monday")])
-    await chats.wait(chat.id, timeout=20)
+    await chats.wait(chat.id, timeout=120)
 
     assert (call.name, call.arguments) == ("pick_date", {"month": 5})
     assert inbox.items[0].id == chat.id
@@ -155,7 +155,7 @@ async def test_queue_is_edited_deleted_and_promoted(chats: Chats) -> None:
     with pytest.raises(MessageNotFound) as gone:
         await chats.delete_queued(chat.id, queue[1].id)
     await chats.promote_queued(chat.id, queue[2].id)
-    await chats.wait(chat.id, timeout=20)
+    await chats.wait(chat.id, timeout=120)
 
     assert (full.value.limit, str(full.value)) == (3, str(QueueFull(3)))
     assert gone.value.message_id == queue[1].id
@@ -171,7 +171,7 @@ async def test_chat_is_interrupted_and_resumed(chats: Chats) -> None:
             if event.kind == "part":
                 break
     await chats.acting("jane").interrupt(chat.id, reason="enough")
-    stopped = await chats.wait(chat.id, timeout=20)
+    stopped = await chats.wait(chat.id, timeout=120)
     resumed = await chats.resume(chat.id)
     finished = await chats.wait(chat.id, timeout=30)
     with pytest.raises(IllegalTransition) as refused:
@@ -208,7 +208,7 @@ async def test_chat_is_compacted_and_cleared(chats: Chats) -> None:
         await chats.request_compaction(chat.id)
     await chats.ask(chat.id, "one")
     await chats.request_compaction(chat.id)
-    await chats.wait(chat.id, timeout=20)
+    await chats.wait(chat.id, timeout=120)
     (compaction,) = await chats.compactions(chat.id)
     await chats.clear_context(chat.id)
 

@@ -37,7 +37,7 @@ async def lived(chats: Engine | Client) -> Chat:
     asked = ClientTool("ask", "Ask.", OBJECT)
     chat = await chats.create_chat(metadata={"numbers": NUMBERS}, client_tools=[asked])
     await chats.send_message(chat.id, "Go.")
-    chat = await chats.wait(chat.id, until=["requires_action"], timeout=20)
+    chat = await chats.wait(chat.id, until=["requires_action"], timeout=120)
     edit = {"approved": True, "arguments": {"numbers": NUMBERS}}
     answers = {"ask": {"numbers": NUMBERS}, "pay": edit}
     for call in chat.open_calls:
@@ -45,7 +45,7 @@ async def lived(chats: Engine | Client) -> Chat:
     results = [ToolResult(call.call_id, answers[call.name]) for call in chat.open_calls]
     await chats.submit_tool_results(chat.id, results)
     assert (await chats.submit_tool_results(chat.id, results)).replayed
-    return await chats.wait(chat.id, until=["waiting"], timeout=20)
+    return await chats.wait(chat.id, until=["waiting"], timeout=120)
 
 
 @pytest.mark.parametrize("store", ["sqlite", pytest.param("postgresql", marks=pytest.mark.deep)])

@@ -28,7 +28,7 @@ from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import World
 from turnwise.testing.simulation.disk import SimulatedStore
 
-pytestmark = [needs_node, pytest.mark.timeout(600)]
+pytestmark = needs_node
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 KINDS = set(e.EVENTS.values())

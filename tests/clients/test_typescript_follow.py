@@ -11,7 +11,7 @@ from support.node import CLIENT, NODE, needs_node
 from turnwise.service.problems import build_problem
 from turnwise.states.errors import ChatUnreadable
 
-pytestmark = [needs_node, pytest.mark.timeout(60)]
+pytestmark = needs_node
 
 
 READING: Final = Template("""

@@ -19,7 +19,6 @@ def test_types_are_generated_from_the_classes() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(300)
 def test_compiler_accepts_code_and_refuses_misuse() -> None:
     """Every named type exists, the modules have their declared types, and wrong calls are errors."""
     compiler = installed() / "typescript" / "bin" / "tsc"

@@ -33,8 +33,6 @@ MODULES = (turnwise, states, diagrams, service, client, importers, testing)
 TARGET = re.compile(r'\s(?:href|src)="([^"]*)"')
 NAMED = re.compile(r'\sid="([^"]*)"')
 
-pytestmark = pytest.mark.timeout(600)  # six seconds of work, of which the machine may give little
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

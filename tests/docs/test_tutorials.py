@@ -19,8 +19,6 @@ KILLED = (-9, 128 + 9)  # the latter if the shell waited for the program
 NOT_TYPED = ("mkdir ", "python3 -m venv ", "pip ")
 """Commands that prepare the reader's machine, which tests need not run."""
 
-pytestmark = pytest.mark.timeout(600)  # seconds of work, of which a busy machine may give little
-
 
 def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]

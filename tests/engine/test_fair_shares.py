@@ -123,7 +123,7 @@ async def test_idle_places_go_to_those_below_their_cap(open_engine: OpenEngine) 
         assert "owner 'red' has 2 of 2 chats at work" in reasons[mine[2]]
         assert "chats without an owner have 2 of 2 chats at work" in reasons[mine[6]]
         await engine.interrupt(mine[2])  # what has to settle is not capped
-        assert (await engine.wait(mine[2], timeout=10)).state == "interrupted"
+        assert (await engine.wait(mine[2], timeout=60)).state == "interrupted"
         exported = [line async for line in engine.export_chat(mine[6])]
         latch.open()
         await rested(engine, mine)
@@ -160,9 +160,9 @@ def test_explain_names_the_cap_over_http_and_in_a_terminal(tmp_path: Path) -> No
     model = ScriptedModel(lambda _: Reply("late", first_delay=600))
     with served_beside(lambda: Engine(store, model=model, settings=settings)) as url:
         header = {"Authorization": "Bearer ada-token"}
-        with httpx.Client(base_url=url, headers=header) as client:
+        with httpx.Client(base_url=url, headers=header, timeout=60) as client:
             ids = [client.post("/chats", json={"message": "hi"}).json()["id"] for _ in range(2)]
-            deadline, reason = time.monotonic() + 20, ""
+            deadline, reason = time.monotonic() + 120, ""
             while "at work" not in reason and time.monotonic() < deadline:
                 reason = client.get(f"/chats/{ids[1]}/explain").json()["reason"]
         typed = ["explain", ids[1], "--json", "--server", url]

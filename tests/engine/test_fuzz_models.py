@@ -37,7 +37,7 @@ PATIENCE: Final = 60
 """Seconds after which a turn hangs."""
 NUMBERS: Final = (1.5, 9e3, float("nan"), True, -5, 10**400, {"a": [1]})
 """Odd values that a provider's adapter may report for whole numbers or words."""
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.deep
 Script = Callable[[], list[ModelPart]]
 
 

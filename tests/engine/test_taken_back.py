@@ -74,7 +74,7 @@ async def test_no_call_begins_twice_after_a_restore(
         yield
 
     model, options = ScriptedModel(answer), {"tools": [pay], "deps": deps, "observers": [backup]}
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         async with open_engine(model, **options) as engine:
             chat = await engine.create_chat()
             await engine.send_message(chat.id, "pay")
@@ -84,7 +84,7 @@ async def test_no_call_begins_twice_after_a_restore(
                 await anyio.wait_all_tasks_blocked()
                 copied(backup.file, database)
                 may_end.set()
-                await engine.wait(chat.id, until={"waiting"}, timeout=20)
+                await engine.wait(chat.id, until={"waiting"}, timeout=120)
                 while fold(seen) != await engine.transcript(chat.id):
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()

@@ -13,7 +13,7 @@ from support.processes.postgres_server import Server
 from support.terminal import Finished
 from turnwise import Chat
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.deep
 LETTERS = 60
 DESKS = ("lamp", "bin", "hydrant", "bench")
 

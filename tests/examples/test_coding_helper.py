@@ -10,9 +10,8 @@ from tests.examples.examples import Example, module_of
 from turnwise import Engine, ToolResult
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
-pytestmark = pytest.mark.timeout(600)
 STORE = "sqlite:///workshop-chats.db"
-PATIENCE = 120
+PATIENCE = 300
 REPAIRED = "def mean(numbers):\n    return sum(numbers) / len(numbers)\n\n\nprint(mean([2, 3, 7]))\n"
 
 
@@ -136,7 +135,7 @@ async def test_no_path_leaves_the_folder(example: Any, tmp_path: Path) -> None:
 async def test_command_and_its_children_are_stopped_in_time(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(example, "SECONDS", 1)
+    monkeypatch.setattr(example, "SECONDS", 3)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a secret")
     reported = await results_of(
         example,
@@ -148,9 +147,9 @@ async def test_command_and_its_children_are_stopped_in_time(
         Call("execute", {"command": "env; exit 3"}),
     )
     assert [error for error, _ in reported] == [False] * 5
-    assert reported[0][1] == "begun\n[stopped after 1 seconds]"
+    assert reported[0][1] == "begun\n[stopped after 3 seconds]"
     assert reported[1][1].startswith("done\n[")
-    assert reported[2][1] == "[stopped after 1 seconds]"
+    assert reported[2][1] == "[stopped after 3 seconds]"
     assert reported[3][1] == "y\n" * (example.BYTES // 2) + f"[stopped after {example.BYTES} bytes]"
     assert reported[4][1].endswith("[exit code 3]")
     assert "secret" not in reported[4][1]

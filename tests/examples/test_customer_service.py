@@ -9,7 +9,6 @@ from tests.examples.examples import Example
 from support.terminal import Finished
 from turnwise import Chat, Message
 
-pytestmark = pytest.mark.timeout(600)
 PAID = "refund: 24.90 euros were paid back."
 
 

@@ -10,7 +10,6 @@ from tests.examples.examples import Example
 
 from turnwise import Message
 
-pytestmark = pytest.mark.timeout(600)
 STORE = "sqlite:///documents.db"
 READ = {
     "apples.txt": ("2026-17", "Orchard Ltd", {"apples": "12.50", "pears": "7.30"}, "19.80", 1),

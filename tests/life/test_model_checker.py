@@ -15,7 +15,7 @@ from turnwise.states import triggers as t
 from turnwise.states.draft import Draft
 from turnwise.states.table import Row
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.deep
 S = ChatState
 HANDED_BACK = (t.Claimed, S.pending, S.requires_action)
 """No trigger leads to such a chat: the row returns client calls to the client."""

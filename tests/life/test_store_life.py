@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -53,8 +52,6 @@ from turnwise.states.triggers import (
 )
 from turnwise.states.usage import NO_USAGE
 from turnwise.states.writes import ERASED
-
-pytestmark = pytest.mark.timeout(600)  # so many lives take seconds, on a busy machine several times as many
 
 S = ChatState
 Got = TypeVar("Got")

@@ -27,7 +27,7 @@ from turnwise.states.turn_limits import may_make_room
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.writes import DropQueued, PutQueued, RecordReceipt, RecordUsage
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 S = ChatState
 W = TypeVar("W")
 USAGES = (None, Usage(input_tokens=7), Usage(output_tokens=3), Usage(input_tokens=1, cost=Decimal("0.1")))

@@ -56,7 +56,7 @@ class Measures(Observer):
 
 async def reported(engine: Engine) -> WorkerInfo:
     """Return the store's worker, once it has reported."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         while not (found := await engine.workers()) or found[0].seen_at is None:  # noqa: ASYNC110 - no event
             await anyio.sleep(0.01)
     return found[0]

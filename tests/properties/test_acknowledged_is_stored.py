@@ -31,7 +31,7 @@ from turnwise.states.errors import IllegalTransition
 from turnwise.states.transcript import fold
 from turnwise.testing.simulation.checks import problems_of
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 WORKING = (ChatState.pending, ChatState.streaming, ChatState.executing_tools)
 SLOW = ("change", "create", "claim", "append_events")

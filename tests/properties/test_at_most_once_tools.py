@@ -27,7 +27,7 @@ from turnwise.states.names import CallStatus
 from turnwise.states.triggers import CallStarted
 from turnwise.states.writes import PutCall
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -27,7 +27,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.usage import Usage
 from turnwise.states.writes import RecordUsage
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 S = ChatState
 RATES: Final = CallEstimator(max_output_tokens=20, input_price=Decimal("0.001"), output_price=Decimal("0.002"))
 LIMITS: Final = SETTINGS.limits(None)

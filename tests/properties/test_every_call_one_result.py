@@ -17,7 +17,7 @@ from turnwise import ChatState
 from turnwise.states.messages import Message
 from turnwise.states.names import Tail
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 SITUATIONS = ("interrupted with open calls", "timed out", "lost with started calls", "failed with open calls")
 
 

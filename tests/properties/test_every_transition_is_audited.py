@@ -24,7 +24,7 @@ from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE, rows_of
 from turnwise.states.triggers import TRIGGERS
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 Lines = list[str]
 
 

@@ -29,7 +29,7 @@ from turnwise.states.names import LEASED, ChatState
 from turnwise.states.values.digests import digest
 from turnwise.testing.conformance import plans
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 OWNERS = (None, "ann", "bob", "cyd", "Ö")
 WEIGHTS = {"ann": 3.0, "bob": 0.5}
 TURNS = {"": 2, "ann": 6, "bob": 1, "cyd": 2, "Ö": 2}

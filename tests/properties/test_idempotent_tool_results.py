@@ -19,7 +19,7 @@ from turnwise.states import triggers as t
 from turnwise.states.errors import ToolResultMismatch
 from turnwise.states.names import CallStatus
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 WAYS = ("replayed", "conflicting", "late", "raced", "raced with other contents", "raced with an interrupt", "wrong")
 RACERS = 4
 Results = tuple[ToolResult, ...]

@@ -36,7 +36,7 @@ from turnwise.states.messages import ReasoningPart
 from turnwise.states.model_errors import FALLBACK_KINDS
 from turnwise.testing import ManualClock, crash_everywhere
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 PROVIDERS = ("first", "second", "third")
 FAILURES = ("overloaded", "rate_limit", "network", "startup_timeout", "rejected_reply", "content_filter")
 WAYS = (

@@ -27,7 +27,7 @@ from turnwise.persistence.reading import Numbers, StoredChange
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 
 
 class Transactions:
@@ -139,7 +139,7 @@ async def test_resumed_watch_ends_with_the_same_view(tmp_path: Path) -> None:
                     met["step"] += 1
             for chat in (await engines[0].list_chats(owner="ada", limit=1000)).items:
                 await engines[0].wait(chat.id)  # or a turn would end while the views are compared
-            with anyio.fail_after(20):
+            with anyio.fail_after(120):
                 while view != await shown(engines[1], 0, {}):  # noqa: ASYNC110 - what another process does rings no bell
                     await anyio.sleep(0.02)
             tasks.cancel_scope.cancel()
@@ -200,7 +200,7 @@ async def test_consumer_gets_every_event_whatever_is_killed(tmp_path: Path) -> N
             await live(random, random.choice(engines))
             await anyio.sleep(random.random() * 0.2)
             if kill == 55:  # the last one lives
-                with anyio.fail_after(60):
+                with anyio.fail_after(120):
                     while await missing(engines[0], sessions):  # noqa: ASYNC110 - of two processes
                         await anyio.sleep(0.02)
             dying.add(engine)

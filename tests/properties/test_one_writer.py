@@ -19,7 +19,7 @@ from turnwise.states.errors import IllegalTransition
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.triggers import TRIGGERS, Held
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 S = ChatState
 LEASED = (S.streaming, S.executing_tools, S.compacting)
 OF_HOLDERS = [kind for kind in TRIGGERS.values() if issubclass(kind, Held) and kind is not t.LeaseExpired]

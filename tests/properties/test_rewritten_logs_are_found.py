@@ -21,7 +21,7 @@ from turnwise.persistence.audit.checkpoints import Head, checkpoint_line, hash_o
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, export
 from turnwise.providers.scripted import ScriptedModel
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 
 

@@ -25,7 +25,7 @@ from turnwise.states.model_errors import ModelError
 from turnwise.states.names import Stage
 from turnwise.states.writes import InsertBoundary
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 S = ChatState
 WAYS = (
     "prompt refused again",

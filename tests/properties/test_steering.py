@@ -20,7 +20,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.table import BUSY
 from turnwise.states.writes import DropQueued, InsertMessage, PutQueued
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 S = ChatState
 SITUATIONS = (
     "several entered one request",

@@ -17,7 +17,7 @@ from support.lives import SLOW_STORES, StoredLife, Walk, lives_in
 from support.sql_by_hand import by_hand
 from turnwise.states.names import ChatState
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 EARLY, LATE = range(2, 6), range(42, 46)
 
 

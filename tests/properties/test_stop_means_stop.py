@@ -30,7 +30,7 @@ from turnwise.states.events import PartDelta, PartEvent, StatusEvent
 from turnwise.states.table import BUSY
 from turnwise.testing.simulation.checks import problems_of
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 S = ChatState
 
 

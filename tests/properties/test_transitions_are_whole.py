@@ -16,7 +16,7 @@ from support.sql_by_hand import by_hand
 from turnwise.states.errors import StoreError
 from turnwise.testing.simulation.checks import problems_of
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 TABLES = ("chats", "messages", "calls", "queue", "usage", "audit", "events", "boundaries")
 """Tables that a transition writes: state, messages, calls, queue, usage, audit record, events and boundaries."""
 # A broken constraint would mark the chat as damaged.

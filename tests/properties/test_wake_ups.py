@@ -31,7 +31,7 @@ from turnwise.states.messages import QueuedMessage, ScheduledMessage
 from turnwise.states.triggers import TransitionContext, Trigger
 from turnwise.testing import ManualClock, crash_everywhere
 
-pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hypothesis
 S = ChatState
 SITUATIONS = ("at rest", "queued", "steers", "skipped", "waits already", "queue is full", "missed series", "archived")
 

@@ -23,7 +23,7 @@ OPTIONS: Final = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
     "--remote-debugging-port=0",
 )  # fmt: skip
-PATIENCE: Final = 60.0
+PATIENCE: Final = 300.0
 _ADDRESS: Final = re.compile(r"DevTools listening on (ws://\S+)")
 
 expect.set_options(timeout=PATIENCE * 1000)

@@ -23,7 +23,7 @@ import pytest
 
 _NPM: Final = Path(__file__).parent / "npm"
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "turnwise-tests" / "npm"
-_PATIENCE: Final = 60
+_PATIENCE: Final = 300
 
 
 @functools.cache

@@ -30,7 +30,7 @@ async def test_allowed_origin_may_call_and_read_headers() -> None:
     async with (
         served(Engine("sqlite://", model="demo"), settings=settings) as service,
         service.client() as ada,
-        httpx.AsyncClient(base_url=service.url) as stranger,
+        httpx.AsyncClient(base_url=service.url, timeout=60) as stranger,
     ):
         before, other = [
             await stranger.options("/chats/c1", headers=asking | {"Origin": origin})
@@ -85,7 +85,7 @@ async def test_wrong_argument_is_refused_by_name(argument: str) -> None:
 
 async def test_app_opens_and_closes_its_engine() -> None:
     engine = Engine("sqlite://", model="demo")
-    async with listening(create_app(engine, auth=TOKENS)) as url, httpx.AsyncClient(base_url=url) as client:
+    async with listening(create_app(engine, auth=TOKENS)) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         assert (await client.get("/readyz")).json() == {"status": "ready"}
     assert not engine.takes_followers
 
@@ -176,7 +176,7 @@ async def test_service_that_cannot_write_is_not_ready(
 
 async def _readiness(client: httpx.AsyncClient, status: int) -> httpx.Response:
     """Request until the answer has that status: answers are cached for a short time."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         while (answer := await client.get("/readyz")).status_code != status:
             pass
     return answer

@@ -208,7 +208,7 @@ def test_repr_shows_no_key() -> None:
 async def test_service_answers_every_bad_token_alike() -> None:
     async with (
         served(Engine("sqlite://", model="demo"), auth=KNOWN) as service,
-        httpx.AsyncClient(base_url=service.url) as client,
+        httpx.AsyncClient(base_url=service.url, timeout=60) as client,
     ):
         chat = (await client.post("/chats", json={}, headers={"Authorization": f"Bearer {signed()}"})).json()
         answers = [
@@ -355,7 +355,7 @@ async def test_own_authenticator_may_be_sync_or_async() -> None:
     for auth in (by_header, lambda request: principals.get(request.headers.get("x-user"))):
         async with (
             served(Engine("sqlite://", model="demo"), auth=auth, settings=GENEROUS) as service,
-            httpx.AsyncClient(base_url=service.url) as client,
+            httpx.AsyncClient(base_url=service.url, timeout=60) as client,
         ):
             answers = [await client.get("/principal", headers={"X-User": name}) for name in ("ada", "bob")]
         assert [answer.status_code for answer in answers] == [200, 401]
@@ -438,7 +438,7 @@ async def test_sign_in_by_cookie_asks_for_no_token() -> None:
 
     async with (
         served(Engine("sqlite://", model="demo"), auth=by_cookie) as service,
-        httpx.AsyncClient(base_url=service.url) as client,
+        httpx.AsyncClient(base_url=service.url, timeout=60) as client,
     ):
         stranger = await client.get("/chats")
         client.cookies.set("session", "s3cret")

@@ -90,7 +90,7 @@ async def test_every_path_answers_options_and_405() -> None:
 
 async def test_head_equals_get_without_body(small: Served) -> None:
     """Load balancers request it for the health of a service; for a stream it neither waits nor takes a slot."""
-    async with small.client("ada") as ada, httpx.AsyncClient(base_url=small.url) as stranger:
+    async with small.client("ada") as ada, httpx.AsyncClient(base_url=small.url, timeout=60) as stranger:
         chat = (await ada.post("/chats", json={})).json()["id"]
         for path in ("/healthz", "/readyz", "/chats", f"/chats/{chat}", f"/chats/{chat}/diagram.svg", "/chats/never"):
             head, whole = await ada.head(path), await ada.get(path)

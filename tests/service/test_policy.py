@@ -167,7 +167,7 @@ async def test_mounted_router_shows_owners_part() -> None:
     app = FastAPI()
     app.include_router(router(engine, auth=TOKENS, operation_prefix="v1_"), prefix="/v1")
     describe(app)
-    async with engine, listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+    async with engine, listening(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         tokens = [None, "ada-token", "auditor-token", "operator-token"]
         headers = [{} if token is None else {"Authorization": f"Bearer {token}"} for token in tokens]
         metrics = [(await client.get("/v1/metrics", headers=one)).status_code for one in headers]

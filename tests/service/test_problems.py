@@ -105,7 +105,7 @@ async def test_problem_has_fields_but_no_secrets() -> None:
     add_problem_handlers(app)
     app.include_router(routes)
     app.add_api_route("/plain/{place}", fail)
-    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+    async with listening(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         answers = [await client.get(f"/guarded/{place}") for place in range(len(every))]
         without_the_class = [await client.get(f"/plain/{place}") for place in range(len(every))]
 

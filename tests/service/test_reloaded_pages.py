@@ -105,7 +105,7 @@ async def test_page_reads_only_what_its_user_may_see() -> None:
         await service.engine.wait(chat.id)
         seen = [await read_by(service, who, chat.id) for who in ("ada", "operator", "auditor")]
         unseen = [await read_by(service, "bob", name) for name in (chat.id, "never")]
-        async with httpx.AsyncClient(base_url=service.url) as stranger:
+        async with httpx.AsyncClient(base_url=service.url, timeout=60) as stranger:
             refused = await stranger.get(f"/ai-sdk/chat/{chat.id}/messages")
     for answer in seen:
         assert answer.json() == [

@@ -108,7 +108,7 @@ async def test_reports_for_operators_and_auditors(demo: Served, ada: httpx.Async
 
 
 async def test_health_routes_need_no_token(demo: Served) -> None:
-    async with httpx.AsyncClient(base_url=demo.url) as stranger:
+    async with httpx.AsyncClient(base_url=demo.url, timeout=60) as stranger:
         alive, ready, metrics = [await stranger.get(path) for path in ("/healthz", "/readyz", "/metrics")]
         demo.engine.release_followers()
         stopping = await stranger.get("/readyz")
@@ -119,7 +119,7 @@ async def test_health_routes_need_no_token(demo: Served) -> None:
 
 
 async def test_every_route_needs_a_token(demo: Served) -> None:
-    async with httpx.AsyncClient(base_url=demo.url) as stranger:
+    async with httpx.AsyncClient(base_url=demo.url, timeout=60) as stranger:
         for row in ROUTES:
             names = {"chat_id": "c1", "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
             path = row.path.format(**names, thread_id="tab-1", name="c")

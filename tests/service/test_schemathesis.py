@@ -91,7 +91,7 @@ def test_every_answer_of_a_route_is_as_described(url: str, schema: Any, checks: 
     operation = schema[row.path][row.method]
     statuses: Counter[int] = Counter()
 
-    with httpx.Client(base_url=url, headers=AS_ADA) as ada:
+    with httpx.Client(base_url=url, headers=AS_ADA, timeout=60) as ada:
 
         def about_a_chat() -> dict[str, str]:
             chat_id = ada.post("/chats", json={"history": [{"role": "user", "content": "Hello?"}]}).json()["id"]

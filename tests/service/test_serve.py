@@ -43,8 +43,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ask(url: str, content: str) -> str:
-    chat = httpx.post(f"{url}/chats", json={}, headers=AUTHORIZED).json()["id"]
-    sent = httpx.post(f"{url}/chats/{chat}/messages", json={"content": content}, headers=AUTHORIZED)
+    with httpx.Client(base_url=url, headers=AUTHORIZED, timeout=60) as client:
+        chat = client.post("/chats", json={}).json()["id"]
+        sent = client.post(f"/chats/{chat}/messages", json={"content": content})
     assert sent.status_code == 202, sent.text
     return str(chat)
 
@@ -68,8 +69,8 @@ def test_kill_in_mid_answer_loses_nothing(folder: Path) -> None:
     with running(folder, *serving(folder)) as second:
         url = second.url()
         lines = [line for line in lines_of(url, chat, until_rest="true") if line.startswith("data:")]
-        messages = httpx.get(f"{url}/chats/{chat}/messages", headers=AUTHORIZED).json()
-        verdict = httpx.get(f"{url}/chats/{chat}/verify", headers=AUTHORIZED).json()
+        messages = httpx.get(f"{url}/chats/{chat}/messages", headers=AUTHORIZED, timeout=60).json()
+        verdict = httpx.get(f"{url}/chats/{chat}/verify", headers=AUTHORIZED, timeout=60).json()
     assert seen in lines
     assert [re.search(r'"seq":(\d+)', line)[1] for line in lines] == [str(number + 1) for number in range(len(lines))]  # type: ignore[index]
     assert messages[-1]["parts"][0]["text"] == "one two three four five six seven"

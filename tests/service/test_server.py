@@ -79,7 +79,7 @@ async def test_signal_stops_a_server_that_is_opening(number: signal.Signals) -> 
     before = {known: signal.getsignal(known) for known in SIGNALS}
     engine = Engine(store, model="demo")
     serving = partial(serve, engine, auth=TOKENS, sockets=[], log_level="error", opened=lambda: opened.append("yes"))
-    with anyio.fail_after(10):
+    with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(serving)
             await store.waits.wait()

@@ -114,7 +114,7 @@ async def test_event_stream_works_in_a_fastapi_route(demo: Served, ada: httpx.As
         async for event in event_stream(demo.engine, chat_id, follow=False):
             yield event
 
-    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+    async with listening(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         own = await client.get("/mine")
     served = await ada.get(f"/chats/{chat_id}/events", params={"follow": False})
     assert own.content == served.content

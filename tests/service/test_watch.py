@@ -34,7 +34,7 @@ async def test_owner_watches_own_chats_and_answers_from_the_inbox() -> None:
             other = await operator.create_chat(owner="bob", title="bob's")
             chat = await operator.create_chat(owner="ada", client_tools=[ASK])
             seen: list[ChatChange] = []
-            with anyio.fail_after(20):
+            with anyio.fail_after(120):
                 async with aclosing(ada.watch()) as changes:
                     async for change in changes:
                         seen.append(change)
@@ -73,7 +73,7 @@ async def test_watched_agent_loses_a_chat_that_another_answers() -> None:
     agents = [Agent("one", "demo"), Agent("two", "demo")]
     async with Engine("sqlite://", agents=agents) as own:
         chat, _ = await own.create_chat(agent="one"), await own.create_chat(agent="two")
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             async with aclosing(own.watch(agent="one")) as changes:
                 first = await anext(changes)
                 assert (first.chat_id, first.chat is None) == (chat.id, False)

@@ -24,7 +24,6 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 QUESTION = "Please find order 4711."
 ANSWER = "Order 4711: a blue vase"
 
-pytestmark = pytest.mark.timeout(600)  # seconds of work, of which a busy machine may give little
 both_pages = pytest.mark.parametrize("name", ["index.html", pytest.param("plain.html", marks=pytest.mark.deep)])
 
 
@@ -47,7 +46,7 @@ class Shop:
         with (self.folder / "log").open("ab") as log:
             server = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
         try:
-            with httpx.Client(base_url=self.url) as client:
+            with httpx.Client(base_url=self.url, timeout=60) as client:
                 while not self._is_ready(client):
                     assert server.poll() is None, (self.folder / "log").read_text()
                     time.sleep(0.05)
@@ -178,7 +177,7 @@ async def test_page_shows_why_an_edit_fails(shop: Shop, chromium: Chromium, name
 
 async def test_page_shows_no_chat_of_another_user(shop: Shop, chromium: Chromium) -> None:
     with shop.running():
-        async with chromium.page() as page, httpx.AsyncClient(base_url=shop.url) as bob:
+        async with chromium.page() as page, httpx.AsyncClient(base_url=shop.url, timeout=60) as bob:
             await log_in(page, f"{shop.url}/index.html")
             await say(page, QUESTION)
             await says(page, ANSWER)

@@ -77,7 +77,7 @@ async def sending(receiver: Receiver, path: Path, **options: Any) -> AsyncIterat
 
 async def eventually(found: Callable[[], Awaitable[Any]]) -> Any:
     """Poll until the value is true; return it."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         while not (there := await found()):  # noqa: ASYNC110 - no event
             await anyio.sleep(0.01)
     return there

@@ -49,7 +49,7 @@ class Served:
     async def client(self, who: str = "ada", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
         headers = {"Authorization": f"Bearer {who}-token"}
         async with httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=30, verify=TRUSTED, **options
+            base_url=self.url, headers=headers, timeout=120, verify=TRUSTED, **options
         ) as client:
             yield client
 

@@ -29,7 +29,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the backg
 os.execv(sys.argv[1], sys.argv[1:])
 """
 COLUMNS, LINES = 100, 30
-PATIENCE = 120
+PATIENCE = 300
 """Seconds that a test waits for an output."""
 
 

@@ -309,7 +309,6 @@ NEAR = {
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_simulation_finds(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, words = FAULTS[fault]

@@ -158,7 +158,6 @@ def _trouble_in(loop: asyncio.AbstractEventLoop, seed: int, guard: Guard) -> tup
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a world that breaks leaves much undone
 @pytest.mark.parametrize("name", GUARDS)
 def test_simulation_needs(name: str) -> None:

@@ -63,7 +63,6 @@ async def run_worlds(first: int, count: int) -> Sequence[World]:
     return worlds
 
 
-@pytest.mark.timeout(600)
 async def test_worlds_keep_their_promises() -> None:
     worlds = await run_worlds(0, PLAIN)
     damaged = {place.partition(".")[0] for world in worlds for place in world.faults.damaged}
@@ -71,7 +70,6 @@ async def test_worlds_keep_their_promises() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(PLAIN, PLAIN + SEEDS, BATCH))
 async def test_worlds_keep_their_promises_and_meet_everything(first: int) -> None:
     worlds = await run_worlds(first, BATCH)

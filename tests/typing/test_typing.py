@@ -37,7 +37,6 @@ LINES: Final = {
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(600)  # a cold mypy reads all of pydantic
 def test_mypy_finds_exactly_the_mistakes() -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *(HERE / name for name in FILES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -48,7 +47,6 @@ def test_mypy_finds_exactly_the_mistakes() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(600)
 def test_pyright_finds_the_same_mistakes() -> None:
     """Its wheel includes Node: nothing is fetched."""
     config = HERE / "pyrightconfig.json"

@@ -19,7 +19,7 @@ from turnwise.states.messages import ReasoningPart
 VERSION = "1.43.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnwise" / f"aimock-{VERSION}"
 SETTINGS = Settings(
-    startup_timeout=10, idle_timeout=10, retry=RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
+    startup_timeout=60, idle_timeout=60, retry=RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
 )
 NAMES = {
     "openai": "openai:gpt-5@{url}/v1",

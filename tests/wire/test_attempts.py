@@ -164,7 +164,8 @@ async def test_forced_tool_has_to_exist(server: Server, connect: Connect) -> Non
 
 RETRY = RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
 SETTINGS = Settings(retry=RETRY)
-IMPATIENT = Settings(retry=RETRY, startup_timeout=1, idle_timeout=0.3)
+SLOW_TO_OPEN = Settings(retry=RETRY, startup_timeout=2)
+SILENT = Settings(retry=RETRY, idle_timeout=1)
 
 
 @dataclass(frozen=True)
@@ -204,8 +205,8 @@ def _nonsense(dialect: Dialect) -> Answer:
 
 
 FAULTS = [
-    Fault("slow open", lambda dialect: Answer(None), "startup_timeout", settings=IMPATIENT),
-    Fault("silence after output", lambda dialect: _part(dialect, end="silence"), "network", settings=IMPATIENT),
+    Fault("slow open", lambda dialect: Answer(None), "startup_timeout", settings=SLOW_TO_OPEN),
+    Fault("silence after output", lambda dialect: _part(dialect, end="silence"), "network", settings=SILENT),
     Fault("cut before anything", lambda dialect: Answer([]), "network"),
     Fault("nothing but the end", lambda dialect: Answer(["data: [DONE]\n\n"]), "network"),
     Fault(

@@ -19,7 +19,7 @@ from support.served import TRUSTED
 TOKEN: Final = "operator-token"  # noqa: S105 - of the tests
 AUTHORIZED: Final = {"Authorization": f"Bearer {TOKEN}"}
 _SERVING: Final = re.compile(r"serving on (http://\S+);")
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 300.0
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Process:
             found = _SERVING.search(self.output())
             if found is not None:
                 with contextlib.suppress(httpx.HTTPError):
-                    if httpx.get(f"{found[1]}/readyz", timeout=5, verify=TRUSTED).is_success:
+                    if httpx.get(f"{found[1]}/readyz", timeout=_PATIENCE, verify=TRUSTED).is_success:
                         return found[1]
             time.sleep(0.05)
         raise AssertionError(f"it does not serve: {self.output()}")
