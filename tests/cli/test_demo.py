@@ -10,15 +10,11 @@ from rich.text import Text
 from cli.look import colours
 from support.terminal import Finished, Terminal
 from turnwise.cli.demo import command
-from turnwise.cli.demo.cast import PACKAGE, DemoFailed, Presenter, folder_to_read, readable
-
-PAGE = "A line of text that a model may read, as long as it takes.\n" * 120
+from turnwise.cli.demo.cast import FILES, MOST_READ, PACKAGE, DemoFailed, Presenter
 
 
 def play(folder: Path) -> tuple[Terminal, Finished]:
-    """Play the demo in a folder of pages; return its output with colours."""
-    for name in ("first.md", "second.md", "third.md"):
-        (folder / name).write_text(PAGE)
+    """Play the demo in a folder; return its output with colours."""
     (folder / "demo-out").mkdir()
     (folder / "demo-out" / "notes.txt").write_text("a note of an earlier demo\n")
     terminal = Terminal(folder, store="sqlite:///demo-out/chats.db")
@@ -27,7 +23,7 @@ def play(folder: Path) -> tuple[Terminal, Finished]:
 
 
 def test_demo_keeps_every_promise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It reads the files of its folder, and leaves a chat, a verified log and a drawing."""
+    """It leaves a chat, a verified log and a drawing."""
     demo, screen = play(tmp_path)
     out = "".join(f"{Text.from_ansi(line).plain}\n" for line in screen.out.splitlines())
     assert (screen.code, screen.err, capfd.readouterr().err) == (0, "", ""), out
@@ -43,8 +39,8 @@ def test_demo_keeps_every_promise(tmp_path: Path, capfd: pytest.CaptureFixture[s
         "not sound at version",
     ):
         assert seen in words
-    assert str(demo.folder) in out
-    assert sorted(path.name for path in demo.folder.iterdir()) == ["demo-out", "first.md", "second.md", "third.md"]
+    assert str(PACKAGE) in words
+    assert sorted(path.name for path in demo.folder.iterdir()) == ["demo-out"]
     drawing = (demo.folder / "demo-out" / "machine.svg").read_text()
     assert 'class="state current" data-state="waiting"' in drawing
     assert demo.run("verify", "demo-out/audit.jsonl").code == 0
@@ -77,27 +73,8 @@ def test_broken_promise_ends_the_demo(capsys: pytest.CaptureFixture[str]) -> Non
     assert "it was" in capsys.readouterr().out
 
 
-def write(folder: Path, *names: str, text: str = "a" * 4500) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def test_empty_folder_falls_back_to_own_files(tmp_path: Path) -> None:
-    write(tmp_path, "page0.md", "page1.md")
-    assert folder_to_read(tmp_path) == PACKAGE
-    assert {"engine", "states", "cli"} <= {path.name for path in PACKAGE.iterdir()}
-
-
-def test_demo_skips_hidden_short_and_binary_files(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    write(folder, ".env.md", ".hidden/page.md", "not text.md", "code.c", "kept.txt", "below/deeper/page.md")
-    write(folder, "short.md", text="a" * 4499)
-    write(tmp_path, "outside.md")
-    (folder / "link.md").symlink_to(tmp_path / "outside.md")
-    (folder / "picture.md").write_bytes(b"\xff" * 4500)
-    (folder / "folder.md").mkdir()
-    assert readable(folder) == ["kept.txt"]
+def test_each_file_of_the_demo_fills_its_share_of_the_context() -> None:
+    assert all(len((PACKAGE / name).read_text(encoding="utf-8")) >= MOST_READ for name in FILES)
 
 
 def test_hanging_demo_is_ended(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

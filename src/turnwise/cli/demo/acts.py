@@ -14,7 +14,7 @@ from anyio.abc import Process
 
 from turnwise.cli.audit import short_actor
 from turnwise.cli.chat import ASK_USER
-from turnwise.cli.demo.cast import CONTEXT_LIMIT, LEASE, Presenter, Scene, Speaker, command, readable
+from turnwise.cli.demo.cast import CONTEXT_LIMIT, FILES, LEASE, PACKAGE, Presenter, Scene, Speaker, command
 from turnwise.cli.event_view import EventView, show_until_rest
 from turnwise.cli.style import plain_table
 from turnwise.engine.config.results import Chat
@@ -70,10 +70,10 @@ async def reads_real_files(play: Play) -> None:
         "A message makes a turn. The declared table says what comes next: ask the model, run its tools, ask again. "
         "The reply that asks for tools is on disk before the first of them starts.",
     )
-    first = readable(play.scene.root)[0]
+    first = FILES[0]
     chat = await play.say(f"Please list_files, and read_file {first}.")
     outputs = [message.result.output for message in await play.engine.messages(chat.id) if message.result]
-    beginning = (play.scene.root / first).read_text(encoding="utf-8")[:200]
+    beginning = (PACKAGE / first).read_text(encoding="utf-8")[:200]
     play.stage.promise(
         "tools run on what is really there",
         f"2 local tools ran; the model read {first} as it is on disk",
@@ -144,7 +144,7 @@ async def compacts(play: Play) -> None:
         f"The model's window is {CONTEXT_LIMIT:,} tokens here. Two more files fill it past 80 %, so the history is "
         "folded into a summary, and the turn goes on from it. You still see every message; the model does not.",
     )
-    _, *more = readable(play.scene.root)
+    _, *more = FILES
     chat = await play.say(f"Now read_file {' and '.join(more)}.")
     compactions = sum(event.kind == "compaction" and event.phase == "finished" for event in await play.past())
     everything, sent = (await play.engine.messages(chat.id), await play.engine.messages(chat.id, view="model"))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -35,11 +33,10 @@ CONTEXT_LIMIT: Final = 4096
 """Tokens: small, so that the chat outgrows it in the demo."""
 MOST_READ: Final = 4500
 """Characters of a file that the model gets: one file fits below the threshold, three do not."""
-FILES_READ: Final = 3
-NAMEABLE: Final = re.compile(r"[\w./-]+")
-"""Paths that the demo model finds in a message."""
-SUFFIXES: Final = (".md", ".toml", ".py", ".rst", ".txt", ".json")
 PACKAGE: Final = Path(__file__).resolve().parents[2]
+"""The folder that the demo reads: turnwise's own."""
+FILES: Final = ("engine/engine.py", "states/facts.py", "states/triggers.py")
+"""Files in it that fill the context."""
 LEASE: Final = 2.0
 """Seconds: short, so the chat of a dead worker waits only a moment."""
 
@@ -61,9 +58,8 @@ class Speaker(DemoModel):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """The folder that a demo reads, and the folder that it writes."""
+    """The folder that a demo writes."""
 
-    root: Path
     out: Path
 
     @property
@@ -90,7 +86,7 @@ class Scene(msgspec.Struct, frozen=True):
         return Engine(
             self.store,
             model=model,
-            tools=[*file_tools(self.root, max_characters=MOST_READ), note_tool(self.notes)],
+            tools=[*file_tools(PACKAGE, max_characters=MOST_READ), note_tool(self.notes)],
             settings=Settings(
                 run_worker=run_worker,
                 lease=LEASE,
@@ -168,42 +164,16 @@ class Presenter:
         return min(self._console.width, MAX_WIDTH)
 
 
-def folder_to_read(here: Path) -> Path:
-    """Return `here` if it holds enough text to read, else the source of turnwise's engine."""
-    return here if len(readable(here)) == FILES_READ else PACKAGE
-
-
-def readable(root: Path) -> list[str]:
-    """Return the paths of `FILES_READ` files, README and its like first, each long enough to fill the context."""
-    files = [*root.glob("*"), *islice(root.glob("*/*"), 500)]
-    long = [path for path in files if _is_long_text(path, root)]
-    long.sort(key=lambda path: (len(path.relative_to(root).parts), SUFFIXES.index(path.suffix), path))
-    return [path.relative_to(root).as_posix() for path in long[:FILES_READ]]
-
-
-def _is_long_text(path: Path, root: Path) -> bool:
-    named = path.relative_to(root)
-    if path.suffix not in SUFFIXES or any(part.startswith(".") for part in named.parts):
-        return False
-    if NAMEABLE.fullmatch(named.as_posix()) is None or not path.resolve().is_relative_to(root.resolve()):
-        return False
-    try:
-        with path.open(encoding="utf-8") as file:
-            return len(file.read(MOST_READ)) == MOST_READ
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def command(scene: Scene, *, pace: float, ends: bool) -> list[str]:
     """Return the command line of a worker; unless its model `ends` its answers, only a signal ends the process."""
-    return [sys.executable, "-m", __name__, str(scene.root), str(scene.out), str(pace), "ends" if ends else "stays"]
+    return [sys.executable, "-m", __name__, str(scene.out), str(pace), "ends" if ends else "stays"]
 
 
-def main(root: str, out: str, pace: str, ends: str) -> None:
+def main(out: str, pace: str, ends: str) -> None:
     """Run a worker until SIGTERM, or until the process that started it is gone."""
     quiet_logs()
     threading.Thread(target=_follow_the_parent, daemon=True).start()
-    scene = Scene(Path(root), Path(out))
+    scene = Scene(Path(out))
     model = scene.model(float(pace))
     model.ends = ends == "ends"
     anyio.run(run_until_stopped, scene.engine(model))

@@ -20,7 +20,7 @@ from turnwise.cli.demo.acts import (
     outlives_its_process,
     reads_real_files,
 )
-from turnwise.cli.demo.cast import DemoFailed, Presenter, Scene, folder_to_read
+from turnwise.cli.demo.cast import PACKAGE, DemoFailed, Presenter, Scene
 from turnwise.cli.event_view import EventView
 from turnwise.cli.screen import Scroll
 from turnwise.cli.style import console, excerpt, plain_table
@@ -41,7 +41,7 @@ def demo(
 ) -> None:
     """Watch one chat live: tools, a client's turn, an interrupt, a compaction, kill -9 - each claim checked."""
     out.mkdir(parents=True, exist_ok=True)
-    scene = Scene(folder_to_read(Path.cwd()), out)
+    scene = Scene(out)
     anyio.run(_play, scene, 0.0 if fast or not console.is_terminal else PACE)
 
 
@@ -50,7 +50,7 @@ async def _play(scene: Scene, pace: float) -> None:
     console.print(Text("turnwise: the whole life of one chat", style="bold"))
     stage.say(
         "The model is turnwise's own, which answers by rules: no network, no key. All else is real, and every ✔ is "
-        f"checked. It reads {scene.root} and writes to {scene.out}."
+        f"checked. It reads {PACKAGE} and writes to {scene.out}."
     )
     view = EventView(Scroll(console))
     try:
