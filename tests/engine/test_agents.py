@@ -99,6 +99,7 @@ def test_engine_refuses_invalid_agents() -> None:
         "two tools are named 'refund'": {"agents": [Agent("twice", "demo", tools=[refund, refund])]},
         "agent 'odd', output: .*schema": {"agents": [Agent("odd", "demo", output={"type": "object", "required": 3})]},
         "no JSON schema can be made of its output": {"agents": [Agent("odd", "demo", output=ScriptedModel)]},
+        "must begin with": {"agents": [Agent("odd", "demo", output={"type": "array", "items": {"$ref": "#"}})]},
         "needs the extra|names no model": {"agents": [Agent("odd", "nothing")]},
     }
     for problem, options in wrong.items():

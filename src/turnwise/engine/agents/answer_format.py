@@ -7,6 +7,7 @@ and its result describes their faults, or ends the turn.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -37,10 +38,8 @@ _AGAIN: Final = "Give your final answer again, as JSON of the schema and nothing
 _RESTRICTING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
 """Keywords of schemas that restrict the value."""
 _DEFINITIONS: Final = ("$defs", "definitions")
-_TO_DEFINITIONS: Final = tuple(f"#/{name}/" for name in _DEFINITIONS)
+_REFERS_ELSEWHERE: Final = re.compile(r'"\$ref": "#(?!/(\$defs|definitions)/)')
 _BY_NAME: Final = ("properties", *_DEFINITIONS)
-_DATA: Final = ("const", "enum", "default", "examples")
-"""Keywords whose values are data, which may look like schemas."""
 _IN_ROWS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ALONE: Final = ("items", "not")
 """Where in a schema other schemas stand."""
@@ -117,7 +116,7 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
     is_object = schema.get("type") == "object" and ALTERNATIVES.isdisjoint(schema)
     described = str(schema.get("description") or "Give the final answer. This ends the turn.")
     if not is_object:
-        schema = _within_an_object(schema)
+        schema = _within_an_object(whose, schema)
     check_schema(f"{whose}, output", schema)
 
     def read(arguments: Mapping[str, Any]) -> Any:
@@ -156,9 +155,11 @@ def _is_closed(schema: Any) -> bool:
     return all(map(_is_closed, inner)) and ("items" in schema or "prefixItems" in schema or not is_array)
 
 
-def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    inner: dict[str, Any] = _move_references(schema)
+def _within_an_object(whose: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    inner = dict(schema)
     definitions: dict[str, Any] = {name: inner.pop(name) for name in _DEFINITIONS if name in inner}
+    if _REFERS_ELSEWHERE.search(json.dumps(schema)):
+        raise SettingsError(whose, 'its output is no object, so a "$ref" in it must begin with "#/$defs/"')
     return {
         "type": "object",
         "properties": {_WRAPPED: inner},
@@ -166,17 +167,6 @@ def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
         "additionalProperties": False,
         **definitions,
     }
-
-
-def _move_references(schema: Any) -> Any:
-    """Return a schema with its internal references moved into the wrapping object."""
-    if isinstance(schema, Mapping):
-        moved = {name: word if name in _DATA else _move_references(word) for name, word in schema.items()}
-        to = moved.get("$ref")
-        if isinstance(to, str) and (to == "#" or to.startswith("#/")) and not to.startswith(_TO_DEFINITIONS):
-            moved["$ref"] = f"#/properties/{_WRAPPED}{to[1:]}"
-        return moved
-    return [_move_references(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
 def _build_by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
