@@ -198,7 +198,7 @@ async def test_consumer_gets_every_event_whatever_is_killed(tmp_path: Path) -> N
 
             consuming = asyncio.create_task(engine.consume("all", handle))
             await live(random, random.choice(engines))
-            await anyio.sleep(random.random() * 0.2)
+            await handled(random.randrange(4), session)
             if kill == 55:  # the last one lives
                 with anyio.fail_after(120):
                     while await missing(engines[0], sessions):  # noqa: ASYNC110 - of two processes
@@ -214,6 +214,13 @@ async def test_consumer_gets_every_event_whatever_is_killed(tmp_path: Path) -> N
     assert all(seqs == sorted({*seqs}) for one in sessions for seqs in one.values())
     assert met["kills"] >= 50, met
     assert met["killed at work"] >= 10, met
+
+
+async def handled(count: int, session: dict[str, list[int]]) -> None:
+    """Wait until a consumer has handled so many events; there may be fewer."""
+    with anyio.move_on_after(2):
+        while sum(map(len, session.values())) < count:  # noqa: ASYNC110 - any may be the last one
+            await anyio.sleep(0.002)
 
 
 def let_die(engine: Engine, dying: set[Engine]) -> None:
