@@ -146,7 +146,7 @@ async def die_in_tools(url: str, random: Random, met: Counter[str]) -> None:
         await engine.send_message(chat_id, "go on")
         for _ in range(5):
             outside.slow = anyio.Event()
-            with anyio.move_on_after(5):
+            with anyio.move_on_after(60):
                 async with anyio.create_task_group() as either:
                     either.start_soon(_first, either, outside.slow.wait)
                     either.start_soon(_first, either, partial(engine.wait, chat_id))

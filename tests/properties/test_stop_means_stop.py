@@ -155,7 +155,7 @@ class Work:
         before = len(self.starts)
         while not self.rests and count > (len(self.starts) - before if starts else 0):
             self.moved = anyio.Event()
-            with anyio.move_on_after(0.1) as stalls:
+            with anyio.move_on_after(0.3) as stalls:
                 await self.moved.wait()
             if stalls.cancelled_caught:
                 return
