@@ -66,7 +66,7 @@ def test_misuse_is_explained_and_exits_2(terminal: Terminal, typed: str, words: 
 def test_full_disk_exits_1(terminal: Terminal, command: tuple[str, ...]) -> None:
     chat_with(terminal)
     refused = terminal.run(*command, "/dev/full")
-    assert (refused.code, "No space left" in refused.words) == (1, True), refused
+    assert (refused.code, "'/dev/full': No space left" in refused.words) == (1, True), refused
 
 
 @pytest.mark.deep

@@ -88,8 +88,8 @@ class WholeFile:
         return self
 
     def write(self, piece: str | bytes) -> None:
-        """Write the next piece."""
-        with _naming(self._option, str(self._path), "written"):
+        """Write the next piece; an `OSError` names the file."""
+        with self._named():
             self._file.write(piece.encode() if isinstance(piece, str) else piece)
 
     def __exit__(
@@ -97,7 +97,7 @@ class WholeFile:
     ) -> None:
         """Give the file its name, or leave nothing of it."""
         try:
-            with _naming(self._option, str(self._path), "written"):
+            with self._named():
                 with self._file:
                     if exc is None and self._part is not None:
                         self._file.flush()
@@ -107,6 +107,14 @@ class WholeFile:
         finally:
             if self._part is not None:
                 self._part.unlink(missing_ok=True)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
 
 
 def write_file(option: str, path: Path, content: str | bytes) -> None:
