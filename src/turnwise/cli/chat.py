@@ -16,14 +16,14 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from rich.padding import Padding
 from rich.text import Text
 
-from turnwise.cli.connect import Chats, ChatSource, chosen_id, connected, files_to_run_with
+from turnwise.cli.connect import Chats, ChatSource, check_is_there, chosen_id, connected, files_to_run_with
 from turnwise.cli.event_view import NOTE, EventView, show_question, show_until_rest
 from turnwise.cli.failures import DONE, exit_code_of
 from turnwise.cli.options import DEFAULT_STORE, FileFolderOption, ModelOption, ServerOption, StoreOption
 from turnwise.cli.screen import PROMPT, STEER, Scroll, answer_to, is_command, question_of, typed
 from turnwise.cli.show import explanation_table, show_message
 from turnwise.cli.style import clean, console
-from turnwise.cli.target import OptionalTarget, check_is_there, engine_of, file_tools, typed_options
+from turnwise.cli.target import OptionalTarget, engine_of, file_tools, typed_options
 from turnwise.engine.config.results import Chat
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
@@ -84,7 +84,8 @@ def chat(  # noqa: PLR0913 - the options of a command
     if target is None:
         if pace is None:
             pace = 0.02 if console.is_terminal else 0
-        check_is_there(store, create=is_new, right=_NAME_IT)
+        if not is_new:
+            check_is_there(store, _NAME_IT)
         files = files_to_run_with(file_folder, create=is_new)
         answering = _paced(model or "demo", pace)
         engine = Engine(store, files=files, model=answering, tools=file_tools(Path.cwd()), settings=settings)

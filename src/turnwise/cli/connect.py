@@ -173,10 +173,15 @@ def existing_store(url: str) -> ChatStore:
 
     The command may be newer than the store's workers: these could not start again after a migration.
     """
-    path = url.removeprefix(FILE_SCHEME)
-    if path not in (url, "") and not Path(path).is_file():
-        raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
+    check_is_there(url, "`turnwise chat` or `turnwise migrate` creates it")
     return store_from_url(url, durability=Settings().durability, now=None, migrates=False)
+
+
+def check_is_there(store: str, right: str) -> None:
+    """Raise a `SettingsError` if a store's file is missing: its name may be misspelt."""
+    path = store.removeprefix(FILE_SCHEME)
+    if path not in (store, "") and not Path(path).is_file():
+        raise SettingsError("--store", f"there is no file {path!r}; {right}")
 
 
 async def files_in(folder: Path | None, *, create: bool = False) -> FolderFiles | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pkgutil
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from turnwise.cli.connect import FILE_SCHEME, files_to_run_with
+from turnwise.cli.connect import check_is_there, files_to_run_with
 from turnwise.cli.keys import PUBLISH
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
@@ -21,6 +22,7 @@ from turnwise.engine.observers.observer import Observer
 from turnwise.engine.tools.declare import Tool, tool
 from turnwise.states.errors import SettingsError, TurnwiseError
 
+_TARGET: Final = re.compile(r"(?!.*\.py:)[\w.]+:[\w.]+")
 _TARGETS: Final = "Your engine, a function that makes one, an agent, or a list of agents."
 TargetArgument = Annotated[str, typer.Argument(metavar="MODULE:ATTRIBUTE", help=_TARGETS)]
 OptionalTarget = Annotated[str | None, typer.Argument(metavar="[MODULE:ATTRIBUTE]", help=_TARGETS)]
@@ -75,16 +77,10 @@ def engine_of(  # noqa: PLR0913 - the options of commands
             f"{target!r} must be an Engine, a function that makes one, an Agent, or a list of agents; it was "
             f"{made!r:.100}",
         )
-    check_is_there(store, create=create, right=right)
+    if not create:
+        check_is_there(store, right)
     files = files_to_run_with(file_folder, create=create)
     return Engine(store, files=files, agents=agents, settings=settings, checkpoints=checkpoints, observers=observers())
-
-
-def check_is_there(store: str, *, create: bool, right: str = CREATE_IT) -> None:
-    """Raise a `SettingsError` if a store's file is missing and may not be created: its name may be misspelt."""
-    path = store.removeprefix(FILE_SCHEME)
-    if not create and path not in (store, "") and not Path(path).is_file():
-        raise SettingsError("--store", f"there is no file {path!r}; {right}")
 
 
 def _call_factory(target: str, make: Callable[[], Any]) -> Any:
@@ -100,29 +96,18 @@ def _call_factory(target: str, make: Callable[[], Any]) -> Any:
 
 
 def _import_object(target: str) -> Any:
-    name, _, attribute = target.partition(":")
-    if not (name and attribute) or "/" in name or name.endswith(".py"):
+    if not _TARGET.fullmatch(target):
         raise SettingsError("MODULE:ATTRIBUTE", f"must be like shop.agents:engine; it was {target!r}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        value: Any = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise SettingsError("MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {error}") from error
-        raise SettingsError("MODULE:ATTRIBUTE", f"there is no module {name!r} here or among those installed") from error
+        return pkgutil.resolve_name(target)
     except TurnwiseError:
         raise
     except Exception as error:
-        raise SettingsError(
-            "MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise SettingsError("MODULE:ATTRIBUTE", f"module {name!r} has no {attribute!r}")
-        value = getattr(value, part)
-    return value
+        problem = f"{target!r} cannot be imported: {type(error).__name__}: {error}"
+        raise SettingsError("MODULE:ATTRIBUTE", problem) from error
 
 
 MOST_NAMES: Final = 60
