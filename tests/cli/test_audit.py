@@ -1,5 +1,6 @@
 """`turnwise audit`, `verify` and `replay`: a log as lines, as a verdict, and step by step."""
 
+import errno
 import json
 import os
 import sqlite3
@@ -241,6 +242,16 @@ def test_keygen_writes_private_key_once(terminal: Terminal, key: SigningKey) -> 
     public.unlink()
     assert terminal.run("keygen", "audit.pem").code == 2
     assert SigningKey.from_file(private).key_id == key.key_id
+
+
+def test_keygen_leaves_no_half_of_a_pair(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("turnwise.cli.files.os.fsync", refuse)
+    refused = terminal.run("keygen", "audit.pem")
+    assert (refused.code, "'audit.pem.pub': No space left" in refused.words) == (1, True), refused
+    assert [*terminal.folder.iterdir()] == []
 
 
 def test_key_file_precedes_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from turnwise.cli.files import read_file, write_file
 from turnwise.cli.style import clean, console
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.persistence.audit.signing import SigningKey
-from turnwise.states.errors import SettingsError, TurnwiseError
+from turnwise.states.errors import SettingsError
 
 VARIABLE: Final = "TURNWISE_AUDIT_KEY"
 
@@ -122,7 +122,7 @@ def keygen(
     _write_secret(file, key.private_pem)
     try:
         write_file("FILE", public, key.public_pem)
-    except TurnwiseError:
+    except (OSError, SettingsError):
         file.unlink()
         raise
     for line in (
