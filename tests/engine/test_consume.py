@@ -125,6 +125,12 @@ async def test_poisoned_event_is_set_aside_and_given_again(url: str) -> None:
         assert "not this one" in aside.error
         wanted = [event.seq async for event in engine.events(chat, follow=False) if event.kind == "message"]
         await until(lambda: handled.seen[chat] == wanted[1:])
+        assert await engine.deliver_again("them") == 1
+
+        async def is_aside_again() -> bool:
+            return [(one.at > aside.at, one.due) for one in await engine.undelivered("them")] == [(True, False)]
+
+        await until(is_aside_again)
         handled.refused.clear()
         assert await engine.deliver_again("them") == 1
         await until(lambda: handled.seen[chat][-1:] == wanted[:1])

@@ -226,7 +226,7 @@ class _Session:
         for chat_id, seq in again:
             if (chat_id, seq) not in self._again:
                 self._again.add((chat_id, seq))
-                tasks.start_soon(self._deliver_again, chat_id, seq, bell)
+                tasks.start_soon(self._run, partial(self._deliver_again, chat_id, seq), bell)
         room = _WINDOW - len(self._chats)
         found = await self._reader.read(room) if room else ()
         if found is None:  # the store went back: all of its events are new
@@ -241,7 +241,7 @@ class _Session:
             else:
                 done = max(self.position, self._done.get(change.chat_id, 0))
                 self._chats[change.chat_id] = chat = _ChatDeliveries(done, change.number)
-                tasks.start_soon(self._deliver_changes, change.chat_id, chat, bell)
+                tasks.start_soon(self._run, partial(self._deliver_changes, change.chat_id, chat), bell)
         self.advance()
         return bool(room) and self._reader.more
 
@@ -250,17 +250,20 @@ class _Session:
         self.position = max(self.position, min([self._reader.settled, *(chat.done for chat in self._chats.values())]))
         self._done = {chat_id: done for chat_id, done in self._done.items() if done > self.position}
 
-    async def _deliver_changes(self, chat_id: str, chat: _ChatDeliveries, bell: Subscription) -> None:
+    async def _run(self, deliver: Callable[[], Awaitable[None]], bell: Subscription) -> None:
         try:
-            while chat.done < chat.wanted:
-                wanted = chat.wanted
-                chat.done = max(wanted, await self._deliver_chat(chat_id, chat))
-            del self._chats[chat_id]
-            self._done[chat_id] = chat.done
+            await deliver()
         except Exception as error:  # noqa: BLE001 - it ends all deliveries
             self.failure = error
         finally:
             bell.ring()
+
+    async def _deliver_changes(self, chat_id: str, chat: _ChatDeliveries) -> None:
+        while chat.done < chat.wanted:
+            wanted = chat.wanted
+            chat.done = max(wanted, await self._deliver_chat(chat_id, chat))
+        del self._chats[chat_id]
+        self._done[chat_id] = chat.done
 
     async def _deliver_chat(self, chat_id: str, chat: _ChatDeliveries) -> int:
         """Deliver the visible new events of the chat; return the number of the last commit."""
@@ -286,21 +289,16 @@ class _Session:
             if len(page) < _EVENTS:
                 return last
 
-    async def _deliver_again(self, chat_id: str, seq: int, bell: Subscription) -> None:
+    async def _deliver_again(self, chat_id: str, seq: int) -> None:
         name = self._options.name
-        try:
-            one = await self._retried(partial(self._store.changed_event, chat_id, seq))
-            error = None if one is None else await self._deliver(one)
-            settle: Callable[[], Awaitable[object]] = partial(self._store.delivered_after_all, name, chat_id, seq)
-            if error is not None:
-                settle = partial(self._store.set_aside, name, chat_id, seq, error)
-            await self._retried(settle)
-            self._check_refusal()
-        except Exception as error:  # noqa: BLE001 - it ends all deliveries
-            self.failure = error
-        finally:
-            self._again.discard((chat_id, seq))
-            bell.ring()
+        one = await self._retried(partial(self._store.changed_event, chat_id, seq))
+        error = None if one is None else await self._deliver(one)
+        settle: Callable[[], Awaitable[object]] = partial(self._store.delivered_after_all, name, chat_id, seq)
+        if error is not None:
+            settle = partial(self._store.set_aside, name, chat_id, seq, error)
+        await self._retried(settle)
+        self._again.discard((chat_id, seq))
+        self._check_refusal()
 
     def _check_refusal(self) -> None:
         if self._refusal is not None:
