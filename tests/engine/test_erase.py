@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from support.engines import OpenChat, OpenEngine
+from support.events import events_of
 from support.sql_by_hand import by_hand, raw
 from turnwise import ChatUnreadable, ClientTool, CompactionPolicy, Engine, ModelError, Settings, ToolResult, fold, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -74,10 +75,13 @@ async def test_erasing_a_call_erases_its_edited_arguments_only(open_chat: OpenCh
         await engine.submit_tool_results(chat.id, [ToolResult("later", EDITED)])
         await engine.wait(chat.id)
         asking = next(message.id for message in await engine.messages(chat.id) if message.calls)
+        last = (await engine.get_chat(chat.id)).last_seq
         await engine.erase(chat.id, messages=[asking])
         results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
         expected = {"edited": None, "granted": None, "later": EDITED["arguments"]}
         assert {one.call_id: one.edited_arguments for one in results} == expected
+        sent = [event.message for event in await events_of(engine, chat.id, "message", after=last)]
+        assert [message.result.call_id for message in sent if message.result is not None] == ["edited"]
         writes = (await engine.audit(chat.id))[-1].writes
         assert len([write for write in writes if write.kind == "erase:edits"]) == 1
 

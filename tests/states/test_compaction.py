@@ -213,10 +213,11 @@ def test_step_is_compacted_for_overflow_once() -> None:
 
 def test_failed_overflow_compaction_ends_in_an_error() -> None:
     life = refused()
-    life.fail_to_compact()
+    life.fail_to_compact(error=replace(ERROR, status=429, detail="request 7"))
     error = life.facts.last_error
     assert (life.facts.state, error and error.kind) == (S.error, "context_overflow")
     assert "too many requests" in error.message
+    assert (error.status, error.detail) == (429, "request 7")
     life.fire(t.Resume)
     life.claim()
     assert (life.facts.state, life.facts.step.number, life.facts.step.stage) == (S.streaming, 2, Stage.asking)

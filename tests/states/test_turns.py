@@ -6,7 +6,7 @@ from decimal import Decimal, localcontext
 
 import pytest
 from msgspec.structs import replace
-from tests.states.table_cases import standing, stray, with_queue
+from tests.states.table_cases import changed, standing, stray, with_queue
 
 from support.life import (
     BLANK,
@@ -310,6 +310,13 @@ def test_cost_budget_ends_the_turn(cost: str | None, limit: float, *, spent: boo
     assert life.facts.stop_reason == (StopReason.cost_budget if spent else None)
 
 
+def test_refused_answer_spends_the_budget() -> None:
+    """The turn's budget pays for the refused reply before it pays for another one."""
+    life = streaming(turn_tokens=15)
+    life.reply(refused=True)
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.token_budget)
+
+
 def test_budget_does_not_end_a_started_step() -> None:
     """A worker that takes over half a step must finish it."""
     life = streaming(max_steps=1)
@@ -395,6 +402,14 @@ def test_new_attempt_discards_a_lost_one() -> None:
     assert (life.facts.step.attempt, life.facts.usage.partial) == (2, True)
 
 
+def test_failure_without_a_reply_discards_the_attempt() -> None:
+    life = streaming()
+    assert "attempt_discarded" not in [event.kind for event in life.fail(life.partial()).events]
+    life = streaming()
+    discarded = life.held(t.Failed, error=ERROR, takes_back=True).events[0]
+    assert (discarded.kind, discarded.attempt, discarded.reason) == ("attempt_discarded", 1, ERROR.kind)
+
+
 def test_usage_of_an_edited_attempt_is_counted() -> None:
     life = streaming()
     life.edit("m1", usage=USAGE)
@@ -431,7 +446,7 @@ def test_failed_attempts_are_counted_by_what_they_cost() -> None:
 
 @pytest.mark.parametrize("state", [None, *S])
 def test_repair_restores_every_invariant(state: ChatState | None) -> None:
-    life = stray(state)
+    life = changed(stray(state), archived=True, schedules=(SCHEDULED,))
     assert broken_invariants(life.facts)
     life.fire(t.Repaired, error=ERROR)
     assert (life.facts.state, life.facts.last_error, broken_invariants(life.facts)) == (S.error, ERROR, ())
@@ -545,6 +560,14 @@ def test_an_edit_empties_the_queue(state: ChatState) -> None:
     assert [message.text for message in life.messages] == ["rather"]
     assert any(event.kind == "queue" and event.change == "deleted" for event in decision.events)
     assert fold(life.events).queue == ()
+
+
+def test_resume_traces_a_turn_from_the_queue() -> None:
+    life = queued(streaming())
+    life.interrupt()
+    life.settle()
+    life.fire(t.Resume, trace="again")
+    assert (life.facts.turn.number, life.facts.turn.trace) == (2, "again")
 
 
 def test_receipt_of_the_next_message_is_not_queued() -> None:

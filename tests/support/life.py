@@ -251,8 +251,8 @@ class Life:
         summary = summary_of("In short.", *carried)
         return self.held(t.Compacted, summary=summary, usage=USAGE)
 
-    def fail_to_compact(self, *, declined: bool = False) -> Decision:
-        return self.held(t.CompactionFailed, error=ERROR, usage=Usage(), declined=declined)
+    def fail_to_compact(self, error: ErrorInfo = ERROR, *, declined: bool = False) -> Decision:
+        return self.held(t.CompactionFailed, error=error, usage=Usage(), declined=declined)
 
     def settle(self, partial: Partial | None = None) -> Decision:
         return self.held(t.Settled, partial=partial)

@@ -33,7 +33,6 @@ def cut_history(draft: Draft[EditMessage]) -> None:
     draft.background = ()
     draft.history = replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
     draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None, next_tokens=None)
-    draft.history_changed()
     draft.events.append(HistoryResetEvent(first_removed=cut.first_removed))
 
 

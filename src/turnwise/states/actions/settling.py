@@ -38,7 +38,6 @@ def commit_partial(draft: Draft[Settled | Failed | Repaired]) -> None:
         draft.take_back(draft.trigger.error.kind)
     partial = None if isinstance(draft.trigger, Repaired) else draft.trigger.partial
     draft.book(partial.usage if partial is not None else None, lost=True)
-    draft.step = replace(draft.step, attempt_open=False)
     if partial is not None and partial.parts:
         tail = Tail.awaits_answer if partial.calls else Tail.partial
         draft.append("assistant", partial.parts, tail=tail, partial=True, reply=partial)
