@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from support.served import STRICT, Served, served
-from turnwise import Agent, ChatChange, ClientTool, Engine, ToolResult
+from turnwise import Agent, ChatChange, ClientTool, Engine, StoreError, ToolResult
 from turnwise.client import Client
 from turnwise.http_problems import NotAllowed
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -67,6 +67,26 @@ async def test_owner_watches_own_chats_and_answers_from_the_inbox() -> None:
             assert answer.text.count("event: chat") == 1
             assert f"id: {rest[-1].number}\n" in answer.text
             assert answer.text.rstrip().endswith(": end")
+
+
+async def test_stream_ends_with_its_reader_and_the_next_has_another() -> None:
+    async def fail(*_: object, **_more: object) -> None:
+        raise StoreError("it is broken")
+
+    async with Engine("sqlite://", model="demo") as engine:
+        await engine.create_chat()
+        with anyio.fail_after(20):
+            async with aclosing(engine.watch()) as stream:
+                last = (await anext(stream)).number
+                setattr(engine._store, "changes", fail)  # noqa: B010 - a method
+                await engine.create_chat()
+                with pytest.raises(StoreError, match="it is broken"):
+                    await anext(stream)
+            delattr(engine._store, "changes")
+            async with aclosing(engine.watch(after=last)) as stream:
+                second = await anext(stream)
+                third = await engine.create_chat()
+                assert [second.chat_id == third.id, (await anext(stream)).chat_id == third.id] == [False, True]
 
 
 async def test_watched_agent_loses_a_chat_that_another_answers() -> None:

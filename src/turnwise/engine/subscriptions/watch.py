@@ -39,10 +39,6 @@ class _Watcher:
         self._changes[change.chat_id] = change
         self._bell.set()
 
-    def reset(self) -> None:
-        self._changes.clear()
-        self.put(_RESET)
-
     def fail(self, failure: Exception) -> None:
         self._failure = failure
         self._bell.set()
@@ -149,7 +145,7 @@ class ChatFeed:
             reader.more = True
             for watchers in self._watchers.values():
                 for watcher in watchers:
-                    watcher.reset()
+                    watcher.put(_RESET)
         for seen in found or ():
             change = _change_of(seen)
             for watcher in self._those_who_want(seen):
