@@ -42,10 +42,9 @@ def aimock() -> Iterator[str]:
     if not program.exists():
         CACHE.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(mkdtemp(dir=CACHE.parent))
-        subprocess.run(
-            ["npm", "install", "--silent", "--no-audit", "--prefix", fresh, f"@copilotkit/aimock@{VERSION}"],  # noqa: S607
-            check=True,
-        )
+        command = ["npm", "install", "--silent", "--no-audit", "--prefix", fresh, f"@copilotkit/aimock@{VERSION}"]
+        if subprocess.run(command, check=False).returncode:
+            pytest.skip("npm cannot install aimock")
         if not CACHE.exists():
             fresh.rename(CACHE)
     fixtures = Path(__file__).with_name("aimock.json")
