@@ -23,7 +23,7 @@ from support.served import GENEROUS, TOKENS, listening
 from support.terminal import Terminal
 from turnwise import Engine, InvalidArgument, SettingsError
 from turnwise.client import Client
-from turnwise.service import Webhook, create_app
+from turnwise.service import ServiceSettings, Webhook, create_app, deliver_webhooks
 from turnwise.service import webhooks as tested
 from turnwise.service.webhooks import (
     NotDelivered,
@@ -235,14 +235,30 @@ async def test_host_that_resolves_to_a_private_address_is_refused() -> None:
             listener.accept()
 
 
+async def test_webhooks_of_one_name_are_refused() -> None:
+    """They would share a consumer: only one of them would get events."""
+    hooks = [Webhook(url=f"https://{host}.example/", secret=SECRET, name="all") for host in ("a", "b")]
+    with pytest.raises(SettingsError, match="each must have a name of its own; two are named 'all'"):
+        ServiceSettings(webhooks=hooks)
+    async with Engine("sqlite://", model="demo") as engine:
+        with pytest.raises(SettingsError, match="each must have a name of its own"):
+            async with deliver_webhooks(engine, hooks):
+                pass
+
+
 def test_webhook_is_checked_when_it_is_made(tmp_path: Path) -> None:
-    for wrong in ("k", "whsec_c2hvcnQ=", KEY, f"{SECRET} k", f"{SECRET}!"):
+    for wrong in ("k", "whsec_c2hvcnQ=", KEY, f"{SECRET} k", f"{SECRET}!", f"{SECRET}é"):
         with pytest.raises(InvalidArgument, match=r"webhook\.secret: must be `whsec_`") as refused:
             Webhook(url="https://example.com/hook", secret=wrong, name="all")
         assert wrong == "k" or wrong not in str(refused.value)
-    for url in ("http://example.com", "https://", "https://me@example.com/", "ftp://example.com"):
+    numbers = ("https://[::1/", "https://a.example:99999/", "https://a.example:x/", "https://a.example:0/")
+    texts = ("https://bücher.example/", "https://a.example/ä", "https://a.example/a b", "https://a.example/\r\nX: y")
+    for url in ("http://example.com", "https://", "https://me@example.com/", "ftp://example.com", *numbers, *texts):
         with pytest.raises(SettingsError, match="its url must be https://HOST/PATH"):
             Webhook(url=url, secret=SECRET, name="all")
+    for kinds, problem in ([], "must name a kind"), (["turn_finish"], "must be among .* one was 'turn_finish'"):
+        with pytest.raises(SettingsError, match=problem):
+            Webhook(url="https://example.com", secret=SECRET, name="all", kinds=kinds)
     assert signature(f"{SECRET} {SECRET}", "m", 1, b"{}").count("v1,") == 2
     entry = '[[webhooks]]\nurl = "https://example.com/hook"\nname = "all"\nkinds = ["error"]\n'
     (tmp_path / "hooks.toml").write_text(f'{entry}secret = "{SECRET}"\n')

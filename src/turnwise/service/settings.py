@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from turnwise.service.policy import OWNERS_MAY, Restriction
-from turnwise.service.webhooks import Webhook
+from turnwise.service.webhooks import Webhook, distinct
 from turnwise.states.values.checked import configuration
 from turnwise.states.values.limits import Count, Name, Seconds
 
@@ -55,7 +55,7 @@ class ServiceSettings:
     policy: Restriction | None = None
     """A function, sync or async, that can refuse an operation or field that the role allows. It gets the principal, the
     name of the operation or field, and the chat that the request names or `None`, and returns whether to allow it."""
-    webhooks: Sequence[Webhook] = ()
+    webhooks: Annotated[Sequence[Webhook], AfterValidator(distinct)] = ()
     """Where `create_app` and `serve` send events; an application with a `router` uses `deliver_webhooks`."""
     allow_origins: Sequence[str] = ()
     """Origins whose pages may call the service; `*` for all. An application with a `router` has its own middleware."""

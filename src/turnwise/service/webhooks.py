@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import socket
@@ -30,7 +29,7 @@ from pydantic import AfterValidator
 from starlette.datastructures import Headers
 
 from turnwise.engine.engine import Engine
-from turnwise.engine.subscriptions.consumer import DeliveryRefused
+from turnwise.engine.subscriptions.consumer import DeliveryRefused, check_kinds
 from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.providers.failures import retry_after_in
@@ -58,11 +57,22 @@ def _as_secret(value: str) -> str:
     for one in value.split(" "):
         try:
             key = base64.b64decode(one.removeprefix("whsec_"), validate=True)
-        except binascii.Error:
+        except ValueError:
             key = b""
         if not one.startswith("whsec_") or len(key) not in _KEY_BYTES:
             raise Misfit("must be `whsec_` and 24 to 64 bytes in base64; several are separated by a space")
     return value
+
+
+def _is_url(url: str, schemes: Collection[str]) -> bool:
+    try:
+        address = urlsplit(url)
+        has_port = address.port != 0  # raises for what is no port
+    except ValueError:
+        return False
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    is_complete = address.scheme in schemes and bool(address.hostname) and address.username is None
+    return has_port and is_plain and is_complete
 
 
 @configuration(within="webhook.")
@@ -86,11 +96,11 @@ class Webhook:
     """Whether it may be in a private network, or on this machine."""
 
     def __post_init__(self) -> None:
-        address = urlsplit(self.url)
-        schemes = ("https", "http") if self.allow_private else ("https",)
-        if address.scheme not in schemes or not address.hostname or address.username is not None:
-            right = "https://HOST/PATH, or http:// with allow_private, without a user"
+        if not _is_url(self.url, ("https", "http") if self.allow_private else ("https",)):
+            right = "https://HOST/PATH in ASCII, or http:// with allow_private, without a user"
             raise SettingsError(f"webhook {self.name!r}", f"its url must be {right}")
+        if self.kinds is not None:
+            check_kinds(self.kinds)
 
     @classmethod
     def from_file(cls, path: str | Path) -> list[Webhook]:
@@ -106,6 +116,15 @@ class Webhook:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise SettingsError("webhooks", f"{str(path)!r} must hold tables named [[webhooks]]")
         return [cls(**entry) for entry in entries]
+
+
+def distinct(webhooks: Sequence[Webhook]) -> Sequence[Webhook]:
+    """Refuse two webhooks of one name: they would be one consumer, and one of them would get nothing."""
+    names = [webhook.name for webhook in webhooks]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SettingsError("webhooks", f"each must have a name of its own; two are named {twice!r}")
+    return webhooks
 
 
 class NotDelivered(DeliveryRefused):
@@ -231,8 +250,12 @@ def _id_of(event: Event) -> str:
 
 @asynccontextmanager
 async def deliver_webhooks(engine: Engine, webhooks: Sequence[Webhook]) -> AsyncIterator[None]:
-    """Send events to webhooks inside this context, for applications that mount a `router`."""
-    tasks = [asyncio.create_task(WebhookSender(webhook).deliver(engine)) for webhook in webhooks]
+    """Send events to webhooks inside this context, for applications that mount a `router`.
+
+    Raises:
+        SettingsError: two webhooks have the same name.
+    """
+    tasks = [asyncio.create_task(WebhookSender(webhook).deliver(engine)) for webhook in distinct(webhooks)]
     try:
         yield
     finally:

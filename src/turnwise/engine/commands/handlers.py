@@ -32,7 +32,7 @@ from turnwise.engine.config.results import (
     chat_of,
 )
 from turnwise.engine.subagents.family import subagents_of, top_of
-from turnwise.engine.subscriptions.consumer import DURABLE_KINDS, ConsumerOptions, Deliveries, Handler
+from turnwise.engine.subscriptions.consumer import ConsumerOptions, Deliveries, Handler, check_kinds
 from turnwise.engine.subscriptions.follow import explain_closing
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
@@ -154,11 +154,8 @@ class Handlers(ChangeHandlers):
         parallel: int = 1,
         start: Literal["first", "now"] = "first",
     ) -> None:
-        if kinds is not None and not kinds:
-            raise InvalidArgument("kinds", "must name a kind of event; leave it out for all kinds")
-        for kind in kinds or ():
-            if kind not in DURABLE_KINDS:
-                raise InvalidArgument("kinds", f"must be among {', '.join(DURABLE_KINDS)}; one was {shown(kind)}")
+        if kinds is not None:
+            check_kinds(kinds)
         wanted = ConsumerOptions(name, handler, kinds or (), delays, parallel, from_now=start == "now")
         runtime = self._runtime
         deliveries = Deliveries(

@@ -22,8 +22,9 @@ from turnwise.foreign import described, only_error_in
 from turnwise.logger import logger
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.reading import ChangedEvent, ConsumerPosition
-from turnwise.states.errors import ChatNotFound, StoreError, TurnwiseError
+from turnwise.states.errors import ChatNotFound, InvalidArgument, StoreError, TurnwiseError
 from turnwise.states.events import EVENTS, Event
+from turnwise.states.values.plain import shown
 
 Handler = Callable[[Event], Awaitable[object] | object]
 """Takes an event. If it raises, it gets the same event again later."""
@@ -41,6 +42,19 @@ _CLOSE_S: Final = 5.0
 
 MOST_RETRY_AFTER_S: Final = 7200.0
 """The most seconds that a handler may ask for before the next try."""
+
+
+def check_kinds(kinds: Collection[str]) -> None:
+    """Refuse kinds of events that consumers do not get, and none at all.
+
+    Raises:
+        InvalidArgument: there is no such kind of event, or it is none that is delivered.
+    """
+    if not kinds:
+        raise InvalidArgument("kinds", "must name a kind of event; leave it out for all kinds")
+    for kind in kinds:
+        if kind not in DURABLE_KINDS:
+            raise InvalidArgument("kinds", f"must be among {', '.join(DURABLE_KINDS)}; one was {shown(kind)}")
 
 
 class DeliveryRefused(TurnwiseError):
