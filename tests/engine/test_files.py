@@ -110,11 +110,13 @@ async def test_invalid_file_is_refused_and_not_stored(
         assert await engine._store.file_store().size(digest_of(b"one")) is None
 
 
-@pytest.mark.parametrize("file", ["../../etc/passwd", FilePart(media_type="a/b", url="x:y")])
+@pytest.mark.parametrize("file", ["../../etc/passwd", "half \ud800", "x" * 500, FilePart(media_type="a/b", url="x:y")])
 async def test_opening_an_unknown_file_raises(file: Any, open_chat: OpenChat) -> None:
+    """Every terminal and log can show the text of the error."""
     async with open_chat(ScriptedModel([])) as (engine, chat, _):
-        with pytest.raises((InvalidArgument, FileNotFound)):
+        with pytest.raises((InvalidArgument, FileNotFound)) as refused:
             await whole(engine, chat.id, file)
+        assert len(str(refused.value).encode()) < 500
         with pytest.raises((InvalidArgument, ChatNotFound)):
             await whole(engine, "nobody", file)
 

@@ -106,7 +106,8 @@ class FileNotFound(TurnwiseError):
     def __init__(self, chat_id: str, digest: str, problem: str = "is not there") -> None:
         self.chat_id = chat_id
         self.digest = digest
-        self.problem = f"the file {digest[:80]} {problem}"
+        name = digest if digest.isalnum() and len(digest) <= _LONGEST_ID else _id(digest)
+        self.problem = f"the file {name} {problem}"
         super().__init__(
             f"chat {_id(chat_id)}: {self.problem}; put it into this chat with put_file first; nothing was written"
         )
