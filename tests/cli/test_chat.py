@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import sys
 from dataclasses import replace
 
@@ -126,6 +127,22 @@ def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
     assert shown["chat"]["state"] == "interrupted"
     assert shown["messages"][-1]["partial"]
     assert shown["messages"][-1]["parts"][-1]["text"].startswith("I am the demo")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_restores_the_terminal(terminal: Terminal, number: signal.Signals) -> None:
+    """It would stay without echo. The turn under way is released for the next worker."""
+    with Keyboard(terminal, ("chat", "--pace", "0.1")) as keyboard:
+        before = keyboard.modes()
+        keyboard.watch("»")
+        assert keyboard.modes() != before
+        keyboard.type("Why is the sky as blue as it is?\r")
+        keyboard.watch("I am the demo")
+        keyboard.process.send_signal(number)
+        assert keyboard.process.wait() == 128 + number
+        assert keyboard.modes() == before
+    shown = json.loads(terminal.run("show", "last", "--json").out)
+    assert shown["chat"]["state"] == "pending"
 
 
 @pytest.mark.deep

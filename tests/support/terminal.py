@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pyte
 import pytest
@@ -119,6 +119,10 @@ class Keyboard:
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode(errors="surrogateescape"))
+
+    def modes(self) -> list[Any]:
+        """Return the modes of the terminal, such as its echo."""
+        return termios.tcgetattr(self._master)
 
     def see(self, words: str) -> None:
         """Wait until `words` appear after the last match."""

@@ -13,7 +13,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from turnwise.cli.screen import PROMPT, answer_to, is_command, question_of
+from turnwise.cli.screen import PROMPT, answer_to, ends_in_order, is_command, question_of
 from turnwise.cli.style import excerpt
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import StatusEvent, ToolResultEvent
@@ -55,7 +55,7 @@ class TerminalTalk:
 
     def run(self) -> None:
         """Talk until the person leaves."""
-        with patch_stdout(raw=True), contextlib.suppress(EOFError, KeyboardInterrupt):
+        with ends_in_order(), patch_stdout(raw=True), contextlib.suppress(EOFError, KeyboardInterrupt):
             try:
                 self._follow()
                 while (line := self._session.prompt().strip()) != "/quit":
