@@ -7,9 +7,11 @@ import httpx2
 import pytest
 from pydantic_ai import exceptions as theirs
 
+from support.audit_records import AT
 from turnwise.providers.failures import retry_after_in
 from turnwise.providers.pydantic_ai.errors import classified, model_error, writing
-from turnwise.states.model_errors import ModelError
+from turnwise.states.messages import FilePart, Message, TextPart
+from turnwise.states.model_errors import ModelError, RefusedPart
 
 STATUSES = {
     401: "authentication",
@@ -54,6 +56,20 @@ def test_transient_status_is_retryable(status: int, retried: bool) -> None:
 def test_failure_of_a_custom_model_is_what_it_says(failure: Exception, kind: str) -> None:
     """A custom pydantic-ai model raises no categorized error, as pydantic-ai's own do."""
     assert model_error(failure).kind == kind
+
+
+def test_unreachable_file_is_refused_not_retried() -> None:
+    """pydantic-ai connects to the IP address that it has looked up. A provider that is away is asked again."""
+    parts = (TextPart(text="Listen."), FilePart(media_type="audio/wav", url="https://files.example/a.wav?b=c"))
+    message = Message(id="m1", role="user", parts=parts, turn=1, step=0, created_at=AT, position=1)
+    found = []
+    for path in ("a.wav?b=c", "chat"):
+        headers = {"Host": "files.example"}
+        request = httpx2.Request("GET", f"https://192.0.2.1/{path}", headers=headers)
+        with pytest.raises(ModelError) as raised, classified([message]):
+            raise httpx2.ConnectError("no route", request=request)
+        found.append((raised.value.kind, list(raised.value.refused)))
+    assert found == [("bad_request", [RefusedPart("m1", 1)]), ("network", [])]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from turnwise import (
     FilePart,
     ModelError,
     ProviderDefinition,
+    RetryPolicy,
     Settings,
     TextPart,
     ToolOutput,
@@ -374,6 +375,24 @@ async def test_expired_address_is_left_out(dialect: Dialect, server: Server, con
     sent = json.dumps(server.asked[-1].body)
     assert f'"{GONE}"' not in sent
     assert ("Look." in sent) if dialect.name == "google" else (f'"{GONE}/not"' in sent)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://nowhere.invalid/a.wav", "http://a.example:99999/a.wav", "http://[::1", f"http://{'a' * 64}.example/"],
+)
+async def test_address_without_a_host_is_left_out(url: str, server: Server, connect: Connect) -> None:
+    """pydantic-ai downloads the file: every later request would fail, too."""
+    dialect = Chat()
+    server.script = [spoken(dialect)]
+    settings = Settings(retry=RetryPolicy(attempts=1))
+    async with Engine("sqlite://", model=await connect(dialect), settings=settings) as engine:
+        chat = await engine.create_chat()
+        content = [TextPart(text="Listen."), FilePart(media_type="audio/wav", url=url)]
+        assert (await engine.ask(chat.id, content, timeout=60)).chat.state is ChatState.waiting
+    sent = json.dumps(server.asked[-1].body)
+    assert "Listen." in sent
+    assert "is left out here" in sent
 
 
 async def test_refusal_within_a_stream_is_one(server: Server, connect: Connect) -> None:

@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Collection
 from typing import Any, Final, Protocol
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.values.plain import shown, well_formed
@@ -138,7 +138,13 @@ def content_in(url: str) -> str | None:
 
 def is_address(url: str) -> bool:
     """Return whether a URL says how the file can be fetched."""
-    return _ADDRESS.fullmatch(url) is not None
+    try:
+        address = urlsplit(url)
+        (address.hostname or "").encode("idna")
+        has_port = address.port != 0  # raises for what is no port
+    except ValueError:
+        return False
+    return has_port and _ADDRESS.fullmatch(url) is not None
 
 
 def _is_base64(data: str) -> bool:

@@ -15,7 +15,7 @@ from pydantic_ai import exceptions as theirs
 from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.providers.failures import failure_of, kind_of_status
-from turnwise.providers.pydantic_ai.refused import inline_files, refused_parts
+from turnwise.providers.pydantic_ai.refused import inline_files, refused_parts, unreachable_files
 from turnwise.states.messages import Message
 from turnwise.states.model_errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 from turnwise.states.values.plain import type_name
@@ -126,6 +126,8 @@ def classified(messages: Sequence[Message] = ()) -> Iterator[Exchange]:
         yield exchange
     except Exception as failure:
         error = model_error(failure, answered=exchange.answered)
+        if not exchange.answered and (files := unreachable_files(failure, messages)):
+            raise ModelError("bad_request", message=error.message, refused=files) from failure
         exchange.answered |= error.kind == "network" and not _is_unanswered(failure)
         is_too_large = error.status == _TOO_LARGE and not _says_too_long(_provider_message(failure))
         if is_too_large and (files := inline_files(messages)):

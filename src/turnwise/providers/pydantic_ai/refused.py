@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+import httpx2
+
 from turnwise.states.messages import FilePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.model_errors import RefusedPart
 
@@ -48,6 +50,18 @@ def refused_parts(failure: BaseException, text: str, messages: Sequence[Message]
     if not {one.at for one in files}.intersection(named):  # if the text names a kind of file, other positions are wrong
         named = _files_named(text, files, of_any_kind=not named) or named
     return tuple(dict.fromkeys(named))
+
+
+def unreachable_files(failure: BaseException, messages: Sequence[Message]) -> list[RefusedPart]:
+    """Return the files at whose address pydantic-ai itself, which downloads what a provider does not, found nothing."""
+    if isinstance(failure, httpx2.RequestError):  # it connects to an IP address, and names the host in the header
+        request = failure.request
+        asked = f"{request.headers.get('host', '')}{request.url.raw_path.decode()}"
+        return [one.at for one in _files(messages) if (one.file.url or "").partition("://")[2] == asked]
+    if type(failure) is ValueError:  # it has not found the host
+        text = str(failure)
+        return [one.at for one in _files(messages) if one.file.url and _host(one.file.url) in text]
+    return []
 
 
 def inline_files(messages: Sequence[Message]) -> list[RefusedPart]:
