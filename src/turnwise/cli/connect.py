@@ -181,6 +181,8 @@ def check_is_there(store: str, right: str) -> None:
     """Raise a `SettingsError` if a store's file is missing: its name may be misspelt."""
     path = store.removeprefix(FILE_SCHEME)
     if path not in (store, "") and not Path(path).is_file():
+        if Path(path).is_dir():
+            raise SettingsError("--store", f"{path!r} is a folder; name the file of a store")
         raise SettingsError("--store", f"there is no file {path!r}; {right}")
 
 
