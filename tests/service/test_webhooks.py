@@ -158,6 +158,17 @@ async def test_receiver_says_when_to_try_again(free_tcp_port: int) -> None:
             assert (refused.value.retry_after, refused.value.ends) == (wait, False)
 
 
+async def test_silent_receiver_is_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time-out has no text of its own."""
+    monkeypatch.setattr(tested, "TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with Engine("sqlite://", model="demo") as engine:
+            event = await anext(engine.events((await engine.create_chat()).id, follow=False))
+        hook = Webhook(url=f"http://127.0.0.1:{silent.getsockname()[1]}", secret=SECRET, name="all", allow_private=True)
+        with pytest.raises(NotDelivered, match=r"127\.0\.0\.1 did not answer: \w*Timeout"):
+            await WebhookSender(hook).send(event)
+
+
 async def test_webhook_goes_on_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that ends its deliveries is logged, and they start again."""
     consume, calls = Engine.consume, []

@@ -216,7 +216,7 @@ class WebhookSender:
                 ) as answer:
                     status, received = answer.status, Headers(raw=[(name.lower(), it) for name, it in answer.headers])
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError) as error:
-            raise NotDelivered(f"{host} did not answer: {error or type(error).__name__}") from error
+            raise NotDelivered(f"{host} did not answer: {str(error) or type(error).__name__}") from error
         if status == _GONE:
             raise NotDelivered(f"{host} answered with status 410: it takes no events any more", ends=True)
         if status // 100 != 2:  # noqa: PLR2004 - 2xx
