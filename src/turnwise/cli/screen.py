@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Final, Self
 
 from rich.cells import cell_len, chop_cells
@@ -23,31 +21,6 @@ MIN_WIDTH: Final = 20
 REDRAWS_PER_SECOND: Final = 12
 _INDENT: Final = 4
 """Cells by which a line of a paragraph stands deeper than the one that it belongs to."""
-
-
-@contextmanager
-def ends_in_order() -> Iterator[None]:
-    """End by an exception on SIGTERM and SIGHUP, so that the terminal is restored and the chats are released.
-
-    The next signal ends the process at once.
-    """
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
-    def end(number: int, _frame: object) -> None:
-        restore()
-        raise SystemExit(128 + number)
-
-    def restore() -> None:
-        for number in replaced:
-            signal.signal(number, signal.SIG_DFL)
-
-    replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in replaced:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        restore()
 
 
 class Scroll:

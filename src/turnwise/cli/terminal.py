@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from turnwise.cli.screen import PROMPT, answer_to, ends_in_order, is_command, question_of
+from turnwise.cli.screen import PROMPT, answer_to, is_command, question_of
 from turnwise.cli.style import excerpt
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import StatusEvent, ToolResultEvent
@@ -55,7 +56,7 @@ class TerminalTalk:
 
     def run(self) -> None:
         """Talk until the person leaves."""
-        with ends_in_order(), patch_stdout(raw=True), contextlib.suppress(EOFError, KeyboardInterrupt):
+        with _exits_on_signals(), patch_stdout(raw=True), contextlib.suppress(EOFError, KeyboardInterrupt):
             try:
                 self._follow()
                 while (line := self._session.prompt().strip()) != "/quit":
@@ -117,3 +118,28 @@ class TerminalTalk:
     def _toolbar(self) -> str:
         under_way = excerpt(self._talk.view.scroll.tail, 60)
         return f" {self._state}  {under_way}"
+
+
+@contextlib.contextmanager
+def _exits_on_signals() -> Iterator[None]:
+    """Raise `SystemExit` on SIGTERM and SIGHUP, so that the terminal is restored and the chats are released.
+
+    The next signal ends the process at once.
+    """
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+    def end(number: int, _frame: object) -> None:
+        restore()
+        raise SystemExit(128 + number)
+
+    def restore() -> None:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+
+    replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in replaced:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        restore()
