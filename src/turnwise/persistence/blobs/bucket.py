@@ -1,16 +1,16 @@
 """Keeps blobs as the objects of a bucket.
 
-A blob is one object, which is put whole or not at all. Its key is `blobs/<digest>/<place>`; the place is drawn anew by
-every `put`.
+A blob is one object: it is stored whole or not at all. Its key is `blobs/<digest>/<place>`, where each `put` chooses a
+new random place.
 
-An object store has no lock, no rename, and nothing that happens to two objects at once. What a chat holds stays:
+An object store has no lock, no rename, and no operation on two objects. What chats refer to is kept by order:
 
-- A `put` first lists where the blob stands already, then gives it a place of its own all the same, and only when
-  that stands, deletes those that it has listed. `remove` lists the places, then asks whether the blob is
-  unreferenced, then deletes those that it has listed. No other place is ever deleted.
-- Say that a chat holds the blob since the `note` of some put. Its place was put after that. What replaces it was
-  put later still, and so on. So a removal that has listed the place where the blob stands now asks after the
-  `note`, learns that the blob is held, and deletes nothing. One that asked before that has not listed it.
+- `put` lists the places of the blob, stores it at a new one, and then deletes the places that it has listed. `remove`
+  lists the places, then asks whether the blob is unreferenced, and then deletes the places that it has listed. Neither
+  deletes any other place.
+- A chat refers to the blob from the `note` of a `put` on, and every place that is used later is stored after that. So a
+  `remove` that has listed such a place asks after the `note`, and deletes nothing. A `remove` that asked before the
+  `note` has not listed such a place.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def refused_parts(failure: BaseException, text: str, messages: Sequence[Message]
 
 
 def unreachable_files(failure: BaseException, messages: Sequence[Message]) -> list[RefusedPart]:
-    """Return the files at whose address pydantic-ai itself, which downloads what a provider does not, found nothing."""
+    """Return the files that pydantic-ai could not download: it fetches those that the provider does not fetch."""
     if isinstance(failure, httpx2.RequestError):  # it connects to an IP address, and names the host in the header
         request = failure.request
         asked = f"{request.headers.get('host', '')}{request.url.raw_path.decode()}"
