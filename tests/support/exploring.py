@@ -5,7 +5,8 @@ draws five times as many. `make explore` draws others, many times as many.
 """
 
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from random import SystemRandom
 from typing import Any, Final
 
@@ -25,6 +26,19 @@ def seeds(count: int) -> range:
     """Return the seeds of a test that draws `count` lives in a plain run."""
     first = SystemRandom().randrange(1 << 32) if EXPLORING else 0
     return range(first, first + count * _TIMES * _MORE)
+
+
+def seeds_until(met: Counter[str], least: Mapping[str, int], *, lives: int) -> Iterator[int]:
+    """Yield the seeds of that many lives, and of more until each situation has occurred so often.
+
+    In a live engine, which situations occur depends on the load of the machine as well as on the seed.
+    """
+    drawn = seeds(lives)
+    for seed in range(drawn.start, drawn.stop + 20 * lives):
+        if seed >= drawn.stop and all(met[what] >= times for what, times in least.items()):
+            return
+        yield seed
+    raise AssertionError(f"too rare after {20 * lives} lives more: {met}, expected {least}")
 
 
 def few(cases: Iterable[Any], plain: int) -> list[Any]:
